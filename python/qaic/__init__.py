@@ -6,9 +6,9 @@
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles,
 with ``CompileOptions`` as one value where that helps. ``Qpc`` looks into a container, ``stats`` at what a
-device measured, ``devices`` and ``Util`` at the devices. ``configs`` has
-the configuration classes of the QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except
-the system's own about files.
+device measured, ``devices`` and ``Util`` at the devices; ``accuracy`` says what a reduced precision loses,
+and where. ``configs`` has the configuration classes of the QAIRT Python API. Every exception is a
+:class:`qaic.errors.QaicError`, except the system's own about files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qaic._core import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from qaic import compat, configs, errors, stats
+    from qaic import accuracy, compat, configs, errors, stats
     from qaic.compilation import compile  # noqa: A004
     from qaic.compile_options import CompileOptions
     from qaic.device_list import devices
@@ -36,6 +36,7 @@ __all__ = [
     "Session",
     "Util",
     "__version__",
+    "accuracy",
     "compat",
     "compile",
     "configs",
@@ -55,7 +56,7 @@ _HOMES = {
     "devices": "qaic.device_list",
 }
 
-_SUBMODULES = frozenset({"compat", "configs", "errors", "stats"})
+_SUBMODULES = frozenset({"accuracy", "compat", "configs", "errors", "stats"})
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Front door: ``python -m qaic info | demo | plot | shims | transcript``."""
+"""Front door: ``python -m qaic info | demo | plot | accuracy | shims | transcript``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def _parser() -> console.Parser:
         "-o", "--output", metavar="OUT", help="picture, .html or .png; without it figures in the terminal"
     )
     plot.add_argument("-q", "--qpc", metavar="QPC", help="the program that a stats buffer is of")
+    commands.add_parser("accuracy", help="compare a model in reduced precision with float32, node by node")
     shims = commands.add_parser("shims", help="lay the tools at the vendor's paths, or take them away")
     shims.add_argument("action", choices=("install", "remove"))
     shims.add_argument(
@@ -50,6 +51,10 @@ def _parser() -> console.Parser:
 
 
 def _front_door(argv: Sequence[str]) -> int:
+    if argv[:1] == ["accuracy"]:
+        from qaic.cli.accuracy import accuracy
+
+        return accuracy(argv[1:], "python -m qaic accuracy")
     arguments = _parser().parse_args(argv)
     if arguments.command == "info":
         from qaic.cli.info import info

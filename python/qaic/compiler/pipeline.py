@@ -182,6 +182,21 @@ def lower(
     OptionError
         An option contradicts the model.
     """
+    model, context = begin(source, options, progress, work_folder)
+    run_passes([step for phase in PHASES.values() for step in phase], model, context)
+    emit_report.save_plan(progress.debug_folder, context.quantization)
+    emit_report.publish_hints(options, model.specialized[0], context.given_weights, context.plan.classes)
+    emit_report.publish_metrics(options, model.specialized, model.specializations, model.proto, model.weights)
+    return model, context
+
+
+def begin(
+    source: OnnxFile,
+    options: CompileOptions,
+    progress: Progress,
+    work_folder: WorkFolder = temporary_folder,
+) -> tuple[Model, Context]:
+    """Read a model, and make what its passes know; takes and raises what `lower` does."""
     progress.stage("read")
     proto = source.parse()
     custom = custom_ops.read(options.register_custom_op)
@@ -196,10 +211,6 @@ def lower(
         overflows=Overflows(clip=options.clip_fp16_constants),
         names=InlinedNames(proto) if value_options.name_values(options) else None,
     )
-    run_passes([step for phase in PHASES.values() for step in phase], model, context)
-    emit_report.save_plan(progress.debug_folder, context.quantization)
-    emit_report.publish_hints(options, model.specialized[0], context.given_weights, context.plan.classes)
-    emit_report.publish_metrics(options, model.specialized, model.specializations, model.proto, model.weights)
     return model, context
 
 

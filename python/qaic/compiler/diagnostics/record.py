@@ -75,6 +75,23 @@ def recorded() -> Iterator[Diagnostics]:
             outer.items += inner.items
 
 
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Neither show nor keep what is said meanwhile in this thread, as about one of many tries."""
+    token = _current.set(_Silence())
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class _Silence(Diagnostics):
+    """Takes diagnostics, and does nothing with them."""
+
+    def add(self, item: Diagnostic) -> None:
+        """Drop a diagnostic."""
+
+
 def _record(item: Diagnostic) -> None:
     current = _current.get()
     if current is None:

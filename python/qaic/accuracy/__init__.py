@@ -1,0 +1,35 @@
+"""How well a program computes in reduced precision: which node loses, why, and what has to stay in float32.
+
+`compare` computes a model in float32 and as it would be deployed, side by side in one graph, and says where
+they part. `search` finds a smallest set of nodes that keeps a target when it stays in float32.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qaic.accuracy.comparison import compare
+    from qaic.accuracy.report import AccuracyReport, PrecisionAccuracy
+    from qaic.accuracy.search import PrecisionPlan, search
+
+__all__ = ["AccuracyReport", "PrecisionAccuracy", "PrecisionPlan", "compare", "search"]
+
+_HOMES = {
+    "AccuracyReport": "report",
+    "PrecisionAccuracy": "report",
+    "PrecisionPlan": "search",
+    "compare": "comparison",
+    "search": "search",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        message = f"module 'qaic.accuracy' has no attribute {name!r}"
+        raise AttributeError(message)
+    value: object = getattr(importlib.import_module(f"qaic.accuracy.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,581 @@
+"""One graph that computes the reference, the deployed program, rounded nodes, and sums of their differences.
+
+The deployed graph stays as it is and under its names. Beside it stand a copy of the float graph, with
+inputs of its own that are given the same numbers, and for every rounded node a copy of that node as the
+deployed program has it, fed by the float graph. Only sums and counts leave the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.accuracy.observed import Kind, observed_nodes
+from qaic.compiler.ir.constants.propagation import constant_values
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.pass_contract import Always
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import onnx
+
+    from qaic.accuracy.observed import ObservedNode
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+#: in front of the names of the reference, of nodes that are fed by it, and of recomputed values
+REFERENCE: Final = "reference/"
+_OWN: Final = "own/"
+_AGAIN: Final = "inherited/"
+#: output with the sums of all nodes
+STATISTICS: Final = "accuracy/statistics"
+#: input that is always 0
+ZERO: Final = "accuracy/zero"
+
+#: sums and counts of one node, in the order of the output
+FIELDS: Final = (
+    "signal",
+    "inherited",
+    "own",
+    "weights",
+    "minimum",
+    "maximum",
+    "overflow",
+    "underflow",
+    "saturation",
+    "quantile",
+    "channel_median",
+    "channel_maximum",
+)
+
+#: elements of a value from which its quantile and its underflow are taken from evenly spaced ones
+SPACED: Final = 1 << 14
+#: largest number of channels whose median is taken
+_MOST_CHANNELS: Final = 1 << 13
+#: a float of at least this size becomes infinite in float16
+_INFINITE_HALF: Final = 65520.0
+#: smallest normal float16
+_SMALLEST_HALF: Final = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What instrumenting adds to a model that is known outside of it.
+
+    Parameters
+    ----------
+    nodes
+        What is observed; the rows of `STATISTICS` have the same order.
+    inputs
+        Inputs of the program.
+    outputs
+        Its outputs.
+    added_inputs
+        Inputs that only the observers have.
+    """
+
+    nodes: tuple[ObservedNode, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    added_inputs: tuple[str, ...] = ()
+
+
+class Observe(Always):
+    """Put the reference and the observers beside the deployed graph.
+
+    Parameters
+    ----------
+    reference : Model
+        The float graph.
+    """
+
+    name = "observe-accuracy"
+
+    def __init__(self, reference: Model) -> None:
+        self._reference = reference
+        self.twin = Twin()
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        nodes = observed_nodes(self._reference, model, context)
+        inputs = tuple(value.name for value in model.proto.graph.input)
+        outputs = tuple(value.name for value in model.proto.graph.output)
+        _Instrumenter(self._reference, model, nodes).run()
+        added = tuple(value.name for value in model.proto.graph.input)[len(inputs) :]
+        self.twin = Twin(tuple(nodes), inputs, outputs, added)
+        return True
+
+
+class _Instrumenter:
+    """Adds to a deployed graph."""
+
+    def __init__(self, reference: Model, deployed: Model, nodes: Sequence[ObservedNode]) -> None:
+        self.reference = reference
+        self.deployed = deployed
+        self.rows = nodes
+        self.graph = deployed.proto.graph
+        self.fresh = FreshNames(self.graph)
+        self.version = max(
+            (entry.version for entry in deployed.proto.opset_import if entry.domain in STANDARD_DOMAINS),
+            default=1,
+        )
+        self.makers = {name: node for node in self.graph.node for name in node.output if name}
+        self.constants = constant_values(self.graph, deployed.weights)
+        self.inputs = {value.name for value in self.graph.input}
+        self.observed = {row.value: row for row in nodes}
+        #: value of the model -> its name in the reference
+        self.named: dict[str, str] = {}
+        #: value of the deployed graph -> its copy fed by the reference, and its copy that is computed again
+        self.own: dict[str, str] = {}
+        self.again: dict[str, str] = {}
+        self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
+        #: what is added, in topological order
+        self.added: list[onnx.NodeProto] = []
+        #: values of the deployed graph that another graph of it takes as integers of an observed value
+        self.integers = {
+            str(node.input[0])
+            for node in self.graph.node
+            if node.op_type == "DequantizeLinear" and node.output[0] in self.observed
+        }
+
+    def run(self) -> None:
+        self._add_reference()
+        rows = [self._row(row) for row in self.rows]
+        if rows:
+            self._add_node("Concat", rows, STATISTICS, axis=0)
+        else:
+            self._add_node("Identity", [self._number([[0.0] * len(FIELDS)])], STATISTICS)
+        self.graph.node.extend(self.added)
+        self._extend_interface(max(1, len(rows)))
+
+    # --- the reference ---------------------------------------------------------------------------------
+
+    def _add_reference(self) -> None:
+        """Copy the float graph; its constants are shared where the deployed graph has the same."""
+        import onnx
+
+        graph = self.reference.proto.graph
+        names = {value.name for value in graph.input}
+        names |= {name for node in all_nodes(graph.node) for name in node.output if name}
+        own = {tensor.name: tensor for tensor in self.graph.initializer}
+        for inner in _nested(graph.node):
+            names |= {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
+        for tensor in graph.initializer:
+            if tensor.name not in own or own[tensor.name] != tensor:
+                names.add(tensor.name)
+                constant = self.graph.initializer.add()
+                constant.CopyFrom(tensor)
+                constant.name = REFERENCE + tensor.name
+        for name, weight in self.reference.weights.items():
+            if self.deployed.weights.get(name) is not weight:
+                names.add(name)
+                self.deployed.weights[REFERENCE + name] = replace(weight, name=REFERENCE + name)
+        for sparse in graph.sparse_initializer:
+            names.add(sparse.values.name)
+            copied = self.graph.sparse_initializer.add()
+            copied.CopyFrom(sparse)
+            copied.values.name = REFERENCE + sparse.values.name
+        self.named = {name: REFERENCE + name for name in names}
+        for node in graph.node:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.name = ""
+            _rename(copy, self.named)
+            self.added.append(copy)
+        for value in graph.input:
+            self.graph.input.add().CopyFrom(value)
+            self.graph.input[-1].name = REFERENCE + value.name
+        present = {value.name for value in self.graph.output}
+        for value in graph.output:
+            if value.name in present:
+                self.graph.output.add().CopyFrom(value)
+                self.graph.output[-1].name = REFERENCE + value.name
+
+    # --- copies of parts of the deployed graph -----------------------------------------------------------
+
+    def _fed(self, name: str) -> str | None:
+        """Name a value of the deployed graph, computed from the reference; None where it cannot be."""
+        if name in self.constants or not name:
+            return name
+        if name in self.inputs or (
+            name in self.named and (name in self.observed or not self._is_float(name))
+        ):
+            return self.named.get(name, name)
+        if name in self.integers:
+            return None
+        return self._copied(name, self.own, _OWN, self._fed)
+
+    def _repeated(self, name: str) -> str | None:
+        """Name a value of the deployed graph that observers may read, computed again where they must not."""
+        if name in self.constants or not name:
+            return name
+        if name in self.again:
+            return self.again[name]
+        row = self.observed.get(name)
+        is_state = f"{name}_RetainedState" in {value.name for value in self.graph.output}
+        if name in self.inputs and not is_state:
+            return self.named[name]
+        if (row is not None and row.is_read_directly) or name in self.inputs:
+            if not self._is_float(name):
+                return None
+            # The engine would compute both once, and then could not fuse the nodes of the program.
+            apart = self.fresh.make(_AGAIN + name, "apart")
+            self._add_node("Add", [name, self._zero()], apart)
+            self.again[name] = apart
+            return apart
+        return self._copied(name, self.again, _AGAIN, self._repeated)
+
+    def _copied(
+        self, name: str, known: dict[str, str], prefix: str, source: Callable[[str], str | None]
+    ) -> str | None:
+        """Copy the node that computes a value, and what it needs."""
+        pending = [name]
+        while pending:
+            current = pending[-1]
+            if current in known:
+                pending.pop()
+                continue
+            node = self.makers.get(current)
+            if node is None:
+                return None
+            read = [part for part in dict.fromkeys((*node.input, *_captured(node))) if part]
+            inner = [part for part in read if part not in known and self._is_inner(part, prefix)]
+            if inner:
+                pending += inner
+                continue
+            renamed: dict[str, str] = {}
+            for part in read:
+                found = source(part)
+                if found is None:
+                    return None
+                renamed[part] = found
+            copy = type(node)()
+            copy.CopyFrom(node)
+            copy.name = ""
+            local = {
+                made for held in _nested([node]) for inner_node in held.node for made in inner_node.output
+            }
+            renamed |= {made: self.fresh.make(prefix + made, "inner") for made in local if made}
+            for made in node.output:
+                if made:
+                    renamed[made] = self.fresh.make(prefix + made, "copy")
+                    known[made] = renamed[made]
+            _rename(copy, renamed)
+            self.added.append(copy)
+            pending.pop()
+        return known[name]
+
+    def _is_inner(self, name: str, prefix: str) -> bool:
+        """Whether a value has to be copied before its reader is."""
+        if name in self.constants or name not in self.makers:
+            return False
+        row = self.observed.get(name)
+        if prefix == _AGAIN:
+            return not (row is not None and row.is_read_directly)
+        if name in self.integers:
+            return False
+        return not (name in self.named and (row is not None or not self._is_float(name)))
+
+    def _is_float(self, name: str) -> bool:
+        return self.deployed.facts.types.get(name, self.reference.facts.types.get(name, 0)) == FLOAT
+
+    # --- observers -------------------------------------------------------------------------------------
+
+    def _row(self, row: ObservedNode) -> str:
+        """Add what observes one value; returns the name of its sums, ``[1, fields]``."""
+        value = row.value
+        real = self.named[value]
+        flat = self._flat(real)
+        found: dict[str, str] = {"signal": self._reduced("ReduceSumSquare", flat)}
+        deployed = value if row.is_read_directly else self._repeated(value)
+        if deployed is not None:
+            found["inherited"] = self._distance(deployed, flat)
+        for name, operator in (("minimum", "ReduceMin"), ("maximum", "ReduceMax")):
+            found[name] = self._reduced(operator, flat)
+        own = self._own(row)
+        if own is not None:
+            found["own"] = self._distance(own, flat)
+            raw = self._before_rounding(row)
+            if raw is not None:
+                found["weights"] = self._distance(raw, flat)
+            if row.precision.value == "fp16":
+                found["overflow"] = self._where_beyond(
+                    found, _INFINITE_HALF, lambda: self._overflows(own, flat)
+                )
+        if row.params is not None:
+            found["saturation"] = self._saturated(row, found, flat)
+        self._add_ranges(row, found, real, flat)
+        zero = self._number([[0.0]])
+        name = self.fresh.make(value, "statistics")
+        self._add_node("Concat", [found.get(field, zero) for field in FIELDS], name, axis=1)
+        return name
+
+    def _own(self, row: ObservedNode) -> str | None:
+        if row.kind is not Kind.ROUNDED or row.value in self.integers:
+            return None
+        return self._copied(row.value, self.own, _OWN, self._fed)
+
+    def _before_rounding(self, row: ObservedNode) -> str | None:
+        """Name the copy of a node's result before it is rounded, where its weights are rounded."""
+        name, node = row.value, self.makers[row.value]
+        while node.op_type in {"Cast", "DequantizeLinear", "QuantizeLinear"} and node.input[0] in self.makers:
+            name = str(node.input[0])
+            node = self.makers[name]
+        if name == row.value or not self._has_reduced_constant(name):
+            return None
+        return self.own.get(name)
+
+    def _has_reduced_constant(self, name: str) -> bool:
+        """Whether a value is computed, from observed ones, with constants of another precision."""
+        pending, seen = [name], {name}
+        while pending:
+            node = self.makers.get(pending.pop())
+            for part in () if node is None else node.input:
+                if part in self.constants and part:
+                    maker = self.makers.get(part)
+                    weight = self.deployed.weights.get(part)
+                    if (maker is not None and maker.op_type in {"Cast", "DequantizeLinear"}) or (
+                        weight is not None and weight.blocks is not None
+                    ):
+                        return True
+                elif part in self.own and part not in seen:
+                    seen.add(part)
+                    pending.append(part)
+        return False
+
+    def _flat(self, name: str) -> str:
+        flat = self.fresh.make(name, "flat")
+        self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
+        return flat
+
+    def _reduced(self, operator: str, name: str) -> str:
+        result = self.fresh.make(name, operator.lower())
+        self._add_node(operator, [name], result, keepdims=1)
+        return result
+
+    def _distance(self, name: str, flat: str) -> str:
+        """Sum the squares of differences from the reference."""
+        apart = self.fresh.make(name, "difference")
+        self._add_node("Sub", [self._flat(name), flat], apart)
+        return self._reduced("ReduceSumSquare", apart)
+
+    def _count(self, condition: str) -> str:
+        number = self.fresh.make(condition, "number")
+        self._add_node("Cast", [condition], number, to=FLOAT)
+        return self._reduced("ReduceSum", number)
+
+    def _binary(self, operator: str, left: str, right: str) -> str:
+        result = self.fresh.make(left, operator.lower())
+        self._add_node(operator, [left, right], result)
+        return result
+
+    def _abs(self, name: str) -> str:
+        result = self.fresh.make(name, "abs")
+        self._add_node("Abs", [name], result)
+        return result
+
+    def _where_beyond(self, found: dict[str, str], limit: float, count: Callable[[], str]) -> str:
+        """Count only in runs where a value of the reference is as large as the limit."""
+        low = self._binary("Less", found["minimum"], self._number([[-limit]]))
+        high = self._binary("Less", self._number([[limit]]), found["maximum"])
+        return self._counted_if(self._binary("Or", low, high), count)
+
+    def _counted_if(self, condition: str, count: Callable[[], str]) -> str:
+        from onnx import helper
+
+        outside, self.added = self.added, []
+        counted = count()
+        inside, self.added = self.added, outside
+        zero = self.fresh.make(condition, "none")
+        made = helper.make_graph(
+            inside, "counted", [], [helper.make_tensor_value_info(counted, FLOAT, [1, 1])]
+        )
+        nothing = helper.make_graph(
+            [helper.make_node("Identity", [self._number([[0.0]])], [zero])],
+            "none",
+            [],
+            [helper.make_tensor_value_info(zero, FLOAT, [1, 1])],
+        )
+        scalar = self.fresh.make(condition, "any")
+        self._add_node("Reshape", [condition, self._number([1], integers=True)], scalar)
+        result = self.fresh.make(condition, "count")
+        self._add_node("If", [scalar], result, then_branch=made, else_branch=nothing)
+        return result
+
+    def _overflows(self, own: str, flat: str) -> str:
+        """Count results that are finite in the reference and not in the node as it is deployed."""
+        infinity = self._number([[math.inf]])
+        finite = self._count(self._binary("Less", self._abs(flat), infinity))
+        still = self._count(self._binary("Less", self._abs(self._flat(own)), infinity))
+        return self._binary("Sub", finite, still)
+
+    def _saturated(self, row: ObservedNode, found: dict[str, str], flat: str) -> str:
+        """Count values that lie more than half a step beyond what the integers can mean."""
+        params = row.params
+        if params is None:
+            raise AssertionError(row.value)
+        low, high = (params.scale * (level - params.zero_point) for level in params.limits)
+        low, high = low - params.scale / 2, high + params.scale / 2
+        bounds = [self._number([[low]]), self._number([[high]])]
+
+        def count() -> str:
+            below = self._binary("Less", flat, bounds[0])
+            return self._count(self._binary("Or", below, self._binary("Less", bounds[1], flat)))
+
+        beyond = self._binary(
+            "Or",
+            self._binary("Less", found["minimum"], bounds[0]),
+            self._binary("Less", bounds[1], found["maximum"]),
+        )
+        return self._counted_if(beyond, count)
+
+    def _add_ranges(self, row: ObservedNode, found: dict[str, str], real: str, flat: str) -> None:
+        """Add quantile, underflow and the channels of a value."""
+        shape = row.shape
+        size = 0 if shape is None else math.prod(shape)
+        if shape is None or not size or self.version < 11:
+            return
+        spaced = flat
+        if size > SPACED:
+            step = -(-size // SPACED) | 1
+            spaced = self.fresh.make(flat, "spaced")
+            bounds = [self._number([number], integers=True) for number in (0, size, 1, step)]
+            self._add_node("Slice", [flat, *bounds], spaced)
+            size = len(range(0, size, step))
+        sizes = self._abs(spaced)
+        found["quantile"] = self._nth_largest(sizes, max(1, math.ceil(size / 1000)))
+        if row.precision.value == "fp16" and row.kind is Kind.ROUNDED:
+            small = self._count(self._binary("Less", sizes, self._number([[_SMALLEST_HALF]])))
+            none = self._count(self._binary("Equal", sizes, self._number([[0.0]])))
+            found["underflow"] = self._binary("Sub", small, none)
+        axis = row.channel_axis
+        if axis is None or shape[axis] > _MOST_CHANNELS:
+            return
+        largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
+        channels = self.fresh.make(largest, "channels")
+        self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
+        found["channel_median"] = self._nth_largest(channels, shape[axis] // 2 + 1)
+        found["channel_maximum"] = self._reduced("ReduceMax", channels)
+
+    def _channel_largest(self, sizes: str, axes: list[int]) -> str:
+        largest = self.fresh.make(sizes, "largest")
+        if self.version >= 18:
+            self._add_node("ReduceMax", [sizes, self._number(axes, integers=True)], largest, keepdims=1)
+        else:
+            self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
+        return largest
+
+    def _nth_largest(self, name: str, count: int) -> str:
+        from onnx import helper
+
+        values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
+        number = self._number([count], integers=True)
+        self.added.append(helper.make_node("TopK", [name, number], [values, places]))
+        return self._reduced("ReduceMin", values)
+
+    # --- nodes and constants -----------------------------------------------------------------------------
+
+    def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
+        from onnx import helper
+
+        self.added.append(helper.make_node(operator, list(inputs), [output], **attributes))
+
+    def _number(self, values: Any, *, integers: bool = False) -> str:
+        import numpy as np
+        from onnx import numpy_helper
+
+        array = np.array(values, np.int64 if integers else np.float32)
+        key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
+        if key not in self.numbers:
+            self.numbers[key] = self.fresh.make("accuracy", "number")
+            self.graph.initializer.append(numpy_helper.from_array(array, self.numbers[key]))
+        return self.numbers[key]
+
+    def _zero(self) -> str:
+        if not any(value.name == ZERO for value in self.graph.input):
+            from onnx import helper
+
+            self.graph.input.append(helper.make_tensor_value_info(ZERO, FLOAT, [1]))
+        return ZERO
+
+    # --- the border --------------------------------------------------------------------------------------
+
+    def _extend_interface(self, rows: int) -> None:
+        """Declare the inputs and outputs that were added, for every set of shapes."""
+        from onnx import helper
+
+        statistics = helper.make_tensor_value_info(STATISTICS, FLOAT, [rows, len(FIELDS)])
+        self.graph.output.append(statistics)
+        model, known = self.deployed, self.deployed.interface
+        count = len(known.inputs)
+        own_outputs = {value.name for value in self.graph.output}
+        inputs = tuple(replace(spec, name=REFERENCE + spec.name) for spec in known.inputs)
+        kept = [at for at, spec in enumerate(known.outputs) if REFERENCE + spec.name in own_outputs]
+        outputs = tuple(replace(known.outputs[at], name=REFERENCE + known.outputs[at].name) for at in kept)
+        has_zero = any(value.name == ZERO for value in self.graph.input)
+        zero = (TensorSpec(ZERO, FLOAT, (1,)),) if has_zero else ()
+        sums = TensorSpec(STATISTICS, FLOAT, (rows, len(FIELDS)))
+        specializations = tuple(
+            replace(
+                item,
+                inputs=(*item.inputs, *item.inputs, *(spec.dims for spec in zero)),
+                outputs=(*item.outputs, *(item.outputs[at] for at in kept), sums.dims),
+            )
+            for item in known.specializations
+        )
+        model.known = Interface(
+            (*known.inputs, *inputs, *zero), (*known.outputs, *outputs, sums), specializations
+        )
+        specialized = []
+        for given in model.specialized:
+            form = type(given)()
+            form.CopyFrom(given)
+            for value in given.graph.input[:count]:
+                form.graph.input.add().CopyFrom(value)
+                form.graph.input[-1].name = REFERENCE + value.name
+            if has_zero:
+                form.graph.input.append(helper.make_tensor_value_info(ZERO, FLOAT, [1]))
+            for value in given.graph.output:
+                form.graph.output.add().CopyFrom(value)
+                form.graph.output[-1].name = REFERENCE + value.name
+            form.graph.output.append(statistics)
+            specialized.append(form)
+        model.specialized = specialized
+
+
+def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:
+    """Yield every graph inside of nodes."""
+    for node in all_nodes(nodes):
+        yield from subgraphs(node)
+
+
+def _captured(node: onnx.NodeProto) -> set[str]:
+    """Collect what the graphs inside of a node read from around it."""
+    read: set[str] = set()
+    made: set[str] = set()
+    for graph in _nested([node]):
+        made |= {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        read |= {value.name for value in graph.output}
+        for inner in graph.node:
+            made.update(inner.output)
+            read.update(inner.input)
+    return read - made - {""}
+
+
+def _rename(node: onnx.NodeProto, names: dict[str, str]) -> None:
+    """Give values other names, also inside the graphs of a node."""
+    for held in (node.input, node.output):
+        for position, name in enumerate(held):
+            if name in names:
+                held[position] = names[name]
+    for graph in subgraphs(node):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            value.name = names.get(value.name, value.name)
+        for tensor in graph.initializer:
+            tensor.name = names.get(tensor.name, tensor.name)
+        for inner in graph.node:
+            _rename(inner, names)

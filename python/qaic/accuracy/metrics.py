@@ -1,0 +1,158 @@
+"""How far outputs are from those of the reference: sums over samples, and what is made of them.
+
+Elements that are equal, infinities and NaN included, have no error. Where the reference is finite and the
+other value is not, the error is infinite. Elements whose reference is not finite take no part in powers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAccuracy:
+    """Errors of one output over all samples.
+
+    Parameters
+    ----------
+    name
+        Name of the output.
+    elements
+        Number of elements that were compared.
+    sqnr_db
+        Power of the reference over the power of the difference, in dB: infinite where all is equal, minus
+        infinity where a value is not finite or the reference is zero; NaN without elements.
+    cosine
+        Of the angle between all values and those of the reference; NaN where one of them is zero throughout
+        or not finite.
+    largest_error, mean_error
+        Absolute errors.
+    largest_relative_error, mean_relative_error
+        Errors over the size of the reference, where that is not zero; NaN where it is zero throughout.
+    same
+        Share of equal decisions: the largest of the last dimension; of integers and booleans, equal
+        elements. NaN where the last dimension has one element.
+    first_not_finite
+        Sample and element, both from 0, of the first value that is infinite or NaN where the reference is
+        finite; None where there is none.
+    """
+
+    name: str
+    elements: int
+    sqnr_db: float
+    cosine: float
+    largest_error: float
+    mean_error: float
+    largest_relative_error: float
+    mean_relative_error: float
+    same: float
+    first_not_finite: tuple[int, int] | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether there is no difference at all."""
+        return self.sqnr_db == math.inf
+
+
+class OutputSums:
+    """Sums of one output; `samples` counts what was taken.
+
+    Parameters
+    ----------
+    name : str
+        Name of the output.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.samples = 0
+        self._elements = 0
+        self._signal = self._noise = self._power = self._product = 0.0
+        self._largest = self._absolute = 0.0
+        self._largest_relative = self._relative = 0.0
+        self._relatives = 0
+        self._decisions = self._equal = 0
+        self._first: tuple[int, int] | None = None
+
+    def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
+        """Take one sample; both arrays have the same shape."""
+        if reference.shape != found.shape:
+            raise ValueError(f"{self._name}: shapes {reference.shape} and {found.shape}")
+        self._decide(reference, found)
+        a = reference.astype(np.float64).reshape(-1)
+        b = found.astype(np.float64).reshape(-1)
+        finite = np.isfinite(a)
+        if self._first is None:
+            lost = np.flatnonzero(finite & ~np.isfinite(b))
+            if lost.size:
+                self._first = self.samples, int(lost[0])
+        self.samples += 1
+        self._elements += a.size
+        if not a.size:
+            return
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            error = np.where(same, 0.0, np.abs(a - b))
+            error[np.isnan(error)] = math.inf
+            self._noise += float(np.sum(error**2))
+            self._largest = max(self._largest, float(error.max()))
+            self._absolute += float(error.sum())
+            sizes = np.abs(a)
+            related = finite & (sizes > 0)
+            relative = error[related] / sizes[related]
+            self._signal += float(np.sum(a[finite] ** 2))
+            self._power += float(np.sum(b[finite] ** 2))
+            self._product += float(np.sum(a[finite] * b[finite]))
+        if relative.size:
+            self._largest_relative = max(self._largest_relative, float(relative.max()))
+            self._relative += float(relative.sum())
+            self._relatives += relative.size
+
+    def _decide(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
+        if reference.dtype.kind in "iub":
+            self._decisions += reference.size
+            self._equal += int(np.count_nonzero(reference == found))
+        elif reference.ndim and reference.shape[-1] > 1 and reference.size:
+            width = reference.shape[-1]
+            a, b = reference.reshape(-1, width), found.reshape(-1, width)
+            decided = a.argmax(axis=1) == b.argmax(axis=1)
+            # A decision among NaN is none, unless the reference has none either.
+            decided &= np.isnan(a).any(axis=1) == np.isnan(b).any(axis=1)
+            self._decisions += decided.size
+            self._equal += int(np.count_nonzero(decided))
+
+    def result(self) -> OutputAccuracy:
+        """Make the errors of all samples so far."""
+        lengths = math.sqrt(self._signal) * math.sqrt(self._power) if self._power >= 0 else math.nan
+        cosine = self._product / lengths if lengths and math.isfinite(lengths) else math.nan
+        relatives = self._relatives
+        return OutputAccuracy(
+            self._name,
+            self._elements,
+            decibels(self._signal, self._noise) if self._elements else math.nan,
+            max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan,
+            self._largest,
+            self._absolute / self._elements if self._elements else math.nan,
+            self._largest_relative if relatives else math.nan,
+            self._relative / relatives if relatives else math.nan,
+            self._equal / self._decisions if self._decisions else math.nan,
+            self._first,
+        )
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Turn two powers into a ratio in dB: infinite without noise, minus infinity without signal."""
+    if noise == 0:
+        return math.inf
+    if not math.isfinite(noise) or signal <= 0:
+        return -math.inf
+    if not math.isfinite(signal):
+        return math.nan
+    return 10 * (math.log10(signal) - math.log10(noise))

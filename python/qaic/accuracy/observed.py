@@ -1,0 +1,179 @@
+"""What a comparison observes: which values of the user's model, and where the deployed graph has them.
+
+The deployed graph has every value of the model under its name, but for those inside of fused units, which
+have one rounding at their end. A value may be read by what observes it only behind its rounding: there the
+engine fuses nothing, so that an observer changes no bit of the program.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constants.propagation import constant_values, node_key, value_preserving_inputs
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
+from qaic.compiler.ir.precision_ops import parameter_outputs, standard
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.quant_params import QuantParams
+
+#: operators of the deployed graph behind which a value has its final numbers
+_ROUNDING: Final = ("Cast", "DequantizeLinear")
+#: operators whose results have one channel for each entry of their second dimension
+_CHANNELS_FIRST: Final = frozenset(
+    {
+        *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool"),
+        *("GlobalAveragePool", "GlobalMaxPool", "PRelu"),
+    }
+)
+
+
+class Kind(enum.Enum):
+    """How a value of the model is computed in the deployed program."""
+
+    #: rounded, or made of rounded weights
+    ROUNDED = "rounded"
+    #: picked from values that are rounded already
+    MOVED = "moved"
+    #: as in the reference
+    FLOAT = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """A node of the user's model, or several that round once, known by the first output of the last.
+
+    Parameters
+    ----------
+    value
+        The result in the expanded graph.
+    name
+        Its name in the user's model.
+    op_type
+        Operator.
+    node_name
+        Name of the node; may be empty.
+    precision
+        What it computes in.
+    kind
+        How.
+    inputs
+        Observed values and inputs of the model that it is computed from.
+    fused
+        Names of the results inside of its unit.
+    shape
+        Of the result; None where it is not known or differs between sets of shapes.
+    channel_axis
+        Dimension of the channels; None where there are none.
+    params
+        Of the integers that it is stored as.
+    is_read_directly
+        Whether an observer may read it in the deployed graph.
+    """
+
+    value: str
+    name: str
+    op_type: str
+    node_name: str
+    precision: PrecisionClass
+    kind: Kind
+    inputs: tuple[str, ...]
+    fused: tuple[str, ...]
+    shape: tuple[int, ...] | None
+    channel_axis: int | None
+    params: QuantParams | None
+    is_read_directly: bool
+
+
+def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[ObservedNode]:
+    """List what can be observed, in the order of the graph.
+
+    Parameters
+    ----------
+    reference
+        The float graph.
+    deployed
+        The same after its floats were rounded or quantized.
+    context
+        What was decided about its nodes.
+    """
+    graph = reference.proto.graph
+    facts = reference.facts
+    makers = {name: node for node in deployed.proto.graph.node for name in node.output if name}
+    outputs = {value.name for value in deployed.proto.graph.output}
+    constants = constant_values(graph, reference.weights)
+    params = {} if context.quantization is None else context.quantization.values()
+    picks = value_preserving_inputs(facts.types)
+    narrow = _narrow_constants(deployed)
+    found: list[ObservedNode] = []
+    #: value -> what is observed in its place
+    sources: dict[str, tuple[str, ...]] = {value.name: (value.name,) for value in graph.input}
+    #: value inside of a unit -> the values inside of it up to there
+    inner: dict[str, tuple[str, ...]] = {}
+    for node in graph.node:
+        key = node_key(node)
+        precision = context.plan.classes.get(key, PrecisionClass.FP32)
+        read = tuple(dict.fromkeys(source for name in node.input for source in sources.get(name, ())))
+        fused = tuple(dict.fromkeys(part for name in node.input for part in inner.get(name, ())))
+        for position, name in enumerate(node.output):
+            if not name:
+                continue
+            sources[name] = read
+            if name in constants or facts.types.get(name) != FLOAT or position in parameter_outputs(node):
+                continue
+            maker = makers.get(name)
+            behind = maker is not None and (standard(maker, *_ROUNDING) or maker.op_type in _ROUNDING)
+            is_direct = maker is not None and (behind or name in outputs)
+            grid = FLOAT16 if precision is PrecisionClass.FP16 else BFLOAT16
+            moves = precision in ROUNDED and picks(node, grid) is not None
+            rounds = precision in INTEGERS or (
+                precision in ROUNDED and (key in context.plan.requested or facts.narrow.get(name, 0) == grid)
+            )
+            if maker is None or (rounds and not moves and not is_direct):
+                inner[name] = (*fused, facts.original.get(name, name))
+                continue
+            if rounds and behind:
+                kind = Kind.ROUNDED
+            elif rounds:
+                kind = Kind.MOVED
+            elif any(part in narrow for part in maker.input):
+                kind = Kind.ROUNDED
+            else:
+                kind = Kind.FLOAT
+            sources[name] = (name,)
+            shape = facts.shapes.get(name)
+            found.append(
+                ObservedNode(
+                    value=name,
+                    name=facts.original.get(name, name),
+                    op_type=node.op_type,
+                    node_name=node.name,
+                    precision=precision,
+                    kind=kind,
+                    inputs=read,
+                    fused=fused,
+                    shape=None if shape is None or min(shape, default=0) < 0 else shape,
+                    channel_axis=_channel_axis(node, shape),
+                    params=params.get(name),
+                    is_read_directly=is_direct,
+                )
+            )
+    return found
+
+
+def _narrow_constants(deployed: Model) -> set[str]:
+    """Collect the constants of a deployed graph that the device decodes from blocks."""
+    return {name for name, weight in deployed.weights.items() if weight.blocks is not None}
+
+
+def _channel_axis(node: onnx.NodeProto, shape: tuple[int, ...] | None) -> int | None:
+    if shape is None or len(shape) < 2 or min(shape) < 0:
+        return None
+    axis = 1 if len(shape) > 3 or node.op_type in _CHANNELS_FIRST else len(shape) - 1
+    return axis if shape[axis] > 2 else None

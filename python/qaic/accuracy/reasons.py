@@ -1,0 +1,176 @@
+"""Why a node loses: rules on what was measured, the first that holds (docs/guide/accuracy.md)."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.accuracy.metrics import decibels
+from qaic.compiler.ir.precision import PrecisionClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from qaic.accuracy.observed import ObservedNode
+    from qaic.compiler.ir.quant_params import QuantParams
+
+
+class Reason(enum.StrEnum):
+    """Why the result of a node differs."""
+
+    OVERFLOW = "overflow"
+    UNDERFLOW = "underflow"
+    SATURATION = "saturation"
+    CANCELLATION = "cancellation"
+    OUTLIER_CHANNEL = "outlier channel"
+    WEIGHTS = "weight rounding"
+    ACCUMULATION = "accumulation"
+    NONE = "none"
+
+
+#: SQNR in dB of one rounding below which a node has a reason, by precision: some 20 dB below what numbers
+#: that fill the range of the format have
+LOW_SQNR_DB: Final = {
+    PrecisionClass.FP32: 20.0,
+    PrecisionClass.FP16: 50.0,
+    PrecisionClass.BF16: 30.0,
+    PrecisionClass.INT8: 20.0,
+    PrecisionClass.INT16: 60.0,
+}
+#: share of small results from which they count, share of clipped results, and levels of the integers that the
+#: median channel has left beside the largest one
+UNDERFLOW_SHARE: Final = 0.1
+SATURATION_SHARE: Final = 0.001
+OUTLIER_LEVELS: Final = 8.0
+#: power of an operand over that of the result, and the dB that a result loses against its operands
+CANCELLED_POWER: Final = 100.0
+CANCELLED_DB: Final = 10.0
+#: part of the own error that comes from weights
+WEIGHT_PART: Final = 0.5
+
+_SUMS: Final = frozenset({"Add", "Sub", "Sum"})
+_REDUCTIONS: Final = frozenset(
+    {
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "AveragePool", "GlobalAveragePool"),
+        *("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSumExp"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Sums of one node as numbers for people.
+
+    Parameters
+    ----------
+    power
+        Mean square of the reference; NaN where it is beyond float32.
+    inherited_sqnr_db, own_sqnr_db
+        See `qaic.accuracy.report`; NaN where there is none.
+    weights_share
+        Part of the own error that comes from weights, 0 to 1.
+    overflow, underflow, saturation
+        Shares of the elements.
+    outlier_ratio
+        Size of the largest channel over that of the median one; NaN where it is not known.
+    """
+
+    power: float
+    inherited_sqnr_db: float
+    own_sqnr_db: float
+    weights_share: float
+    overflow: float
+    underflow: float
+    saturation: float
+    outlier_ratio: float
+
+
+def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured]) -> Reason:
+    """Return the first reason that holds for a node.
+
+    Parameters
+    ----------
+    node
+        The node.
+    own
+        What was measured of it.
+    others
+        What was measured of the nodes before it, by value.
+    """
+    if own.overflow > 0:
+        return Reason.OVERFLOW
+    limit = LOW_SQNR_DB[node.precision]
+    is_low = own.own_sqnr_db < limit
+    if is_low and own.saturation >= SATURATION_SHARE:
+        return Reason.SATURATION
+    if is_low and own.underflow >= UNDERFLOW_SHARE:
+        return Reason.UNDERFLOW
+    if _cancels(node, own, [others[name] for name in node.inputs if name in others]):
+        return Reason.CANCELLATION
+    if node.params is not None and _levels(node.params) < OUTLIER_LEVELS * own.outlier_ratio:
+        return Reason.OUTLIER_CHANNEL
+    if not is_low:
+        return Reason.NONE
+    if own.weights_share >= WEIGHT_PART:
+        return Reason.WEIGHTS
+    if node.op_type in _REDUCTIONS:
+        return Reason.ACCUMULATION
+    return Reason.NONE
+
+
+def _levels(params: QuantParams) -> int:
+    low, high = params.limits
+    return high - low
+
+
+def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) -> bool:
+    """Whether a sum is much smaller than what is added, and its errors are not."""
+    if node.op_type not in _SUMS or not operands or math.isnan(own.inherited_sqnr_db):
+        return False
+    largest = max((item.power for item in operands if not math.isnan(item.power)), default=0.0)
+    before = min((item.inherited_sqnr_db for item in operands), default=math.inf)
+    return (
+        own.power > 0
+        and largest >= CANCELLED_POWER * own.power
+        and own.inherited_sqnr_db <= before - CANCELLED_DB
+        and own.inherited_sqnr_db < LOW_SQNR_DB[node.precision]
+    )
+
+
+def measured(node: ObservedNode, sums: Mapping[str, float], samples: int) -> Measured:
+    """Turn sums into numbers for people."""
+    size = math.prod(node.shape) * samples if node.shape is not None else 0
+    signal = sums["signal"]
+    is_masked = not math.isfinite(signal)
+
+    def sqnr(noise: float) -> float:
+        return math.nan if is_masked else decibels(signal, noise)
+
+    def share(count: float, of: int) -> float:
+        return count / of if of else float(count > 0)
+
+    own, weights = sums["own"], sums["weights"]
+    return Measured(
+        power=math.nan if is_masked or not size else signal / size,
+        inherited_sqnr_db=sqnr(sums["inherited"]),
+        own_sqnr_db=sqnr(own),
+        weights_share=min(1.0, weights / own)
+        if own and math.isfinite(own) and math.isfinite(weights)
+        else 0.0,
+        overflow=share(max(0.0, sums["overflow"]), size),
+        underflow=share(sums["underflow"], spaced(node) * samples),
+        saturation=share(sums["saturation"], size),
+        outlier_ratio=(
+            sums["channel_maximum"] / sums["channel_median"] if sums["channel_median"] > 0 else math.nan
+        ),
+    )
+
+
+def spaced(node: ObservedNode) -> int:
+    """Return of how many elements of a result the quantile and the small ones are taken."""
+    from qaic.accuracy.instrument import SPACED
+
+    size = 0 if node.shape is None else math.prod(node.shape)
+    return size if size <= SPACED else len(range(0, size, -(-size // SPACED) | 1))

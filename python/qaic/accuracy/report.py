@@ -1,0 +1,427 @@
+"""What a comparison found: verdict, first offender and remedy, errors of outputs and of every node."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.accuracy.instrument import FIELDS
+from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
+from qaic.errors import InputError, StateError
+from qaic.support.atomic_io import replace_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.accuracy.capture import Capture
+    from qaic.accuracy.metrics import OutputAccuracy
+
+#: columns of `AccuracyReport.nodes`
+NODE_DTYPE: Final = np.dtype(
+    [
+        ("to", "U16"),
+        ("name", "O"),
+        ("op_type", "O"),
+        ("precision", "U5"),
+        ("inherited_sqnr_db", "f8"),
+        ("own_sqnr_db", "f8"),
+        ("weights_share", "f8"),
+        ("overflow", "f8"),
+        ("underflow", "f8"),
+        ("saturation", "f8"),
+        ("minimum", "f8"),
+        ("maximum", "f8"),
+        ("quantile_999", "f8"),
+        ("outlier_ratio", "f8"),
+        ("channel_ratio", "f8"),
+        ("reason", "U16"),
+        ("fused", "O"),
+    ]
+)
+
+#: SQNR of outputs in dB from which on a program is called equal in use, and below which it is called wrong
+GOOD_DB: Final = 40.0
+WRONG_DB: Final = 20.0
+#: share of equal decisions to go with them
+GOOD_SAME: Final = 0.99
+_WRONG_SAME: Final = 0.9
+
+_REMEDIES: Final = {
+    Reason.OVERFLOW: "results pass 65504, the largest float16, and become infinite: keep it and what reads "
+    "it in float32 (FP32NodeInstanceNames of node_precision_info_file)",
+    Reason.UNDERFLOW: "results are below 2^-14, the smallest normal float16, and lose digits: keep it in "
+    "float32, or scale its operands",
+    Reason.SATURATION: "values beyond the calibrated range are clipped: calibrate with more samples or "
+    "without shrinking (quantization_calibration=None), or keep it in float",
+    Reason.CANCELLATION: "large operands cancel, and their rounding is as large as the result: keep it and "
+    "the nodes that make its operands in float32",
+    Reason.OUTLIER_CHANNEL: "one channel is far larger than the others and takes the range of the integers: "
+    "keep it in float16, or use int16",
+    Reason.WEIGHTS: "its weights lose most: give them one scale per channel (enable_channelwise, "
+    "enable_rowwise), or keep it in float",
+    Reason.ACCUMULATION: "it sums many values, and the result is rounded coarsely: keep it in float32",
+    Reason.NONE: "keep it in float32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """The node to look at first.
+
+    Parameters
+    ----------
+    name
+        First output of the node in the user's model.
+    op_type
+        Operator.
+    reason
+        Why it loses.
+    own_sqnr_db, inherited_sqnr_db
+        As in `AccuracyReport.nodes`.
+    remedy
+        What to do.
+    """
+
+    name: str
+    op_type: str
+    reason: str
+    own_sqnr_db: float
+    inherited_sqnr_db: float
+    remedy: str
+
+    def __str__(self) -> str:
+        """Say it in one sentence."""
+        return f"{self.op_type} {self.name}: {self.reason}; {self.remedy}."
+
+
+class PrecisionAccuracy:
+    """What was found about one precision.
+
+    Parameters
+    ----------
+    to : str
+        Name of the precision.
+    capture : Capture
+        What was measured.
+    seconds : float
+        How long that took.
+    warnings : sequence of str
+        What the compiler had to say.
+    """
+
+    def __init__(self, to: str, capture: Capture, seconds: float, warnings: Sequence[str] = ()) -> None:
+        self.to = to
+        self.seconds = seconds
+        self.samples = capture.samples
+        self.warnings = tuple(warnings)
+        #: errors of the outputs, in their order
+        self.outputs: tuple[OutputAccuracy, ...] = capture.outputs
+        self._capture = capture
+
+    def __repr__(self) -> str:
+        """Return the verdict."""
+        return f"<PrecisionAccuracy {self.to}: {self.verdict}>"
+
+    @cached_property
+    def _measured(self) -> list[tuple[Measured, Reason]]:
+        found: list[tuple[Measured, Reason]] = []
+        known: dict[str, Measured] = {}
+        for node, row in zip(self._capture.nodes, self._capture.sums, strict=True):
+            own = measured(node, dict(zip(FIELDS, row.tolist(), strict=True)), self.samples)
+            found.append((own, reason_of(node, own, known)))
+            known[node.value] = own
+        return found
+
+    @cached_property
+    def nodes(self) -> NDArray[np.void]:
+        """Errors of every node, in topological order; see `AccuracyReport.nodes`."""
+        rows = np.zeros(len(self._capture.nodes), NODE_DTYPE)
+        for at, (node, sums, (own, reason)) in enumerate(
+            zip(self._capture.nodes, self._capture.sums, self._measured, strict=True)
+        ):
+            named = dict(zip(FIELDS, sums.tolist(), strict=True))
+            largest = max(abs(named["minimum"]), abs(named["maximum"]))
+            rows[at] = (
+                self.to,
+                node.name,
+                node.op_type,
+                node.precision.value,
+                own.inherited_sqnr_db,
+                own.own_sqnr_db,
+                own.weights_share,
+                own.overflow,
+                own.underflow,
+                own.saturation,
+                named["minimum"],
+                named["maximum"],
+                named["quantile"],
+                largest / named["quantile"] if named["quantile"] > 0 else math.nan,
+                own.outlier_ratio,
+                reason.value,
+                node.fused,
+            )
+        return rows
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``good``, ``fair`` or ``wrong``: the worst of all outputs."""
+        order = ("equal", "good", "fair", "wrong")
+        return max((_verdict(output) for output in self.outputs), key=order.index, default="equal")
+
+    @cached_property
+    def first_offender(self) -> Offender | None:
+        """The node to look at first: the first that overflows, else the one with a reason that loses most.
+
+        None where no node has a reason and the verdict is not ``wrong``; where it is, and none has one, the
+        node that adds most.
+        """
+        pairs = list(zip(self._capture.nodes, self._measured, strict=True))
+        chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
+        if chosen is None and self.verdict in {"fair", "wrong"}:
+            with_reason = [pair for pair in pairs if pair[1][1] is not Reason.NONE]
+            chosen = min(with_reason or pairs, key=_loss, default=None)
+        if chosen is None:
+            return None
+        node, (own, reason) = chosen
+        return Offender(
+            node.name, node.op_type, reason.value, own.own_sqnr_db, own.inherited_sqnr_db, _REMEDIES[reason]
+        )
+
+    def sentences(self) -> Iterator[str]:
+        """Yield what to know first."""
+        for output in self.outputs:
+            yield f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}: {_figures(output)}."
+        offender = self.first_offender
+        if offender is not None:
+            yield f"{self.to}: first offender is {offender}"
+        counts: dict[str, int] = {}
+        for node in self._capture.nodes:
+            counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
+        computed = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()))
+        yield (
+            f"{self.to}: {len(self._capture.nodes)} results of nodes observed ({computed}), "
+            f"{self.samples} samples, {self.seconds:.1f} s."
+        )
+
+
+_VERDICTS: Final = {
+    "equal": "equal in every bit that counts",
+    "good": "good",
+    "fair": "fair",
+    "wrong": "wrong",
+}
+
+
+def _verdict(output: OutputAccuracy) -> str:
+    if output.is_equal or not output.elements:
+        return "equal"
+    # Decisions are what counts where there are any.
+    decides = not math.isnan(output.same)
+    if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME):
+        return "good"
+    if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME):
+        return "wrong"
+    return "fair"
+
+
+def _figures(output: OutputAccuracy) -> str:
+    parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {output.cosine:.4f}"]
+    if not math.isnan(output.same):
+        parts.append(f"{output.same:.1%} same decisions")
+    parts.append(f"largest error {output.largest_error:.3g}")
+    if output.first_not_finite is not None:
+        sample, element = output.first_not_finite
+        parts.append(f"not finite from element {element} of sample {sample + 1} on")
+    return ", ".join(parts)
+
+
+def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
+    """Order nodes by what they lose against what their precision allows."""
+    node, (own, reason) = pair
+    loss = own.inherited_sqnr_db if reason is Reason.CANCELLATION else own.own_sqnr_db
+    return (math.inf if math.isnan(loss) else loss) - LOW_SQNR_DB[node.precision]
+
+
+def decibel_text(value: float) -> str:
+    """Return a ratio as people read it."""
+    if math.isnan(value):
+        return "no number"
+    if math.isinf(value):
+        return "equal" if value > 0 else "-inf dB"
+    return f"{value:.1f} dB"
+
+
+class AccuracyReport:
+    """What a comparison found.
+
+    Parameters
+    ----------
+    title : str
+        Name of the model.
+    precisions : tuple of PrecisionAccuracy
+        One entry for each precision.
+    """
+
+    def __init__(self, title: str, precisions: tuple[PrecisionAccuracy, ...]) -> None:
+        self.title = title
+        self.precisions = precisions
+
+    def __getitem__(self, to: str) -> PrecisionAccuracy:
+        """Return what was found about a precision.
+
+        Raises
+        ------
+        KeyError
+            It was not compared.
+        """
+        for item in self.precisions:
+            if item.to == to:
+                return item
+        raise KeyError(to)
+
+    @property
+    def nodes(self) -> NDArray[np.void]:
+        """Errors of the nodes of the user's model, in topological order, all precisions one after the other.
+
+        A structured array: ``to``; ``name``, the first output of the node in the user's model; ``op_type``;
+        ``precision``, what it computes in; ``inherited_sqnr_db`` of its result in the deployed program;
+        ``own_sqnr_db`` of the node as deployed on inputs of the reference (infinite where it rounds
+        nothing); ``weights_share``, the part of the own error that comes from weights; ``overflow``,
+        ``underflow``, ``saturation``, shares of the elements; ``minimum``, ``maximum``, ``quantile_999`` of
+        the reference, with ``outlier_ratio``, the largest size over that quantile, and ``channel_ratio``,
+        the largest channel over the median one; ``reason``; ``fused``, the results inside of the same unit.
+        SQNR are in dB and NaN where the reference holds numbers that float32 cannot square, as masks do.
+        """
+        return np.concatenate([item.nodes for item in self.precisions])
+
+    @property
+    def outputs(self) -> dict[str, tuple[OutputAccuracy, ...]]:
+        """Errors of the outputs by precision."""
+        return {item.to: item.outputs for item in self.precisions}
+
+    @property
+    def first_offender(self) -> Offender | None:
+        """The first offender of the first precision that has one."""
+        return next((item.first_offender for item in self.precisions if item.first_offender), None)
+
+    def sentences(self) -> list[str]:
+        """Return what to know first."""
+        return [line for item in self.precisions for line in item.sentences()]
+
+    def __str__(self) -> str:
+        """Return the verdict and tables as text."""
+        from qaic.accuracy.tables import as_reports
+        from qaic.stats.reports.render.text import to_text
+
+        return "\n".join(to_text(report) for report in as_reports(self))
+
+    def __repr__(self) -> str:
+        """Return the verdicts."""
+        verdicts = ", ".join(f"{item.to} {item.verdict}" for item in self.precisions)
+        return f"<AccuracyReport {self.title}: {verdicts}>"
+
+    def _repr_html_(self) -> str:
+        from qaic.accuracy.tables import as_reports
+        from qaic.page.report_tables import report_html
+
+        return "".join(report_html(report) for report in as_reports(self))
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as values that JSON has: NaN is None, infinities are ``"inf"``, ``"-inf"``."""
+        return {
+            "model": self.title,
+            "precisions": [
+                {
+                    "to": item.to,
+                    "verdict": item.verdict,
+                    "samples": item.samples,
+                    "seconds": item.seconds,
+                    "warnings": list(item.warnings),
+                    "first_offender": None
+                    if item.first_offender is None
+                    else {key: _json(value) for key, value in asdict(item.first_offender).items()},
+                    "outputs": [
+                        {key: _json(value) for key, value in asdict(output).items()}
+                        for output in item.outputs
+                    ],
+                    "nodes": [
+                        {name: _json(row[name]) for name in NODE_DTYPE.names or () if name != "to"}
+                        for row in item.nodes
+                    ],
+                }
+                for item in self.precisions
+            ],
+        }
+
+    def write_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write `to_json` to a file, which appears complete or not at all."""
+        target = Path(path)
+        replace_bytes(target, json.dumps(self.to_json(), indent=1, allow_nan=False).encode() + b"\n")
+        return target
+
+    def to_pandas(self) -> Any:
+        """Return the nodes as a ``pandas.DataFrame``.
+
+        Raises
+        ------
+        StateError
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise StateError("to_pandas needs pandas: pip install pandas", code="state.no_pandas") from error
+        return pd.DataFrame.from_records(self.nodes)
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page that needs no network; it appears complete or not at all.
+
+        Raises
+        ------
+        InputError
+            The name does not end in ``.html``.
+        OSError
+            The file cannot be written.
+        """
+        from qaic.accuracy.page import accuracy_page
+        from qaic.page.document import write_bytes
+
+        if Path(path).suffix.lower() not in {".html", ".htm"}:
+            raise InputError(
+                f"page: found the name {str(path)!r}, expected one that ends in .html", code="input.page_name"
+            )
+        return write_bytes(path, accuracy_page(self).encode())
+
+    def write_overlay(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
+        """Write a file of node data that Model Explorer shows in colours over the graph of the model.
+
+        Parameters
+        ----------
+        path
+            The file, of JSON; it appears complete or not at all.
+        to
+            Precision; the first without one.
+        """
+        from qaic.accuracy.overlay import overlay
+
+        target = Path(path)
+        item = self.precisions[0] if to is None else self[to]
+        replace_bytes(target, json.dumps(overlay(item), allow_nan=False).encode() + b"\n")
+        return target
+
+
+def _json(value: object) -> object:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return list(value) if isinstance(value, tuple) else value

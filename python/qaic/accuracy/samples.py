@@ -1,0 +1,135 @@
+"""Samples that a model is compared on: arrays, a list of files, archives of arrays, or random numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.compiler.calibration.dataset import FileSource, Sample, fitted
+from qaic.compiler.calibration.random_samples import RandomSource, index_limits
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from qaic.compiler.calibration.dataset import SampledInput, SampleSource
+    from qaic.compiler.ir.model import Model
+
+_EXPECTED: Final = (
+    "an iterable of dictionaries (name of an input -> array), the path of an input list, of a folder of .npz "
+    "files or of one .npz file, or 'random'"
+)
+_RANDOM: Final = "random"
+
+
+class Samples:
+    """Samples that can be read as often as needed.
+
+    Parameters
+    ----------
+    given : object
+        What the user gives.
+
+    Raises
+    ------
+    OptionError
+        It is none of the forms, or there are no samples.
+    """
+
+    def __init__(self, given: object) -> None:
+        self._path: Path | None = None
+        self._items: Sequence[object] = ()
+        self.is_random = isinstance(given, str) and given == _RANDOM
+        if self.is_random:
+            return
+        if isinstance(given, str | os.PathLike):
+            self._path = Path(given)
+            if not self._path.exists():
+                raise _wrong(f"{str(given)!r}, which does not exist")
+            if self._path.is_dir():
+                self._items = sorted(self._path.glob("*.npz"))
+                if not self._items:
+                    raise _wrong(f"the folder {str(given)!r} without an .npz file")
+            return
+        if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
+            raise _wrong(f"a {type(given).__name__}")
+        self._items = given if isinstance(given, Sequence) else list(given)
+        if not self._items:
+            raise _wrong("no samples")
+
+    @property
+    def path(self) -> Path | None:
+        """The input list, where it is one."""
+        is_list = self._path is not None and self._path.is_file() and self._path.suffix.lower() != ".npz"
+        return self._path if is_list else None
+
+    def calibration(self) -> dict[str, object]:
+        """Return the compile options that calibrate with these samples."""
+        if self.is_random:
+            return {"use_random_input_data": True}
+        if self.path is not None:
+            return {"input_list_file": self.path}
+        if self._path is not None:
+            return {"calibration_data": [sample.arrays for sample in self._archived(None)]}
+        return {"calibration_data": self._items}
+
+    def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the samples as the program takes them.
+
+        Raises
+        ------
+        OptionError
+            A sample does not fit the model; the message names it.
+        """
+        source: SampleSource
+        if self.is_random:
+            source = RandomSource(inputs, "uniform", index_limits(model.proto.graph, model.facts.shapes))
+            samples: Iterable[Sample] = source.samples()
+        elif self.path is not None:
+            samples = FileSource(self.path, inputs).samples()
+        elif self._path is not None:
+            samples = self._archived(inputs)
+        else:
+            samples = self._given()
+        for sample in samples:
+            yield fitted("samples", sample, inputs)
+
+    def _given(self) -> Iterator[Sample]:
+        for number, item in enumerate(self._items, start=1):
+            if not isinstance(item, Mapping):
+                raise _wrong(f"a {type(item).__name__} as sample {number}")
+            yield Sample(f"sample {number}", {str(name): np.asarray(array) for name, array in item.items()})
+
+    def _archived(self, inputs: Sequence[SampledInput] | None) -> Iterator[Sample]:
+        files = self._items or ([self._path] if self._path else [])
+        for file in files:
+            path = Path(str(file))
+            try:
+                with np.load(path, allow_pickle=False) as archive:
+                    arrays = {name: archive[name] for name in archive.files}
+            except (OSError, ValueError, EOFError) as error:
+                raise _wrong(f"{str(path)!r}, which cannot be read ({error})") from error
+            yield from _split(path.name, arrays, inputs)
+
+
+def _split(
+    name: str, arrays: dict[str, NDArray[Any]], inputs: Sequence[SampledInput] | None
+) -> Iterator[Sample]:
+    """Take an archive as one sample, or as many along a dimension in front of those of the inputs."""
+    ranks = {item.name: len(item.shapes[0]) for item in inputs or ()}
+    stacked = [array for key, array in arrays.items() if array.ndim == ranks.get(key, array.ndim) + 1]
+    if not arrays or len(stacked) < len(arrays) or len({len(array) for array in stacked}) > 1:
+        yield Sample(name, arrays)
+        return
+    for number in range(len(stacked[0])):
+        yield Sample(f"{name}, sample {number + 1}", {key: array[number] for key, array in arrays.items()})
+
+
+def _wrong(found: str) -> OptionError:
+    return OptionError(f"samples: found {found}, expected {_EXPECTED}", code="option.samples")

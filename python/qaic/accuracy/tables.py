@@ -1,0 +1,126 @@
+"""A comparison as reports: sentences, then the tables that text and pages show."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from qaic.stats.reports.render.table import Column, Report, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qaic.accuracy.report import AccuracyReport, PrecisionAccuracy
+    from qaic.stats.reports.render.table import Cell
+
+_HOW_TO_READ = (
+    "SQNR is the power of the float32 values over that of the difference: N/A where there is none, or where "
+    "float32 cannot square a value, -999 where a value is not finite. inherited: the result in the deployed "
+    "program. own: the node as it is deployed, on inputs of the reference. Underflow and the quantile are "
+    "taken from evenly spaced elements of large results."
+)
+
+
+def as_reports(report: AccuracyReport) -> list[Report]:
+    """Return one report that answers, and one for the nodes of each precision."""
+    first = Report(
+        "accuracy",
+        f"Accuracy of {report.title}",
+        report.sentences(),
+        [outputs_table(report.precisions)],
+    )
+    return [
+        first,
+        *(
+            Report(f"nodes-{at}", f"Nodes in {item.to}", [], [nodes_table(item)])
+            for at, item in enumerate(report.precisions)
+        ),
+    ]
+
+
+def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
+    """Return the errors of all outputs."""
+    columns = (
+        Column("precision"),
+        Column("output"),
+        Column("SQNR", "dB", "float"),
+        Column("cosine", None, "float"),
+        Column("same", None, "percent"),
+        Column("largest error", None, "float"),
+        Column("mean error", None, "float"),
+        Column("largest relative", None, "float"),
+        Column("mean relative", None, "float"),
+        Column("not finite from"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            item.to,
+            output.name,
+            _finite(output.sqnr_db),
+            _finite(output.cosine),
+            _finite(100 * output.same),
+            _finite(output.largest_error),
+            _finite(output.mean_error),
+            _finite(output.largest_relative_error),
+            _finite(output.mean_relative_error),
+            None
+            if output.first_not_finite is None
+            else f"sample {output.first_not_finite[0] + 1}, element {output.first_not_finite[1]}",
+        )
+        for item in precisions
+        for output in item.outputs
+    ]
+    return Table("outputs", "Outputs", columns, rows)
+
+
+def nodes_table(item: PrecisionAccuracy) -> Table:
+    """Return the errors of all nodes."""
+    columns = (
+        Column("node"),
+        Column("operator"),
+        Column("computes in"),
+        Column("inherited", "dB", "float"),
+        Column("own", "dB", "float"),
+        Column("of weights", None, "percent"),
+        Column("overflow", None, "percent"),
+        Column("underflow", None, "percent"),
+        Column("saturation", None, "percent"),
+        Column("smallest", None, "float"),
+        Column("largest", None, "float"),
+        Column("99.9 % quantile", None, "float"),
+        Column("outlier ratio", None, "float"),
+        Column("reason"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(row["name"]),
+            str(row["op_type"]),
+            str(row["precision"]),
+            _decibels(row["inherited_sqnr_db"]),
+            _decibels(row["own_sqnr_db"]),
+            100 * float(row["weights_share"]) or None,
+            100 * float(row["overflow"]) or None,
+            100 * float(row["underflow"]) or None,
+            100 * float(row["saturation"]) or None,
+            _finite(row["minimum"]),
+            _finite(row["maximum"]),
+            _finite(row["quantile_999"]),
+            _finite(row["outlier_ratio"]),
+            None if row["reason"] == "none" else str(row["reason"]),
+        )
+        for row in item.nodes
+    ]
+    return Table("nodes", f"Nodes in {item.to}", columns, rows, _HOW_TO_READ)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+#: what is shown for results that are not finite
+_LOST_DB = -999.0
+
+
+def _decibels(value: float) -> float | None:
+    """Return a ratio; one that is lost is the smallest number of its column."""
+    return _LOST_DB if value == -math.inf else _finite(value)

@@ -1,0 +1,116 @@
+"""``accuracy``: which node of a model loses in a precision, why, and which nodes have to stay in float32."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_EXAMPLES: Final = """\
+examples:
+  accuracy model.onnx --to fp16 --samples inputs.txt -o page.html
+  accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json
+  accuracy model.onnx --to fp16 --samples inputs.txt --target "same>=99.5%" --find node_precision.yaml
+
+Compile options follow as NAME=VALUE behind --option, as in --option aic_num_cores=4.
+"""
+
+
+def parser(prog: str = "accuracy") -> Parser:
+    """Return the parser of the command."""
+    found = Parser(
+        prog=prog,
+        description="Compare a model in reduced precision with itself in float32, node by node.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    found.add_argument("model", help="ONNX model")
+    found.add_argument(
+        "--to", required=True, help="precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 is both at once"
+    )
+    found.add_argument(
+        "--samples",
+        default="random",
+        help="an input list, a folder of .npz files, one .npz file, or random (default: random)",
+    )
+    found.add_argument("-o", "--output", metavar="PAGE.html", help="write a page")
+    found.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
+    found.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
+    found.add_argument("--target", help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%")
+    found.add_argument(
+        "--find", metavar="FILE", help="search for the nodes that have to stay in float32; write them"
+    )
+    found.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="compile option; may be repeated"
+    )
+    return found
+
+
+def accuracy(argv: Sequence[str], prog: str = "accuracy") -> int:
+    """Run the command; returns its exit code."""
+    arguments = parser(prog).parse_args(argv)
+    options = dict(map(_option, arguments.option))
+    if (arguments.find is None) != (arguments.target is None):
+        raise OptionError(
+            "--find and --target go together: what has to hold, and the file for the nodes that it takes",
+            code="option.accuracy_search",
+        )
+    if arguments.find is not None:
+        return _search(arguments, options)
+    return _compare(arguments, options)
+
+
+def _compare(arguments: Any, options: dict[str, object]) -> int:
+    from qaic.accuracy import compare
+
+    report = compare(arguments.model, to=arguments.to, samples=arguments.samples, **options)
+    if arguments.json == "-":
+        print_json(report.to_json())
+    else:
+        print_line(str(report).rstrip("\n"))
+    if arguments.output is not None:
+        _say(report.page(arguments.output))
+    if arguments.json not in {None, "-"}:
+        _say(report.write_json(arguments.json))
+    if arguments.overlay is not None:
+        _say(report.write_overlay(arguments.overlay))
+    return SUCCESS
+
+
+def _search(arguments: Any, options: dict[str, object]) -> int:
+    from qaic.accuracy import search
+
+    started = time.monotonic()
+    plan = search(
+        arguments.model, to=arguments.to, samples=arguments.samples, target=arguments.target, **options
+    )
+    written = plan.write(arguments.find)
+    if arguments.json == "-":
+        print_json(plan.to_json())
+    else:
+        print_line(str(plan))
+        print_line(
+            f"{time.monotonic() - started:.1f} s; use it with node_precision_info_file={arguments.find}"
+        )
+    _say(written)
+    return SUCCESS
+
+
+def _option(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise OptionError(f"--option: found {text!r}, expected NAME=VALUE", code="option.accuracy_option")
+    return name.strip().replace("-", "_"), value
+
+
+def _say(written: Path) -> None:
+    sys.stderr.write(f"wrote {written} ({written.stat().st_size / 1e3:.1f} kB)\n")

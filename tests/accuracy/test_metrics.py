@@ -1,0 +1,128 @@
+"""Errors of outputs against formulas written down once more, on whole arrays."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from qaic.accuracy.metrics import OutputSums, decibels
+
+FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e30])
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+
+
+def result_of(*pairs):
+    sums = OutputSums("y")
+    for reference, found in pairs:
+        sums.add(np.asarray(reference), np.asarray(found))
+    return sums.result()
+
+
+@st.composite
+def pairs_of_floats(draw):
+    shape = draw(SHAPES)
+    count = draw(st.integers(1, 3))
+    return [
+        tuple(draw(arrays.arrays(np.float32, shape, elements=FLOATS)) for _ in range(2)) for _ in range(count)
+    ]
+
+
+@given(pairs_of_floats())
+def test_floats(pairs):
+    result = result_of(*pairs)
+    a = np.concatenate([pair[0].ravel() for pair in pairs]).astype(float).tolist()
+    b = np.concatenate([pair[1].ravel() for pair in pairs]).astype(float).tolist()
+    errors, relative = [], []
+    signal = 0.0
+    for x, y in zip(a, b, strict=True):
+        equal = x == y or (math.isnan(x) and math.isnan(y))
+        error = 0.0 if equal else abs(x - y)
+        errors.append(math.inf if math.isnan(error) else error)
+        if math.isfinite(x):
+            signal += x * x
+            if x:
+                relative.append(errors[-1] / abs(x))
+    noise = sum(error * error for error in errors)
+    assert result.elements == len(a)
+    if not a:
+        assert math.isnan(result.sqnr_db)
+        assert math.isnan(result.mean_error)
+    elif noise == 0:
+        assert result.is_equal
+    elif math.isinf(noise) or signal == 0:
+        assert result.sqnr_db == -math.inf
+    else:
+        assert result.sqnr_db == pytest.approx(10 * math.log10(signal / noise), rel=1e-9, abs=1e-6)
+    assert result.largest_error == pytest.approx(max(errors, default=0.0))
+    if relative:
+        assert result.largest_relative_error == pytest.approx(max(relative))
+        assert result.mean_relative_error == pytest.approx(sum(relative) / len(relative))
+    else:
+        assert math.isnan(result.largest_relative_error)
+
+
+@given(pairs_of_floats())
+def test_the_first_value_that_is_not_finite(pairs):
+    expected = None
+    for number, (reference, found) in enumerate(pairs):
+        lost = [
+            at
+            for at, (x, y) in enumerate(zip(reference.ravel(), found.ravel(), strict=True))
+            if np.isfinite(x) and not np.isfinite(y)
+        ]
+        if lost and expected is None:
+            expected = number, lost[0]
+    assert result_of(*pairs).first_not_finite == expected
+
+
+@given(
+    arrays.arrays(np.float32, (4, 6), elements=st.floats(-100, 100, width=32)),
+    arrays.arrays(np.float32, (4, 6), elements=st.floats(-100, 100, width=32)),
+)
+def test_cosine_and_decisions(a, b):
+    result = result_of((a, b))
+    lengths = np.linalg.norm(a.astype(float)) * np.linalg.norm(b.astype(float))
+    if lengths > 1e-30:
+        assert result.cosine == pytest.approx(float((a.astype(float) * b).sum()) / lengths, abs=1e-9)
+    elif lengths == 0:
+        assert math.isnan(result.cosine)
+    same = [
+        max(range(6), key=lambda k: x[k]) == max(range(6), key=lambda k: y[k])
+        for x, y in zip(a, b, strict=True)
+    ]
+    assert result.same == pytest.approx(sum(same) / 4)
+
+
+def test_a_decision_among_nan_is_none():
+    assert result_of(([[0.0, 1.0]], [[0.0, math.nan]])).same == 0
+    assert result_of(([[math.nan, 1.0]], [[math.nan, 1.0]])).same == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.bool_])
+def test_integers_and_booleans(dtype):
+    a, b = np.array([0, 1, 1, 0], dtype), np.array([0, 1, 0, 0], dtype)
+    result = result_of((a, b))
+    assert result.same == 0.75
+    assert result.largest_error == 1
+    assert result.sqnr_db == pytest.approx(10 * math.log10(2))
+    assert result_of((a, a)).is_equal
+
+
+def test_scalars_have_no_decision():
+    assert math.isnan(result_of((np.float32(1), np.float32(2))).same)
+    assert math.isnan(result_of((np.ones((3, 1), np.float32), np.ones((3, 1), np.float32))).same)
+
+
+def test_shapes_must_be_equal():
+    with pytest.raises(ValueError, match="shapes"):
+        result_of((np.zeros(3), np.zeros(4)))
+
+
+def test_decibels():
+    assert decibels(1, 0) == decibels(0, 0) == math.inf
+    assert decibels(0, 1) == decibels(1, math.inf) == decibels(1, math.nan) == -math.inf
+    assert math.isnan(decibels(math.inf, 1))
+    assert decibels(1000, 1) == pytest.approx(30)

@@ -1,0 +1,165 @@
+"""Reports: forms, files and what is said about wrong arguments."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import accuracy_models as models
+from qaic import accuracy
+from qaic.cli import console
+from qaic.cli.accuracy import accuracy as command
+from qaic.errors import InputError, OptionError, StateError
+
+
+@pytest.fixture(scope="module")
+def report():
+    model, samples, _ = models.overflowing((1,))
+    return accuracy.compare(model, to="fp16,mxfp6", samples=samples)
+
+
+def test_rows_are_in_the_order_of_the_graph(report):
+    rows = report["fp16"].nodes
+    assert rows["name"].tolist()[:6] == ["wide0", "square0", "sum0", "mean0", "deviation0", "y0"]
+    assert set(report.nodes["to"]) == {"fp16", "mxfp6"}
+    with pytest.raises(KeyError):
+        report["int4"]
+
+
+def test_text(report):
+    text = str(report)
+    assert "fp16: output y3 is wrong" in text
+    assert "first offender is Mul square1: overflow" in text
+    assert re.search(r"square1 +Mul +fp16", text)
+    assert repr(report) == "<AccuracyReport model: fp16 wrong, mxfp6 equal>"
+
+
+def test_json(report, tmp_path):
+    content = json.loads(report.write_json(tmp_path / "accuracy.json").read_text())
+    found = {item["to"]: item for item in content["precisions"]}
+    assert found["fp16"]["first_offender"]["name"] == "square1"
+    row = next(row for row in found["fp16"]["nodes"] if row["name"] == "square1")
+    assert row["own_sqnr_db"] == "-inf"
+    assert row["reason"] == "overflow"
+    assert found["fp16"]["outputs"][0]["name"] == "y3"
+
+
+def test_page(report, tmp_path):
+    page = report.page(tmp_path / "page.html").read_text()
+    assert page.index("first offender is Mul square1") < page.index("<svg") < page.index('data-table="nodes"')
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert page.count("<svg") == 2
+    assert "<section" in report._repr_html_() or "verdict" in report._repr_html_()
+    with pytest.raises(InputError, match=r"ends in \.html"):
+        report.page(tmp_path / "page.png")
+
+
+def test_overlay(report, tmp_path):
+    content = json.loads(report.write_overlay(tmp_path / "overlay.json").read_text())
+    results = content["main"]["results"]
+    assert results["square1"]["value"] == 0
+    assert 40 < results["square0"]["value"] <= 80
+
+
+def test_pandas(report, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(StateError, match="pip install pandas"):
+        report.to_pandas()
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("fp61", r"did you mean fp16\?"),
+        ((), "expected names of precisions"),
+        (3, "found 3"),
+        ("int4", "'int4'"),
+    ],
+)
+def test_wrong_precisions(to, message):
+    model, samples, _ = models.overflowing(())
+    with pytest.raises(OptionError, match=message):
+        accuracy.compare(model, to=to, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([], "found no samples"),
+        ({"x": 1}, "found a dict"),
+        ([3], "found a int as sample 1"),
+        ([{"z": np.zeros((4, 16), np.float32)}], "unknown input 'z'"),
+        ([{"x": np.zeros((4, 17), np.float32)}], r"shape \[4, 17\]"),
+        ("nowhere.npz", "which does not exist"),
+    ],
+)
+def test_wrong_samples(samples, message):
+    model, _, _ = models.overflowing(())
+    with pytest.raises(OptionError, match=message):
+        accuracy.compare(model, to="fp16", samples=samples)
+
+
+def test_forms_of_samples(tmp_path):
+    model, samples, _ = models.overflowing((1,))
+    expected = accuracy.compare(model, to="fp16", samples=iter(samples))["fp16"]
+    stacked = tmp_path / "samples.npz"
+    np.savez(stacked, x=np.stack([sample["x"] for sample in samples]))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    lines = []
+    for at, sample in enumerate(samples):
+        np.savez(folder / f"{at}.npz", **sample)
+        sample["x"].tofile(tmp_path / f"{at}.raw")
+        lines.append(str(tmp_path / f"{at}.raw"))
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    for given in (stacked, folder, tmp_path / "list.txt"):
+        found = accuracy.compare(model, to="fp16", samples=given)["fp16"]
+        assert found.samples == len(samples)
+        assert found.outputs == expected.outputs
+    assert accuracy.compare(model, to="fp16", samples=samples[:1])["fp16"].samples == 1
+    assert accuracy.compare(model, to="int8", samples="random")["int8"].samples == 8
+
+
+def test_options_that_change_the_border(tmp_path):
+    model, samples, _ = models.overflowing(())
+    entry = [{"IOName": "x", "Precision": "float16"}]
+    with pytest.raises(OptionError, match="custom_io_list_file: accuracy compares"):
+        accuracy.compare(model, to="fp16", samples=samples, custom_io_list_file=entry)
+
+
+@pytest.fixture
+def files(tmp_path):
+    model, samples, _ = models.overflowing((1,))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    np.savez(tmp_path / "samples.npz", x=np.stack([sample["x"] for sample in samples]))
+    return tmp_path
+
+
+def run(files, *more):
+    argv = [str(files / "model.onnx"), "--to", "fp16", "--samples", str(files / "samples.npz"), *more]
+    return console.run(command, argv)
+
+
+def test_command(files, capsys):
+    page, data = files / "page.html", files / "accuracy.json"
+    assert run(files, "-o", str(page), "--json", str(data), "--overlay", str(files / "overlay.json")) == 0
+    shown = capsys.readouterr()
+    assert "Mul square1: overflow" in shown.out
+    assert str(page) in shown.err
+    assert json.loads(data.read_text())["model"] == "model.onnx"
+
+
+def test_command_searches(files, capsys):
+    target = files / "precision.yaml"
+    assert run(files, "--target", "sqnr>=40", "--find", str(target)) == 0
+    assert "4 of 24 nodes stay in float32" in capsys.readouterr().out
+    assert "square1" in target.read_text()
+
+
+def test_command_with_wrong_arguments(files, capsys):
+    assert run(files, "--find", "x.yaml") == console.USAGE
+    assert run(files, "--option", "aic_num_cores") == console.USAGE
+    assert run(files, "--option", "no_such_option=1") == console.USAGE
+    assert not (files / "x.yaml").exists()

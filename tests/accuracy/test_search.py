@@ -1,0 +1,117 @@
+"""The set that is found is the one that was planted, no node of it can go, and our compiler takes it."""
+
+import numpy as np
+import pytest
+import yaml
+
+import accuracy_models as models
+import qaic
+from qaic import accuracy
+from qaic.errors import OptionError, StateError
+
+
+def sqnr_of(model, samples, **options):
+    noise = signal = 0.0
+    with (
+        qaic.Session(qaic.compile(model).path) as plain,
+        qaic.Session(qaic.compile(model, **options).path) as rounded,
+    ):
+        for sample in samples:
+            (a,), (b,) = plain.run(sample).values(), rounded.run(sample).values()
+            signal += np.sum(a.astype(float) ** 2)
+            noise += np.sum((a.astype(float) - b) ** 2)
+    return 10 * np.log10(signal / noise) if np.isfinite(noise) else -np.inf
+
+
+@pytest.mark.parametrize("places", [(1,), (0, 3)])
+def test_the_planted_set_is_found(places, tmp_path):
+    model, samples, planted = models.overflowing(places)
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
+    # What is made of an overflowing mean is no overflow, but reads one in float16 where it is not kept too.
+    roots = {f"deviation{at}" for at in places}
+    assert set(plan.nodes) == set(planted) | roots
+    assert plan.before < 40 <= plan.after
+    assert plan.held_out >= 40
+    assert plan.is_reached
+    file = plan.write(tmp_path / "precision.yaml")
+    assert yaml.safe_load(file.read_text())["FP32NodeInstanceNames"] == list(plan.nodes)
+    options = {"convert_to_fp16": True, "node_precision_info_file": file}
+    assert sqnr_of(model, samples, **options) >= 40
+    for name in plan.nodes:
+        rest = [other for other in plan.nodes if other != name]
+        less = {"FP32NodeInstanceNames": rest}
+        assert sqnr_of(model, samples[:4], convert_to_fp16=True, node_precision_info_file=less) < 40
+
+
+def test_operands_that_cancel_are_found():
+    model, samples, planted = models.cancelling()
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=60")
+    assert set(plan.nodes) == set(planted)
+
+
+def test_the_same_search_gives_the_same_file(tmp_path):
+    model, samples, _ = models.overflowing((2,))
+    first, second = (
+        accuracy.search(model, to="fp16", samples=samples, target="cosine>=0.9999").write(tmp_path / name)
+        for name in ("a.yaml", "b.yaml")
+    )
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_nothing_is_kept_where_nothing_is_lost():
+    model, samples, _ = models.overflowing(())
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
+    assert plan.nodes == ()
+    assert plan.before == plan.after
+
+
+def test_integers():
+    model, samples = models.convolutional(outlier=1000.0)
+    plan = accuracy.search(model, to="int8", samples=samples, target="sqnr>=30", enable_channelwise=True)
+    assert plan.nodes
+    assert plan.before < 30 <= plan.after
+    assert len(plan.nodes) < plan.of
+
+
+def weakest(found, reference):
+    return min(float((a["y"] * b["y"]).sum()) for a, b in zip(found, reference, strict=True))
+
+
+def nothing(found, reference):
+    return 0
+
+
+def test_a_function_of_the_user():
+    model, samples = models.convolutional()
+    plan = accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:weakest>=0")
+    assert plan.nodes == ()
+
+
+def test_a_target_out_of_reach():
+    model, samples, _ = models.overflowing((1,))
+    with pytest.raises(StateError, match=r"found 0 with all \d+ nodes in float32, expected at least 1"):
+        accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:nothing>=1")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("sqnr", "found 'sqnr', expected sqnr>=40"),
+        (40, "found 40"),
+        ("psnr>=4", "the metric 'psnr'"),
+        ("same>=99.5", r"a share of 99\.5 \(write 99\.5%\)"),
+        ("sqnr>=4e", "the bound '4e'"),
+        ("no_such_module:f>=1", "'no_such_module:f', which cannot be imported"),
+        ("math:pi>=1", "'math:pi', which is no function"),
+    ],
+)
+def test_wrong_targets(target, message):
+    model, samples, _ = models.overflowing(())
+    with pytest.raises(OptionError, match=message):
+        accuracy.search(model, to="fp16", samples=samples, target=target)
+
+
+def test_one_precision_at_a_time():
+    model, samples, _ = models.overflowing(())
+    with pytest.raises(OptionError, match="expected one precision"):
+        accuracy.search(model, to="fp16,int8", samples=samples, target="sqnr>=1")

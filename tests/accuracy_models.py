@@ -1,0 +1,178 @@
+"""Small models with nodes that are known to lose in a precision, and samples for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+FLOAT = TensorProto.FLOAT
+
+
+def model_of(nodes, inputs, outputs, constants=None, opset=17):
+    """Make a model of nodes ``(operator, inputs, output, attributes)`` and of names with shapes."""
+    made = [
+        helper.make_node(operator, list(read), [output], name=f"node_{output}", **attributes)
+        for operator, read, output, attributes in nodes
+    ]
+    graph = helper.make_graph(
+        made,
+        "planted",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(np.asarray(values), name) for name, values in (constants or {}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    return model
+
+
+def node(operator, read, output, **attributes):
+    return operator, read.split(), output, attributes
+
+
+def samples(inputs, count=5, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return [
+        {name: (scale * rng.standard_normal(shape)).astype(np.float32) for name, shape in inputs.items()}
+        for _ in range(count)
+    ]
+
+
+def overflowing(places=(1,), length=4, width=16):
+    """A chain of normalizations, some of which have squares beyond float16; also returns those nodes."""
+    rng = np.random.default_rng(3)
+    nodes, constants, planted = [], {"root": np.array(1 / width, np.float32)}, []
+    value = "x"
+    for at in range(length):
+        size = 300.0 if at in places else 1.0
+        constants[f"w{at}"] = (size * rng.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32)
+        nodes += [
+            node("MatMul", f"{value} w{at}", f"wide{at}"),
+            node("Mul", f"wide{at} wide{at}", f"square{at}"),
+            node("ReduceSum", f"square{at} axes", f"sum{at}", keepdims=1),
+            node("Mul", f"sum{at} root", f"mean{at}"),
+            node("Sqrt", f"mean{at}", f"deviation{at}"),
+            node("Div", f"wide{at} deviation{at}", f"y{at}"),
+        ]
+        if at in places:
+            planted += [f"square{at}", f"sum{at}", f"mean{at}"]
+        value = f"y{at}"
+    constants["axes"] = np.array([-1], np.int64)
+    inputs = {"x": [4, width]}
+    return model_of(nodes, inputs, {value: [4, width]}, constants), samples(inputs), planted
+
+
+def cancelling():
+    """Adds a large number, and takes it away: float16 loses what was there before."""
+    constants = {"large": np.array(3000, np.float32), "w": np.eye(16, dtype=np.float32)}
+    nodes = [
+        node("MatMul", "x w", "plain"),
+        node("Add", "plain large", "raised"),
+        node("Sub", "raised large", "lowered"),
+        node("Tanh", "lowered", "y"),
+    ]
+    inputs = {"x": [4, 16]}
+    return model_of(nodes, inputs, {"y": [4, 16]}, constants), samples(inputs), ["raised", "lowered"]
+
+
+def underflowing():
+    """Multiplies small numbers and makes them large again."""
+    constants = {"small": np.array(2.0**-12, np.float32), "back": np.array(2.0**12, np.float32)}
+    nodes = [
+        node("Mul", "x small", "less"),
+        node("Mul", "less small", "least"),
+        node("Mul", "least back", "more"),
+        node("Mul", "more back", "y"),
+    ]
+    inputs = {"x": [4, 16]}
+    return model_of(nodes, inputs, {"y": [4, 16]}, constants), samples(inputs, scale=0.05), ["least"]
+
+
+def convolutional(outlier=1.0):
+    """Two convolutions and a dense layer; a channel of the first may be far larger than the others."""
+    rng = np.random.default_rng(5)
+    first = rng.standard_normal((16, 3, 3, 3)).astype(np.float32) / 5
+    first[2] *= outlier
+    constants = {
+        "k1": first,
+        "b1": rng.standard_normal(16).astype(np.float32) / 10,
+        "k2": rng.standard_normal((8, 16, 3, 3)).astype(np.float32) / 12,
+        "w": rng.standard_normal((8, 10)).astype(np.float32),
+        "b": rng.standard_normal(10).astype(np.float32),
+    }
+    # What is large counts as much as the rest.
+    constants["k2"][:, 2] /= outlier
+    nodes = [
+        node("Conv", "x k1 b1", "c1", pads=[1, 1, 1, 1]),
+        node("Relu", "c1", "r1"),
+        node("Conv", "r1 k2", "c2", pads=[1, 1, 1, 1]),
+        node("Sigmoid", "c2", "s2"),
+        node("GlobalAveragePool", "s2", "pooled"),
+        node("Flatten", "pooled", "flat"),
+        node("Gemm", "flat w b", "logits"),
+        node("Softmax", "logits", "y"),
+    ]
+    inputs = {"x": [2, 3, 12, 12]}
+    return model_of(nodes, inputs, {"y": [2, 10]}, constants), samples(inputs)
+
+
+def attention(width=32, tokens=8, layers=2):
+    """A small transformer of plain operators, with wide matrices for MXFP6."""
+    rng = np.random.default_rng(7)
+    constants = {
+        "axes": np.array([-1], np.int64),
+        "tiny": np.array(1e-5, np.float32),
+        "scale": np.array(width**-0.5, np.float32),
+    }
+    nodes, value = [], "x"
+    for at in range(layers):
+        for name in ("q", "k", "v", "o"):
+            constants[f"{name}{at}"] = rng.standard_normal((width, width)).astype(np.float32) / width**0.5
+        nodes += [
+            node("ReduceMean", value, f"mean{at}", axes=[-1]),
+            node("Sub", f"{value} mean{at}", f"centred{at}"),
+            node("Mul", f"centred{at} centred{at}", f"squares{at}"),
+            node("ReduceMean", f"squares{at}", f"variance{at}", axes=[-1]),
+            node("Add", f"variance{at} tiny", f"raised{at}"),
+            node("Sqrt", f"raised{at}", f"deviation{at}"),
+            node("Div", f"centred{at} deviation{at}", f"normal{at}"),
+            node("MatMul", f"normal{at} q{at}", f"query{at}"),
+            node("MatMul", f"normal{at} k{at}", f"key{at}"),
+            node("MatMul", f"normal{at} v{at}", f"values{at}"),
+            node("Transpose", f"key{at}", f"turned{at}", perm=[0, 2, 1]),
+            node("MatMul", f"query{at} turned{at}", f"raw{at}"),
+            node("Mul", f"raw{at} scale", f"scores{at}"),
+            node("Softmax", f"scores{at}", f"weights{at}", axis=-1),
+            node("MatMul", f"weights{at} values{at}", f"mixed{at}"),
+            node("MatMul", f"mixed{at} o{at}", f"out{at}"),
+            node("Add", f"{value} out{at}", f"layer{at}"),
+        ]
+        value = f"layer{at}"
+    inputs = {"x": [1, tokens, width]}
+    return model_of(nodes, inputs, {value: [1, tokens, width]}, constants), samples(inputs)
+
+
+def branching():
+    """An If whose branches read values around it, and decide by a sum."""
+    value = helper.make_tensor_value_info
+    then_graph = helper.make_graph(
+        [helper.make_node("Mul", ["inner", "inner"], ["squared"])],
+        "then",
+        [],
+        [value("squared", FLOAT, [4, 16])],
+    )
+    else_graph = helper.make_graph(
+        [helper.make_node("Sub", ["inner", "one"], ["less"])], "else", [], [value("less", FLOAT, [4, 16])]
+    )
+    constants = {"one": np.array(1, np.float32), "w": np.eye(16, dtype=np.float32)[::-1].copy()}
+    nodes = [
+        node("MatMul", "x w", "inner"),
+        node("ReduceSum", "inner", "total", keepdims=0),
+        node("Less", "total one", "is_small"),
+        ("If", ["is_small"], "chosen", {"then_branch": then_graph, "else_branch": else_graph}),
+        node("Tanh", "chosen", "y"),
+    ]
+    inputs = {"x": [4, 16]}
+    return model_of(nodes, inputs, {"y": [4, 16]}, constants), samples(inputs)
