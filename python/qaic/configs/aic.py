@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -19,8 +20,6 @@ from qaic.options.spec import JsonForm
 from qaic.support.text import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from qaic.options.spec import AicField
 
 #: An older spelling, for one device.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qaic.configs.backend_types import BackendType
+from qaic.configs.base import OpenModel
 from qaic.configs.htp import HtpContextConfig, HtpDeviceConfig, HtpGraphConfig
 from qaic.configs.soc import SocTarget, parse_soc_details
 from qaic.errors import OptionError
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.configs.base import OpenModel
-    from qaic.configs.compile_config import CompileConfig
+    from qaic.configs import compile_config
+else:
+    compile_config = LazyModule("qaic.configs.compile_config")
 
 
 class CompilerModes(enum.StrEnum):
@@ -33,7 +35,7 @@ class CompilerModeSetters:
 
     @staticmethod
     def set_weight_sharing(
-        config: CompileConfig,
+        config: compile_config.CompileConfig,
         *,
         graph_names: Sequence[str] | None = None,
         soc_model: int | None = None,
@@ -85,7 +87,7 @@ class CompilerModeSetters:
         )
 
 
-def require_htp(config: CompileConfig, what: str) -> None:
+def require_htp(config: compile_config.CompileConfig, what: str) -> None:
     """Refuse a configuration of another back end.
 
     Raises
@@ -101,7 +103,7 @@ def require_htp(config: CompileConfig, what: str) -> None:
         )
 
 
-def _target(config: CompileConfig, soc_model: int | None, dsp_arch: str | None) -> SocTarget:
+def _target(config: compile_config.CompileConfig, soc_model: int | None, dsp_arch: str | None) -> SocTarget:
     details = config.soc_details
     known = parse_soc_details(details)[0] if details is not None else SocTarget()
     model = known.soc_model if soc_model is None else soc_model

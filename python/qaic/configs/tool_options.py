@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,16 @@ from qaic.configs import aic
 from qaic.configs.backend_types import BackendType
 from qaic.errors import OptionError
 from qaic.support.atomic_io import write_replacing
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    import os
-
-    from qaic.configs.compile_config import CompileConfig
+    from qaic.configs import compile_config
+else:
+    compile_config = LazyModule("qaic.configs.compile_config")
 
 
 def to_tool_options(
-    config: CompileConfig, directory: str | os.PathLike[str] | None = None, *, prefix: str = ""
+    config: compile_config.CompileConfig, directory: str | os.PathLike[str] | None = None, *, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the options dictionary of a configuration for AIC.
 

@@ -6,21 +6,24 @@ mail and opened years later. matplotlib is imported while a PNG is drawn and at 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from numpy.typing import ArrayLike
+
+from qaic.support.lazy_module import LazyModule
+
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
-
-    from qaic.stats.reports import Capture, Report
+    from qaic.stats import reports as made
+else:
+    made = LazyModule("qaic.stats.reports")
 
 __all__ = ["write", "write_latency", "write_trace"]
 
 
-def write(capture: Capture, reports: Sequence[Report], path: str | os.PathLike[str]) -> Path:
+def write(capture: made.Capture, reports: Sequence[made.Report], path: str | os.PathLike[str]) -> Path:
     """Write one HTML page: the reports with their verdicts, and a timeline of every operation.
 
     Blocking: reads all buffers of the capture.

@@ -12,9 +12,11 @@ import operator
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+from collections.abc import Callable, Sequence
+from typing import SupportsFloat, SupportsIndex
 
 from qaic import _core
+from qaic.rt.dispatch import Dispatcher
 from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
 from qaic.rt.module_name import of_qaicrt
@@ -25,15 +27,10 @@ from qaic.rt.properties import (
     QAicProgramProperties,
     QAicQueueProperties,
 )
+from qaic.rt.sequences import vector_char
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from qaic.rt.dispatch import Dispatcher
-    from qaic.rt.sequences import vector_char
-
-    CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
-    OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
+CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
+OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
 
 #: completions that may wait for a slow callback before the benchmark waits too
 _UNDELIVERED = 1024

@@ -1,7 +1,5 @@
 """What a container says about its programs, buffers and constants."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any

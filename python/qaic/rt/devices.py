@@ -1,7 +1,5 @@
 """What a device says about itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from qaic.rt.enums import QDevStatus

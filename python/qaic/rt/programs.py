@@ -1,7 +1,5 @@
 """What programs and exec objects say about themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from qaic.rt.enums import QStatus

@@ -4,8 +4,6 @@ An attribute that does not exist is refused on assignment, as a misspelt time li
 Values are checked by the object they are given to.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from qaic.rt.enums import QAicProfilingTypeEnum

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from qaic.rt.exceptions import ExceptionInit
 from qaic.rt.module_name import of_qaicrt
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 
 @of_qaicrt

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import index
-from typing import TYPE_CHECKING, Self, SupportsIndex, overload
+from typing import Self, SupportsIndex, overload
 
 from qaic.rt.module_name import of_qaicrt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_SHOWN = 32
 

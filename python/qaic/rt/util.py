@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeVar
+from typing import Any, Final, SupportsIndex, TypeVar
 
 from qaic import _core
 from qaic.errors import QaicError
@@ -15,9 +16,6 @@ from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
 from qaic.rt.enums import QAicDeviceType, QStatus
 from qaic.rt.module_name import of_qaicrt
 from qaic.rt.sequences import QIDList
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _DISTRIBUTION: Final = "openqaic"
 _VARIANT: Final = "OPENQAIC"

@@ -12,18 +12,16 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StateError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Outputs = dict[str, NDArray[Any]]
+Outputs = dict[str, NDArray[Any]]
 
 _logger = logging.getLogger(__name__)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import StateError
 from qaic.support.attribute_dict import AttributeDict
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import cProfile
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+else:
+    cProfile = LazyModule("cProfile")  # noqa: N816 (its name)
 
 _Where = tuple[str, int, str]
 

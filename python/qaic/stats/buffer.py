@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
+from qaic.stats.descriptor import Descriptor
 from qaic.stats.records import RECORDS
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from os import PathLike
-
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from qaic.stats.descriptor import Descriptor
-    from qaic.stats.model import Model
+    from qaic.stats import model as models
+else:
+    Buffer = bytes | bytearray | memoryview
+    models = LazyModule("qaic.stats.model")
 
 #: bits of `Run.flags`
 _COMPLETE: Final = 1
@@ -274,7 +277,7 @@ class StatsBuffer:
         )
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> models.Model:
         """Cores, engines, threads and their operations as objects."""
         from qaic.stats.model import model_of
 

@@ -7,20 +7,16 @@ an installed package under the entry point group ``qaic.stats_layouts``.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StatsError, StatsFormatError
+from qaic.stats.descriptor import Descriptor
 from qaic.stats.records import RECORDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic.stats.descriptor import Descriptor
 
 #: the layout of the `cpu` device, which is compiled in
 OPEN_LAYOUT: Final = "oqstats"

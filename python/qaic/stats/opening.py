@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StatsMismatchError, UnknownStatsLayoutError
@@ -21,9 +22,11 @@ from qaic.support.profiling_types import in_file_names
 if TYPE_CHECKING:
     from typing import Any
 
-    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    BufferSource = str | os.PathLike[str] | Buffer
+else:
+    Buffer = bytes | bytearray | memoryview
     BufferSource = str | os.PathLike[str] | Buffer
 
 #: names of stats files

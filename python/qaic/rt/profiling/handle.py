@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import threading
 import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
@@ -15,12 +17,8 @@ from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
 from qaic.rt.module_name import of_qaicrt
 from qaic.rt.profiling import reports
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
-
-    Profiled = _core.RtProgram | _core.RtInferenceSet
-    ReportCallback = Callable[[str, QAicProfilingTypeEnum], object]
+Profiled = _core.RtProgram | _core.RtInferenceSet
+ReportCallback = Callable[[str, QAicProfilingTypeEnum], object]
 
 _CALLBACK_FORM = ("program", "numSamples", "callback", "type")
 _FILE_FORM = ("programs", "type", "fileNamePrefix", "outputDirectory")

@@ -6,20 +6,23 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qaic import _core
-from qaic.rt.enums import QStatus
+from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
 from qaic.rt.module_name import of_qaicrt
 from qaic.rt.profiling import reports
-from qaic.rt.profiling.handle import checked_callback, checked_program, checked_type, init_failed
+from qaic.rt.profiling.handle import (
+    Profiled,
+    ReportCallback,
+    checked_callback,
+    checked_program,
+    checked_type,
+    init_failed,
+)
 from qaic.rt.profiling.pattern import compile_pattern
+from qaic.rt.properties import ProfilingProperties
 from qaic.support.profiling_types import REPORTING_RATES_MS, SAMPLING_RATES
-
-if TYPE_CHECKING:
-    from qaic.rt.enums import QAicProfilingTypeEnum
-    from qaic.rt.profiling.handle import Profiled, ReportCallback
-    from qaic.rt.properties import ProfilingProperties
 
 _OWNER = "StreamProfilingHandle"
 

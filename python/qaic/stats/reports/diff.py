@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
-from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.operations.nodes import NO_OPERATIONS
-from qaic.stats.reports.render.table import Column, Report, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.render.table import Cell
+from qaic.stats.reports.render.table import Cell, Column, Report, Table
 
 
 def _columns(name: str) -> tuple[Column, ...]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import StatsError, StatsFormatError
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
 from qaic.stats.reports.capture.trace_reader import MeasuredBuffer, Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 #: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
 #: each takes memory, and a damaged record may have any of four billion

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
-from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.capture import Capture
+from qaic.stats.reports.render.table import NOT_MEASURED, Cell, Column, Report, Table
 from qaic.support.open_regular import read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.render.table import Cell
 
 #: columns of the latency report and what they are called here, in the order of an inference
 STAGES: Final = {
