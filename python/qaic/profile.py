@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import OptionError, StateError
-from qaic.runtime.latency import PERCENTILES, summarize
+from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
 from qaic.stats.reports import Capture, Report
 from qaic.support.atomic_io import replace_bytes
+from qaic.support.attribute_dict import AttributeDict
 from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
 
 _LARGEST_COUNT: Final = 2**63 - 1
@@ -31,6 +33,16 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "outputs": ("executed_ns", "outputs_ready_ns"),
     "completion": ("outputs_ready_ns", "completed_ns"),
 }
+
+
+class Stages(AttributeDict[float]):
+    """Mean seconds of the parts of an inference."""
+
+    waiting: float
+    inputs: float
+    execution: float
+    outputs: float
+    completion: float
 
 
 class Profile:
@@ -131,12 +143,12 @@ class Profile:
         return latencies
 
     @property
-    def latency(self) -> dict[str, float | int]:
-        """Figures of `latencies_s`, with the keys of :meth:`qaic.Session.get_metrics`."""
+    def latency(self) -> Metrics:
+        """Figures of `latencies_s`, with the keys and attributes of :meth:`qaic.Session.get_metrics`."""
         return summarize(self.latencies_s)
 
     @property
-    def stages(self) -> dict[str, float]:
+    def stages(self) -> Stages:
         """Mean seconds of what an inference consists of; together they are the mean latency.
 
         ``waiting`` for a thread, bringing the ``inputs`` to the device, ``execution``, bringing the
@@ -144,9 +156,9 @@ class Profile:
         writes a stats buffer.
         """
         times = self.samples
-        return {
-            name: float((times[end] - times[start]).mean()) / 1e9 for name, (start, end) in _STAGES.items()
-        }
+        return Stages(
+            (name, float((times[end] - times[start]).mean()) / 1e9) for name, (start, end) in _STAGES.items()
+        )
 
     @property
     def device(self) -> tuple[StatsBuffer, ...]:
@@ -261,8 +273,8 @@ class Profile:
     def report(self, name: str = "overview") -> Report:
         """Make one of the reports of ``qaic-opstats report``.
 
-        Its ``verdict`` are sentences, its ``tables`` hold the figures;
-        ``qaic.stats.reports.render.text.to_text(report)`` is the text.
+        Its ``verdict`` are sentences, its ``tables`` hold the figures; ``str(report)`` is the text, notebooks
+        show it as tables, and ``report.tables[0].to_pandas()`` is a data frame.
 
         Raises
         ------
@@ -285,6 +297,11 @@ class Profile:
         """Say how much there is."""
         state = "recording" if self.is_recording else f"{len(self)} inferences"
         return f"<qaic Profile: {state}>"
+
+    def _repr_html_(self) -> str:
+        if not len(self):
+            return f"<p>{html.escape(repr(self))}</p>"
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         """Lines about latencies, where they come from, and the device."""

@@ -66,7 +66,9 @@ def test_type_hints_can_be_read(function):
 
 def is_typed_elsewhere(function):
     """Whether it is of the standard library's making, or of the compiled module, which has a stub."""
-    return function.__code__.co_filename in {"<string>", "qaic/exceptions.py"} or function.__module__ == "enum"
+    return (
+        function.__code__.co_filename in {"<string>", "qaic/exceptions.py"} or function.__module__ == "enum"
+    )
 
 
 @pytest.mark.parametrize("one", [pytest.param(one, id=label) for label, one in public()])

@@ -5,8 +5,12 @@ One value for all forms: text, CSV, JSON and the page show the same rows, so the
 
 from __future__ import annotations
 
+import html
+import importlib
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from qaic.errors import StateError
 
 Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
 #: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
@@ -79,6 +83,35 @@ class Table:
         place = [column.name for column in self.columns].index(name)
         return [row[place] for row in self.rows]
 
+    def to_columns(self) -> dict[str, list[Cell]]:
+        """Return title -> cells, with units in the titles: what data frames of any library are made of."""
+        return {column.title: [row[place] for row in self.rows] for place, column in enumerate(self.columns)}
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame``; what was not measured is missing there.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pandas is not installed.
+        """
+        return _library("pandas").DataFrame(self.to_columns())
+
+    def to_arrow(self) -> Any:
+        """Return a ``pyarrow.Table``, which other libraries take by its capsules (``__arrow_c_stream__``).
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pyarrow is not installed.
+        """
+        return _library("pyarrow").table(self.to_columns())
+
+    def _repr_html_(self) -> str:
+        from qaic.support.html_table import html_table
+
+        return html_table([column.title for column in self.columns], self.rows, caption=self.title)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -92,3 +125,28 @@ class Report:
     def table(self, name: str) -> Table:
         """Return the table of this name."""
         return next(table for table in self.tables if table.name == name)
+
+    def __str__(self) -> str:
+        """Return the text that ``qaic-opstats report`` prints, 120 columns wide."""
+        from qaic.stats.reports.render.text import to_text
+
+        return to_text(self).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        verdict = "".join(f"<p>{html.escape(line)}</p>" for line in self.verdict)
+        tables = "".join(table._repr_html_() for table in self.tables if table.rows)
+        return f"<div><h4>{html.escape(self.title)}</h4>{verdict}{tables}</div>"
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise StateError(
+            f"{name} is not installed",
+            code="report.library",
+            context={"library": name},
+            hints=(f"pip install {name}; to_columns() needs no library",),
+        ) from None

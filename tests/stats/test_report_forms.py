@@ -1,0 +1,56 @@
+"""A report as text, in a notebook, and as columns for other libraries."""
+
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qaic.errors import StateError
+from qaic.stats.reports import Column, Report, Table
+from qaic.stats.reports.render.text import to_text
+
+CELLS = st.none() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False)
+NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
+
+
+@st.composite
+def tables(draw):
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    columns = tuple(Column(name, kind="float") for name in names)
+    rows = draw(st.lists(st.tuples(*[CELLS for _ in names]), max_size=5))
+    return Table("table", draw(NAMES), columns, rows)
+
+
+@given(table=tables(), verdict=st.lists(NAMES, max_size=2))
+def test_every_form_has_every_cell(table, verdict):
+    columns = table.to_columns()
+    assert list(columns) == [column.title for column in table.columns]
+    rows = list(zip(*columns.values(), strict=True))
+    assert rows == [tuple(row) for row in table.rows]
+    report = Report("name", "Title", verdict, [table])
+    assert str(report) + "\n" == to_text(report).rstrip("\n") + "\n"
+    page = report._repr_html_()
+    assert page.count("<tr>") == (1 + len(table.rows) if table.rows else 0)
+
+
+def test_texts_are_escaped_in_notebooks():
+    table = Table("t", "<b>", (Column("<i>"),), [("<script>",)])
+    page = Report("name", "<u>", ["<s>"], [table])._repr_html_()
+    for text in ("<b>", "<i>", "<script>", "<u>", "<s>"):
+        assert text not in page
+
+
+@pytest.mark.parametrize(("library", "method"), [("pandas", "to_pandas"), ("pyarrow", "to_arrow")])
+def test_libraries_get_the_columns_or_are_named(monkeypatch, library, method):
+    table = Table("t", "t", (Column("time", "us", "float"), Column("node")), [(1.5, "a"), (None, "b")])
+    stand_in = types.ModuleType(library)
+    stand_in.DataFrame = stand_in.table = lambda columns: ("made", columns)
+    monkeypatch.setitem(sys.modules, library, stand_in)
+    made = ("made", {"time us": [1.5, None], "node": ["a", "b"]})
+    assert getattr(table, method)() == made
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(StateError, match=f"{library} is not installed") as caught:
+        getattr(table, method)()
+    assert "to_columns() needs no library" in caught.value.hints[0]
