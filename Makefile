@@ -76,14 +76,20 @@ test: test-rust test-py test-kmd ## Run all tests, Rust and Python, these also o
 test-rust: setup
 	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
+# A file's tests stay in one process, in their order. Tests of threads count switches and wake-ups, so nothing runs beside them.
+JOBS ?= $(shell nproc)
+PARALLEL := -n $(JOBS) --dist loadfile
+
 test-py: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore=tests/threads
+	$(BIN)/python -m pytest -q tests/threads
 
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(KMD_TESTS)
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(KMD_TESTS) --ignore=tests/threads
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q tests/threads
 
 test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
-	$(PINS)/bin/python -m pytest -q $(PINS_TESTS)
+	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
 
 explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
 	tests/explore.sh "$(TIME)" $(BIN)/python

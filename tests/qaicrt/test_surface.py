@@ -20,7 +20,9 @@ def test_names_of_the_module():
     assert len(qaicrt.__all__) == len(expected)
 
 
-@pytest.mark.parametrize("name", [*surface.ENUMS, *surface.EXCEPTIONS, *surface.CLASSES, *surface.STRUCTURES])
+@pytest.mark.parametrize(
+    "name", [*sorted(surface.ENUMS), *sorted(surface.EXCEPTIONS), *surface.CLASSES, *surface.STRUCTURES]
+)
 def test_is_a_class_of_that_name(name):
     found = getattr(qaicrt, name)
     assert isinstance(found, type)
@@ -45,7 +47,7 @@ def test_parts_of_the_device_information(path):
     assert public(dir(attrgetter(path)(qaicrt.QDevInfo()))) == surface.PARTS_OF_QDEVINFO[path]
 
 
-@pytest.mark.parametrize("name", surface.EXCEPTIONS)
+@pytest.mark.parametrize("name", sorted(surface.EXCEPTIONS))
 def test_exceptions(name):
     assert issubclass(getattr(qaicrt, name), RuntimeError)
     assert issubclass(getattr(qaicrt, name), qaic.errors.QaicError)
