@@ -78,7 +78,7 @@ test-rust: setup
 
 # A file's tests stay in one process, in their order. Tests of threads count switches and wake-ups, so nothing runs beside them.
 JOBS ?= $(shell nproc)
-PARALLEL := -n $(JOBS) --dist loadfile
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-py: setup
 	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore=tests/threads

@@ -14,7 +14,8 @@ def spared():
     """Reason -> files with tests that are skipped on cards for it."""
     found = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if "virtual_card" in source else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             if node.func.attr == "virtual_card":

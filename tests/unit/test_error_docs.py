@@ -37,7 +37,7 @@ def test_what_the_binding_raises_itself_is_listed():
 
 
 def test_page_names_every_code_of_python_sources():
-    page = render()
+    page = PAGE.read_text(encoding="utf-8")
     codes = {
         code
         for path in (ROOT / "python" / "qaic").rglob("*.py")

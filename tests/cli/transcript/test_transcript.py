@@ -316,7 +316,7 @@ NAMES = [
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
-    max_leaves=12,
+    max_leaves=6,
 )
 mappings = st.dictionaries(
     st.sampled_from(["entries", "transactions", "handle", "size", "len"]), json_values, max_size=4
