@@ -30,7 +30,7 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-in
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
-	node-tests wheels docs clean
+	node-tests wheels licences site docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -110,6 +110,7 @@ lint: setup ## Check formatting, lints, layers, types and the stub
 	$(BIN)/ruff format --check python tests benches examples tools
 	$(BIN)/ruff check python tests benches examples tools
 	$(BIN)/lint-imports --no-logo --no-cache
+	tools/wheels/check_licences.sh
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
@@ -172,6 +173,20 @@ PYTHONS ?= $(PYTHON)
 wheels: ## Build the wheels that are published, for MACHINES ("x86_64 aarch64"), and use them in clean environments of PYTHONS
 	tools/wheels/build.sh $(PYTHON) $(MACHINES)
 	tools/wheels/smoke_test.sh "$$(ls -t target/wheels/openqaic-*$$(uname -m).whl | head -1)" $(PYTHONS)
+
+CARGO_ABOUT_VERSION := 0.9.3
+
+$(TOOLS)/bin/cargo-about:
+	@echo 'building cargo-about: two minutes'
+	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_ABOUT_VERSION) --features cli cargo-about
+
+licences: $(TOOLS)/bin/cargo-about ## Write again THIRD-PARTY-LICENSES.md, the licences of the crates in the wheel
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo about generate --manifest-path rust/qaic-python/Cargo.toml \
+		--config tools/wheels/about.toml --output-file THIRD-PARTY-LICENSES.md tools/wheels/about.hbs
+
+site: setup ## Build the documentation site into target/site; runs its notebook
+	$(BIN)/python -m pip install --quiet --group site
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
 	$(call generate,docs/reference/options.md,options_page)
