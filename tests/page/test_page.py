@@ -152,7 +152,7 @@ def test_facts_are_tiles_and_what_was_not_measured_is_said():
     )  # fmt: skip
     text = capture_page(one_op(), [Report("overview", "Overview", [], [facts])])
     assert '<p class="note">N/A: DDR traffic</p>' in text
-    assert "<dt>time</dt><dd>12.500 <small>us</small></dd>" in text
+    assert "<dt>time</dt><dd>12.5 <small>us</small></dd>" in text
     assert "<dt>read</dt><dd>2.00 KiB</dd>" in text
 
 

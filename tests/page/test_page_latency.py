@@ -167,7 +167,7 @@ def test_a_page_of_latencies_holds_the_figures(tmp_path):
     text = target.read_text()
     assert "<h1>a &lt;b&gt;</h1>" in text
     assert "Latency of 1001 inferences" in text
-    assert "<dt>P50</dt><dd>1.500 <small>ms</small></dd>" in text
+    assert "<dt>P50</dt><dd>1.50 <small>ms</small></dd>" in text
     assert text.count("<svg") == 3
     assert [path.name for path in tmp_path.iterdir()] == ["l.html"]
 

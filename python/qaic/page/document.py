@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic import __version__
+from qaic.page.kind_colours import OTHER, PALETTE
 from qaic.page.text import escape
 from qaic.support.atomic_io import replace_bytes
 
@@ -31,7 +33,8 @@ def _style() -> str:
 
 @cache
 def _script() -> str:
-    return '\n"use strict";\n{\n' + "\n".join(_source(f"{name}.js") for name in _SCRIPTS) + "}\n"
+    colours = f"const PALETTE = {json.dumps(PALETTE)};\nconst OTHER = {json.dumps(OTHER)};\n"
+    return '\n"use strict";\n{\n' + colours + "\n".join(_source(f"{name}.js") for name in _SCRIPTS) + "}\n"
 
 
 def _source(name: str) -> str:

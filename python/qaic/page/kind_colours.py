@@ -6,6 +6,14 @@ from typing import Final
 
 from qaic.stats.reports.capture import op_categories
 
+#: Light enough for dark letters in both colour schemes, distinct also with colour blindness.
+PALETTE: Final = (
+    "#7fb2e5", "#f2b36b", "#8fd0a5", "#e58f8f", "#c0a3e0", "#e6d36a",
+    "#79cdd0", "#e8a2cb", "#b7c37a", "#c9a284", "#9aa9f0", "#a8d8f0",
+)  # fmt: skip
+#: of what has no known category
+OTHER: Final = "#b9c0ca"
+
 #: by category the place in the palette of the page
 _PLACES: Final = {
     op_categories.COMPUTE: 0,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qaic.page.bars import advice_html, changed_nodes, costliest_nodes, shares_html
 from qaic.page.text import escape
 from qaic.stats.reports.render.table import Column
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.render.table import Cell, Report, Table
 
 #: rows of a table that a page shows
@@ -20,6 +24,8 @@ _MOST_TILES = 16
 _LONG = 24
 # Columns up to which a table is only as wide as it must be.
 _NARROW = 4
+#: microseconds of units of time
+_TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -27,6 +33,25 @@ def report_html(report: Report) -> str:
     """Return the body of a report's section."""
     tables = (stat_cards_html(table) if is_facts(table) else table_html(table) for table in report.tables)
     return "\n".join(part for part in (verdict_html(report.verdict), *tables) if part)
+
+
+def first_screen_html(report: Report, capture: Capture) -> str:
+    """Return the overview's body: verdict, what to do, the costliest nodes and types, then figures."""
+    drawn = {"advice": advice_html, "types": shares_html}
+    parts = {table.name: drawn[table.name](table) for table in report.tables if table.name in drawn}
+    rest = replace(
+        report, verdict=[], tables=[table for table in report.tables if table.name not in {"advice"}]
+    )
+    left = parts.get("advice", "") + parts.get("types", "")
+    halves = f'<div class="half">{left}</div><div class="half">{costliest_nodes(capture)}</div>'
+    return verdict_html(report.verdict) + f'<div class="halves">{halves}</div>' + report_html(rest)
+
+
+def diff_html(report: Report) -> str:
+    """Return the body of a comparison: verdict, bars from the one to the other, then tables."""
+    bars = "".join(changed_nodes(table) for table in report.tables if table.name == "nodes")
+    rest = replace(report, verdict=[])
+    return verdict_html(report.verdict) + bars + report_html(rest)
 
 
 def is_empty(report: Report) -> bool:
@@ -67,13 +92,10 @@ def stat_cards_html(table: Table) -> str:
         if value is None:
             absent.append(str(name))
             continue
-        sized = isinstance(value, int | float) and unit == "bytes"
-        column = Column("value", kind="bytes") if sized else table.columns[1]
-        shown = escape(cell_text(column, value))
-        if unit and not sized:
-            shown += f" <small>{escape(unit)}</small>"
+        shown, *unit_shown = _figure(value, unit)
+        shown += "".join(f" <small>{text}</small>" for text in unit_shown)
         if extremes and extremes[0] != extremes[1]:
-            low, high = (escape(cell_text(column, extreme)) for extreme in extremes)
+            low, high = (" ".join(_figure(extreme, unit)) for extreme in extremes)
             shown += f"<br><small>{low} to {high}</small>"
         tiles.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
     notes = [table.note or ""]
@@ -81,6 +103,19 @@ def stat_cards_html(table: Table) -> str:
         notes.append(f"N/A: {', '.join(absent)}")
     note = "".join(f'<p class="note">{escape(line)}</p>' for line in notes if line)
     return f'<dl class="tiles" data-table="{escape(table.name)}">{"".join(tiles)}</dl>{note}'
+
+
+def _figure(value: Cell, unit: Cell) -> list[str]:
+    """Return a value and its unit for people: three digits, in the unit that suits it."""
+    if not isinstance(value, int | float):
+        return [escape(value)]
+    if unit in _TIMES:
+        return duration(value * _TIMES[unit]).split()
+    if unit == "bytes":
+        return [bytes_text(value)]
+    # Large counts keep all of their digits.
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return [text, escape(unit)] if unit else [text]
 
 
 def table_html(table: Table) -> str:

@@ -3,11 +3,7 @@
 const GUTTER = 184;
 const AXIS = 26;
 const MINI = 34;
-// Light enough for dark letters in both colour schemes, distinct also with colour blindness.
-const PALETTE = [
-  "#7fb2e5", "#f2b36b", "#8fd0a5", "#e58f8f", "#c0a3e0", "#e6d36a", "#79cdd0", "#e8a2cb", "#b7c37a", "#c9a284", "#9aa9f0", "#a8d8f0",
-];
-const OTHER = "#b9c0ca";
+// PALETTE and OTHER are written by the page, which has bars in the same colours.
 const HOST_PALETTE = ["#ccd5e0", "#a9bdd3", "#d8cdb9", "#bfcfbf", "#d3c3d3"];
 
 function timeText(ns, step = Math.abs(ns)) {

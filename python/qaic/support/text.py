@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
-_LONGEST_VALUE = 60
+import math
+from typing import Final
+
+_LONGEST_VALUE: Final = 60
+#: microseconds of each unit of time
+_UNITS: Final = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
+
+
+def duration(us: float) -> str:
+    """Return microseconds with three digits, in the unit that suits them, as ``11.0 ms``."""
+    if not us:
+        return "0 us"
+    # What rounds to 1000 of a unit is 1.00 of the next.
+    unit, size = next((pair for pair in _UNITS if abs(us) >= 0.9995 * pair[1]), _UNITS[-1])
+    value = us / size
+    exponent = math.floor(math.log10(float(f"{abs(value):.2e}")))
+    return f"{value:.{max(0, 2 - exponent)}f} {unit}"
+
+
+def shortened(text: str, size: int) -> str:
+    """Return a text of at most ``size`` characters; a longer one loses its middle, more of its beginning."""
+    if len(text) <= size:
+        return text
+    tail = (size - 2) * 2 // 3
+    return f"{text[: size - 2 - tail]}..{text[-tail:]}"
 
 
 def format_value(value: object) -> str:

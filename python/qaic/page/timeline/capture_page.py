@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from qaic.page.document import document
-from qaic.page.report_tables import empty_html, is_empty, report_html
+from qaic.page.report_tables import diff_html, empty_html, first_screen_html, is_empty, report_html
 from qaic.page.timeline import pack
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.section import timeline_html
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.render.table import Report
 
-_FIRST = "overview"
+#: reports that answer the question of a page, in their order on it
+_FIRST = ("diff", "overview")
 
 
 def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
     """Return the page as HTML."""
     timeline = timeline_of(capture)
     parts = [
-        (report.name, report.title, report_html(report))
-        for report in sorted(reports, key=lambda report: report.name != _FIRST)
+        (report.name, report.title, _body(report, capture))
+        for report in sorted(reports, key=lambda report: _rank(report.name))
         if not is_empty(report)
     ]
     silent = [report for report in reports if is_empty(report)]
@@ -33,12 +34,22 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         parts.append(("silent", "Without figures", empty_html(silent)))
     data = None
     if timeline.operations:
-        after = 1 if parts and parts[0][0] == _FIRST else 0
+        after = sum(name in _FIRST for name, _, _ in parts)
         parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
         data = pack(timeline)
     networks = dict.fromkeys(reading.facts.network for reading in capture.each() if reading.facts.network)
     title = capture.name or ", ".join(networks) or "What was measured"
     return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
+
+
+def _body(report: Report, capture: Capture) -> str:
+    if report.name == "overview":
+        return first_screen_html(report, capture)
+    return diff_html(report) if report.name == "diff" else report_html(report)
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def _subtitle(capture: Capture) -> str:

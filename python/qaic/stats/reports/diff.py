@@ -9,6 +9,7 @@ from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.operations.nodes import NO_OPERATIONS
 from qaic.stats.reports.render.table import Cell, Column, Report, Table
+from qaic.support.text import duration
 
 
 def _columns(name: str) -> tuple[Column, ...]:
@@ -44,10 +45,10 @@ def diff(baseline: Capture, new: Capture) -> Report:
     if before and after:
         change = 100 * (after - before) / before
         verdict.append(
-            f"both take the same time, {before:.1f} us"
+            f"both take the same time, {duration(before)}"
             if before == after
             else f"new takes {abs(change):.1f} % {'longer' if change > 0 else 'less'} than the baseline"
-            f" ({before:.1f} us -> {after:.1f} us)"
+            f" ({duration(before)} -> {duration(after)})"
         )
         overlap = spans[0][-1] >= spans[1][0] and spans[1][-1] >= spans[0][0]
         if overlap and len(spans[0]) + len(spans[1]) > 2:

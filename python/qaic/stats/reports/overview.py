@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from qaic.stats.reports.advice import advice, types
 from qaic.stats.reports.capture import median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
 from qaic.stats.reports.capture.op_categories import BUCKETS
@@ -14,6 +15,7 @@ from qaic.stats.reports.hardware.memory import residency
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from qaic.stats.reports.render.table import Cell
 
 _OPS_TRUNCATED: Final = 2
-#: longest inference over shortest, from which medians of parts need not fit together
-_UNEVEN: Final = 3.0
 
 _FIGURES = (
     Column("figure"),
@@ -55,7 +55,7 @@ def overview(capture: Capture) -> Report:
     known = calibration(capture)
     bound = bottleneck_of(capture.typical, known.floor_us) if capture.samples else None
     figures = _figures(capture)
-    tables = [Table("figures", "Key figures", _FIGURES, figures, _missing(figures))]
+    tables = [advice(capture, bound), Table("figures", "Key figures", _FIGURES, figures, _missing(figures))]
     if bound is not None:
         rows: list[tuple[Cell, ...]] = [*bound.parts.items(), ("other operations", bound.other)]
         note = (
@@ -64,6 +64,7 @@ def overview(capture: Capture) -> Report:
         )
         tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
         tables.append(_buckets(capture.typical))
+        tables.append(types(capture.typical))
     return Report("overview", "Overview", [*_verdict(capture, bound, known), *_remarks(capture)], tables)
 
 
@@ -73,7 +74,12 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
         return ["no inference was measured on the device"]
     where = "the CPU device" if capture.is_cpu else f"{capture.devices} device{'s' * (capture.devices != 1)}"
     count = len(capture.samples)
-    verdict = [f"an inference takes {span:.1f} us on {where} (median of {count} sample{'s' * (count != 1)})"]
+    spans = [found for sample in capture.samples if (found := sample.span_us)]
+    spread = f", {duration(min(spans))} to {duration(max(spans))}" if count > 1 else ""
+    verdict = [
+        f"an inference takes {duration(span)} on {where} "
+        f"(median of {count} sample{'s' * (count != 1)}{spread})"
+    ]
     if bound is None:
         verdict.append("what bounds it is not known: operations are measured from stats level 70 on")
         return verdict
@@ -96,12 +102,6 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
 
 def _remarks(capture: Capture) -> list[str]:
     remarks = []
-    spans = [span for sample in capture.samples if (span := sample.span_us)]
-    if spans and max(spans) > _UNEVEN * min(spans):
-        remarks.append(
-            f"the samples are uneven, {min(spans):.1f} to {max(spans):.1f} us: medians of parts need not fit "
-            "together; measure one inference at a time on an idle machine"
-        )
     for readings in capture.by_device():
         found = loads(readings)
         judged = findings([load.time_us for load in found])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from qaic.support.text import escape_unprintable
+from qaic.support.text import escape_unprintable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +126,7 @@ def _aligned(
 
     def line(cells: Sequence[str], mark: str) -> str:
         parts = [
-            _cut(cell, size).ljust(size) if column.kind == "text" else cell.rjust(size)
+            shortened(cell, size).ljust(size) if column.kind == "text" else cell.rjust(size)
             for column, cell, size in zip(columns, cells, widths, strict=True)
         ]
         return f"{mark} {'  '.join(parts)}".rstrip()
@@ -134,13 +134,6 @@ def _aligned(
     yield line([_head(column) for column in columns], " ")
     for place in range(len(texts[0]) if texts else 0):
         yield line([cells[place] for cells in texts], "~" if place in estimated_rows else " ")
-
-
-def _cut(text: str, size: int) -> str:
-    if len(text) <= size:
-        return text
-    tail = (size - 2) * 2 // 3
-    return f"{text[: size - 2 - tail]}..{text[-tail:]}"
 
 
 def _texts(column: Column, cells: Sequence[Cell]) -> list[str]:

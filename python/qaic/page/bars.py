@@ -1,0 +1,115 @@
+"""Bars and advice: the part of a page that is seen first. They need no script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.page.kind_colours import OTHER, PALETTE, colour_of
+from qaic.page.text import escape
+from qaic.stats.reports.capture.groups import grouped, own_time_us
+from qaic.stats.reports.capture.op_info import Coded
+from qaic.support.text import duration, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.render.table import Table
+
+#: bars of one chart
+MOST_BARS: Final = 10
+#: characters of a name beside its bar
+_LONGEST_NAME: Final = 38
+
+
+def costliest_nodes(capture: Capture) -> str:
+    """Return the nodes that take the most time, as bars in the colour of the kind that takes most of each."""
+    groups = grouped(
+        capture.typical, lambda facts: Coded.joined(facts.nodes, facts.kinds), {"time": own_time_us}
+    )
+    total = sum(group["time"] for group in groups)
+    nodes: dict[str, dict[str, float]] = {}
+    for group in groups:
+        node, kind = group.key
+        nodes.setdefault(node, {})[kind] = group["time"]
+    ordered = sorted(nodes.items(), key=lambda item: (-sum(item[1].values()), item[0]))[:MOST_BARS]
+    if not ordered or not total:
+        return ""
+    longest = sum(ordered[0][1].values())
+    rows = []
+    for node, kinds in ordered:
+        time, kind = sum(kinds.values()), max(kinds, key=lambda kind: kinds[kind])
+        bar = _bar([(0, time / longest, _colour(kind))])
+        said = f"<strong>{duration(time)}</strong> {100 * time / total:.1f} % <small>{escape(kind)}</small>"
+        rows.append(_row(node, bar, said))
+    return _chart("The most expensive nodes", rows)
+
+
+def changed_nodes(table: Table) -> str:
+    """Return the nodes whose time changed most, the baseline above the new one."""
+    rows = []
+    changed = table.rows[:MOST_BARS]
+    times = [[_number(row[place]) for place in (1, 2)] for row in changed]
+    longest = max((time for pair in times for time in pair), default=0.0)
+    if not longest:
+        return ""
+    for row, (before, after) in zip(changed, times, strict=True):
+        bar = _bar([(0, before / longest, "old"), (1, after / longest, "less" if after < before else "more")])
+        change = _number(row[4])
+        shown = f" ({change:+.0f} %)" if row[4] is not None else ""
+        rows.append(
+            _row(str(row[0]), bar, f"{duration(before)} \u2192 <strong>{duration(after)}</strong>{shown}")
+        )
+    return _chart("From the baseline (above) to the new one (below)", rows)
+
+
+def advice_html(table: Table) -> str:
+    """Return hazards with reason and remedy as a list."""
+    if not table.rows:
+        return f'<h3>{escape(table.title)}</h3><p class="note">No rule found anything that stands out.</p>'
+    items = "".join(
+        f"<li><strong>{escape(hazard)}</strong><p>{escape(reason)}</p>"
+        f'<p class="remedy">{escape(remedy)}</p></li>'
+        for hazard, reason, remedy in table.rows
+    )
+    return f'<h3>{escape(table.title)}</h3><ol class="advice">{items}</ol>'
+
+
+def shares_html(table: Table) -> str:
+    """Return a table of names, counts, times and shares as bars."""
+    rows = []
+    for name, _, time, share in table.rows[:MOST_BARS]:
+        bar = _bar([(0, _number(share) / 100, "same")])
+        rows.append(
+            _row(str(name), bar, f"<strong>{_number(share):.1f} %</strong> {duration(_number(time))}")
+        )
+    return _chart(table.title, rows) if rows else ""
+
+
+def _chart(title: str, rows: Iterable[str]) -> str:
+    return f'<h3>{escape(title)}</h3><ul class="bars">{"".join(rows)}</ul>'
+
+
+def _row(name: str, bar: str, said: str) -> str:
+    short = escape(shortened(name, _LONGEST_NAME))
+    return f'<li><span class="name" title="{escape(name)}">{short}</span>{bar}<span>{said}</span></li>'
+
+
+def _bar(parts: list[tuple[int, float, str]]) -> str:
+    """Draw bars below each other: line, length from 0 to 1, and a colour or a class."""
+    drawn = "".join(
+        f'<rect y="{line * 10}" height="9" width="{max(0.3, 100 * length):.2f}" '
+        f'{"fill" if colour.startswith("#") else "class"}="{colour}"/>'
+        for line, length, colour in parts
+    )
+    height = 10 * len(parts)
+    return f'<svg viewBox="0 0 100 {height}" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
+
+
+def _colour(kind: str) -> str:
+    place = colour_of(kind)
+    return PALETTE[place] if place >= 0 else OTHER
+
+
+def _number(cell: object) -> float:
+    return float(cell) if isinstance(cell, int | float) else 0.0

@@ -1,0 +1,148 @@
+"""What to do about a profile: each rule names a hazard, why it is one here, and a remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.op_categories import CONVERT
+from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.render.table import Column, Table
+from qaic.support.text import duration
+
+if TYPE_CHECKING:
+    from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.render.table import Cell
+    from qaic.stats.reports.time.bottleneck import Bottleneck
+
+#: percentages from which something is worth a word
+_MUCH_CONVERTED: Final = 15.0
+_ONE_NODE: Final = 25.0
+_MUCH_OVERHEAD: Final = 30.0
+_MOSTLY_FLOAT32: Final = 90.0
+#: longest inference over shortest, from which medians of parts need not fit together
+UNEVEN: Final = 3.0
+
+_COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
+
+
+def advice(capture: Capture, bound: Bottleneck | None) -> Table:
+    """Table of hazard, reason and remedy, the largest share of the time first; no rows where none is seen."""
+    found: list[tuple[float, tuple[Cell, ...]]] = []
+    if bound is None:
+        if capture.samples:
+            remedy = "compile with stats_level=70, which measures operations"
+            found.append((100.0, ("operations were not measured", "the stats level is below 70", remedy)))
+    else:
+        typical = capture.typical
+        found += [*_converted(typical), *_one_node(typical), *_overhead(bound), *_float32(typical)]
+    found += _uneven(capture)
+    found.sort(key=lambda pair: -pair[0])
+    return Table("advice", "What to do", _COLUMNS, [row for _, row in found])
+
+
+def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+    groups = grouped(capture, lambda facts: Coded.joined(facts.buckets, facts.kinds), {"time": own_time_us})
+    total = sum(group["time"] for group in groups)
+    kinds = sorted(
+        ((group["time"], group.key[1]) for group in groups if group.key[0] == CONVERT), reverse=True
+    )
+    part = share(sum(time for time, _ in kinds), total)
+    if part is None or part < _MUCH_CONVERTED:
+        return []
+    named = ", ".join(f"{kind} {duration(time)}" for time, kind in kinds[:3])
+    remedy = (
+        "on the CPU device these are the engine's own layouts and the rounding to the card's types; a card "
+        "pays neither, so compare operations without them"
+        if capture.is_cpu
+        else "give inputs and outputs the type and layout of the program: custom_io_list_file"
+    )
+    return [(part, (f"{part:.0f} % of the work converts types and layouts", named, remedy))]
+
+
+def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+    groups = grouped(capture, lambda facts: facts.nodes, {"time": own_time_us})
+    total = sum(group["time"] for group in groups)
+    first = max(groups, key=lambda group: group["time"], default=None)
+    part = None if first is None else share(first["time"], total)
+    if first is None or part is None or part < _ONE_NODE or len(groups) == 1:
+        return []
+    return [
+        (
+            part,
+            (
+                f"one node takes {part:.0f} % of the work",
+                f"{first.key}: {duration(first['time'])}",
+                "begin here: its shape, its precision, and whether the model needs it",
+            ),
+        )
+    ]
+
+
+def _overhead(bound: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
+    if bound.overhead < _MUCH_OVERHEAD:
+        return []
+    return [
+        (
+            bound.overhead,
+            (
+                f"{bound.overhead:.0f} % of the time no operation of weight runs",
+                "operations are small, or wait for each other",
+                "give the device more at a time: batchsize, set_size, or larger operations in the model",
+            ),
+        )
+    ]
+
+
+def _float32(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+    if capture.is_cpu:
+        # The engine computes in float32 whatever the card would compute in.
+        return []
+    part = next((row[3] for row in types(capture).rows if row[0] == "float32"), None)
+    if not isinstance(part, float) or part < _MOSTLY_FLOAT32:
+        return []
+    return [
+        (
+            # Below what a rule about a part of the time finds.
+            1.0,
+            (
+                f"{part:.0f} % of the work computes in float32",
+                "matrix units are faster in narrower types",
+                "compile with convert_to_fp16=True, and look at the outputs: openqaic accuracy",
+            ),
+        )
+    ]
+
+
+def _uneven(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
+    spans = [span for sample in capture.samples if (span := sample.span_us)]
+    if not spans or max(spans) <= UNEVEN * min(spans):
+        return []
+    return [
+        (
+            0.0,
+            (
+                "the samples are uneven",
+                f"{duration(min(spans))} to {duration(max(spans))}: medians of parts need not fit together",
+                "measure one inference at a time on an idle machine: set_size=1, num_activations=1",
+            ),
+        )
+    ]
+
+
+def types(capture: Capture) -> Table:
+    """Time by the types that operations compute with."""
+    found = grouped(capture, lambda facts: facts.types, {"time": own_time_us})
+    total = sum(group["time"] for group in found)
+    found.sort(key=lambda group: -group["time"])
+    rows: list[tuple[Cell, ...]] = [
+        (group.key or "not known", round(group["count"]), group["time"], share(group["time"], total))
+        for group in found
+    ]
+    columns = (
+        Column("types"),
+        Column("count", kind="int"),
+        Column("time", "us", "float"),
+        Column("share", kind="percent"),
+    )
+    return Table("types", "Types of the operands", columns, rows)

@@ -1,0 +1,101 @@
+"""What is seen first: what to do, the costliest nodes and the changed ones as bars."""
+
+import re
+
+import pytest
+
+import stats_captures as made
+from page_captures import HOSTILE, one_op
+from qaic.page.bars import changed_nodes, costliest_nodes
+from qaic.page.kind_colours import PALETTE
+from qaic.page.text import escape
+from qaic.page.timeline.capture_page import capture_page
+from qaic.stats.reports import REPORTS, Capture, diff
+
+
+def capture(*nodes):
+    """Each node is (name, kind, microseconds)."""
+    program = made.cpu_program([(name, kind) for name, kind, _ in nodes])
+    ops, start = [], 100
+    for number, (_, _, time) in enumerate(nodes):
+        ops.append({"oc": number, "start_u": start, "dur_u": time, "flags": 64})
+        start += time
+    return Capture([made.buffer(program, {(0, 0): ops}, span=(90, start + 10), device=1)])
+
+
+def bars(text):
+    """Name, widths, and what is said of each bar."""
+    rows = re.findall(
+        r'<li><span class="name" title="(.*?)">.*?</span>(<svg.*?</svg>)<span>(.*?)</span></li>', text
+    )
+    return [
+        (name, [float(width) for width in re.findall(r'width="([0-9.]+)"', svg)], re.sub("<.*?>", "", said))
+        for name, svg, said in rows
+    ]
+
+
+def test_bars_are_the_ten_costliest_nodes_in_order():
+    found = bars(costliest_nodes(capture(*[(f"/n{size}/Conv", "Conv", 10 * size) for size in range(1, 13)])))
+    assert [name for name, _, _ in found] == [f"/n{size}/Conv" for size in range(12, 2, -1)]
+    for (_, (width,), said), size in zip(found, range(12, 2, -1), strict=True):
+        assert width == pytest.approx(100 * size / 12, abs=0.01)
+        assert said.endswith(f"{100 * size / 78:.1f} % Conv")
+
+
+def test_bars_have_the_colours_of_the_timeline():
+    text = costliest_nodes(capture(("/a/Conv", "Conv", 9), ("/b/Relu", "Relu", 5)))
+    assert re.findall(r'fill="(#\w+)"', text) == [PALETTE[0], PALETTE[4]]
+    page = capture_page(one_op(), [])
+    assert page.count('const PALETTE = ["#7fb2e5",') == 1
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "/model/layers.0/" + "very_long_" * 12 + "/MatMul"])
+def test_names_are_whole_on_hover_and_no_markup(name):
+    text = costliest_nodes(capture((name, "Gemm", 10)))
+    node = str(REPORTS["nodes"](capture((name, "Gemm", 10))).tables[0].rows[0][0])
+    assert f'title="{escape(node)}"' in text
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+def test_a_comparison_draws_both():
+    before = capture(("/a/Conv", "Conv", 100), ("/b/Conv", "Conv", 50))
+    after = capture(("/a/Conv", "Conv", 200), ("/b/Conv", "Conv", 40))
+    report = diff(before, after)
+    assert bars(changed_nodes(report.table("nodes"))) == [
+        ("/a/Conv", [50.0, 100.0], "100 us \u2192 200 us (+100 %)"),
+        ("/b/Conv", [25.0, 20.0], "50.0 us \u2192 40.0 us (-20 %)"),
+    ]
+    page = capture_page(after, [REPORTS["overview"](after), report])
+    assert re.findall('<section id="([a-z]+)"', page)[:3] == ["diff", "overview", "timeline"]
+
+
+def hazards(found):
+    return REPORTS["overview"](found).table("advice").rows
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hazard", "reason"),
+    [
+        ([("/a", "Transpose", 60), ("/b", "Conv", 40)], "60 % of the work converts", "Transpose 60.0 us"),
+        ([("/a", "Conv", 70), ("/b", "Conv", 10), ("/c", "Conv", 20)], "one node takes 70 %", "/a: 70.0 us"),
+    ],
+)
+def test_rules_name_hazard_reason_and_remedy(nodes, hazard, reason):
+    (row,) = [row for row in hazards(capture(*nodes)) if row[0].startswith(hazard)]
+    assert row[1] == reason
+    assert row[2]
+    page = capture_page(capture(*nodes), [REPORTS["overview"](capture(*nodes))])
+    first, *_ = page.partition("Key figures")
+    assert escape(row[2]) in first
+
+
+def test_nothing_is_advised_where_nothing_stands_out():
+    nodes = [(f"/n{number}", "Conv", 20) for number in range(6)]
+    assert hazards(capture(*nodes)) == []
+
+
+def test_operations_that_were_not_measured_are_said():
+    program = made.cpu_program([("/a", "Conv")])
+    (row,) = hazards(Capture([made.buffer(program, {(0, 0): []}, span=(0, 100), device=1)]))
+    assert row[2] == "compile with stats_level=70, which measures operations"

@@ -1,0 +1,44 @@
+"""Text for people: durations with three digits, names without their middle."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qaic.support.text import duration, shortened
+
+FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+
+
+@given(us=st.floats(1e-3, 1e9))
+def test_durations_have_three_digits_and_the_value(us):
+    number, unit = duration(us).split()
+    assert float(number) * FACTORS[unit] == pytest.approx(us, rel=0.00501)
+    if unit != "s":
+        assert len(number.replace(".", "")) - (number.startswith("0.")) == 3
+        assert float(number) < 1000
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (11_000, "11.0 ms"),
+        (999.6, "1.00 ms"),
+        (999.4, "999 us"),
+        (0, "0 us"),
+        (0.5, "500 ns"),
+        (1e6, "1.00 s"),
+    ],
+)
+def test_durations(us, text):
+    assert duration(us) == text
+
+
+@given(text=st.text(max_size=80), size=st.integers(8, 60))
+def test_shortened_names_keep_both_ends(text, size):
+    short = shortened(text, size)
+    assert len(short) <= size
+    assert short == text or (len(short) == size and re.fullmatch(".*\\.\\..*", short, re.DOTALL))
+    assert text.startswith(short.partition("..")[0]) or ".." in text
+    assert short == text or text[-3:] == short[-3:]
