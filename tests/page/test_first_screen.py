@@ -11,6 +11,7 @@ from qaic.page.kind_colours import PALETTE
 from qaic.page.text import escape
 from qaic.page.timeline.capture_page import capture_page
 from qaic.stats.reports import REPORTS, Capture, diff
+from qaic.support.text import shortened
 
 
 def capture(*nodes):
@@ -99,3 +100,18 @@ def test_operations_that_were_not_measured_are_said():
     program = made.cpu_program([("/a", "Conv")])
     (row,) = hazards(Capture([made.buffer(program, {(0, 0): []}, span=(0, 100), device=1)]))
     assert row[2] == "compile with stats_level=70, which measures operations"
+
+
+def test_long_names_in_tables_lose_their_middle_and_are_whole_on_hover():
+    name = "/model/" + "/".join(f"layers.{number}" for number in range(20)) + "/MatMul"
+    found = capture((name, "Gemm", 10), ("/short", "Gemm", 5))
+    page = capture_page(found, [REPORTS["nodes"](found)])
+    short = shortened(name, 72)
+    assert f'title="{name}" data-v="{name}">{short}</td>' in page
+    assert '<td class="t long">/short</td>' in page
+
+
+def test_the_title_names_the_model_and_the_device():
+    found = capture(("/a", "Conv", 10))
+    (network,) = {reading.facts.network for reading in found.each()}
+    assert f"<h1>{network or 'What was measured'} on the CPU device</h1>" in capture_page(found, [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qaic.page.bars import advice_html, changed_nodes, costliest_nodes, shares_html
 from qaic.page.text import escape
 from qaic.stats.reports.render.table import Column
-from qaic.support.text import duration
+from qaic.support.text import duration, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,8 @@ MOST_ROWS = 2000
 _MOST_TILES = 16
 # Characters from which on a text gets a wide column.
 _LONG = 24
+#: characters of a text that a table shows
+_LONGEST = 72
 # Columns up to which a table is only as wide as it must be.
 _NARROW = 4
 #: microseconds of units of time
@@ -160,6 +162,15 @@ def _head(column: Column) -> str:
     return f'<th scope="col"{"" if column.kind == "text" else " class=n"}>{shown}</th>'
 
 
+def _text_cell(text: str, style: str) -> str:
+    """Return a cell; a very long text without its middle, which a hand over it, a filter and a copy have."""
+    short = shortened(text, _LONGEST)
+    if short == text:
+        return f'<td class="{style}">{escape(text)}</td>'
+    whole = escape(text)
+    return f'<td class="{style}" title="{whole}" data-v="{whole}">{escape(short)}</td>'
+
+
 def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
     """Cells of one column, numbers with the same digits in all of them."""
     if column.kind == "text":
@@ -167,7 +178,7 @@ def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
         wide = any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
         style = "t long" if wide else "t"
         absent = f'<td class="{style} na">N/A</td>'
-        return [absent if cell is None else f'<td class="{style}">{escape(cell)}</td>' for cell in cells]
+        return [absent if cell is None else _text_cell(str(cell), style) for cell in cells]
     digits = digits_for([abs(cell) for cell in cells if isinstance(cell, int | float)])
     style = "n share" if column.kind == "percent" else "n"
     return [

@@ -34,7 +34,8 @@ const tables = {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
-        const text = row.textContent.toLowerCase();
+        // Long names are shown without their middle.
+        const text = [...row.cells].map((cell) => cell.title || cell.textContent).join(" ").toLowerCase();
         row.hidden = !words.every((word) => text.includes(word));
         if (!row.hidden) shown += 1;
       }
@@ -66,7 +67,7 @@ const tables = {
     head.setAttribute("aria-sort", order);
     const keyed = [...body.rows].map((row) => {
       const cell = row.cells[column];
-      const value = numeric ? Number(cell.dataset.v ?? NaN) : cell.textContent;
+      const value = numeric ? Number(cell.dataset.v ?? NaN) : cell.title || cell.textContent;
       return [value, row];
     });
     const text = new Intl.Collator(undefined, { numeric: true });

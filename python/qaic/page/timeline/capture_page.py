@@ -39,6 +39,8 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         data = pack(timeline)
     networks = dict.fromkeys(reading.facts.network for reading in capture.each() if reading.facts.network)
     title = capture.name or ", ".join(networks) or "What was measured"
+    if capture.samples:
+        title += f" on {_device(capture)}"
     return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
 
 
@@ -60,12 +62,9 @@ def _subtitle(capture: Capture) -> str:
     inferences = len(capture.samples)
     facts = [
         f"{inferences} {'inference' if inferences == 1 else 'inferences'}",
-        f"{capture.devices} {'device' if capture.devices == 1 else 'devices'}",
         f"stats level {run.stats_level}",
         f"batch {run.batch_size}",
     ]
-    if capture.is_cpu:
-        facts.append("measured on the CPU device")
     if int(run.epoch_utc_ns):
         seconds = (
             int(run.epoch_utc_ns) + readings[0].start_u * 1_000_000_000 // readings[0].hz
@@ -74,6 +73,12 @@ def _subtitle(capture: Capture) -> str:
         if seconds < 253_402_300_800:
             facts.append(f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC")
     return " \u00b7 ".join(facts)
+
+
+def _device(capture: Capture) -> str:
+    if capture.is_cpu:
+        return "the CPU device"
+    return "one device" if capture.devices == 1 else f"{capture.devices} devices"
 
 
 def _producers(capture: Capture) -> str:
