@@ -197,15 +197,15 @@ def _percentile(counts, minimum, maximum, symmetric, percentile):
 
 
 def range_error(counts, minimum, maximum, chosen, precision, clipping):
-    """The weighted error power of the values at bin centres under the parameters of a range."""
+    """The weighted error power of the values at bin centers under the parameters of a range."""
     qmin, qmax = LEVELS[precision]
     edges = np.linspace(minimum, maximum, counts.size + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
+    centers = (edges[1:] + edges[:-1]) / 2
     scale, offset = parameters(*chosen, "asymmetric", precision)
-    levels = np.clip(np.rint(centres / float(scale)) + offset, qmin, qmax)
-    error = centres - float(scale) * (levels - offset)
+    levels = np.clip(np.rint(centers / float(scale)) + offset, qmin, qmax)
+    error = centers - float(scale) * (levels - offset)
     low, high = float(scale) * (qmin - offset), float(scale) * (qmax - offset)
-    weight = np.where((centres < low) | (centres > high), clipping, 1)
+    weight = np.where((centers < low) | (centers > high), clipping, 1)
     return (counts * weight * error**2).sum()
 
 

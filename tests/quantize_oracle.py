@@ -24,10 +24,10 @@ def params_of(low, high, schema, precision="Int8"):
     """Scale and offset of a range."""
     qmin, qmax = LIMITS[precision]
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    centred = schema in {"symmetric", "symmetric_with_power2_scale"} or (
+    centered = schema in {"symmetric", "symmetric_with_power2_scale"} or (
         schema == "symmetric_with_uint8" and low != 0
     )
-    if centred:
+    if centered:
         step = max(low / qmin, high / qmax)
         low, high = step * qmin, step * qmax
     scale = (high - low) / (qmax - qmin)
@@ -35,7 +35,7 @@ def params_of(low, high, schema, precision="Int8"):
         scale = 0.1
     if schema == "symmetric_with_power2_scale":
         scale = 2.0 ** math.ceil(math.log2(scale))
-    if centred or abs(high + low) <= EPSILON:
+    if centered or abs(high + low) <= EPSILON:
         offset = 0
     else:
         at_min, at_max = qmin - low / scale, qmax - high / scale

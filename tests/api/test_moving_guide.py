@@ -148,7 +148,7 @@ def test_every_class_of_the_low_level_interface_is_in_a_guide():
         assert name in guides
 
 
-# --- what the guide says of behaviour -----------------------------------------------------------------------
+# --- what the guide says of behavior -----------------------------------------------------------------------
 
 
 @pytest.fixture

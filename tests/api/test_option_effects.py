@@ -117,9 +117,7 @@ def model():
 
 
 def test_every_option_that_changes_something_is_here():
-    behaving = {
-        spec.name for spec in SPECS if spec.effect is Effect.BEHAVIOUR and spec.stage is Stage.COMPILE
-    }
+    behaving = {spec.name for spec in SPECS if spec.effect is Effect.BEHAVIOR and spec.stage is Stage.COMPILE}
     assert CHANGES.keys() | ELSEWHERE.keys() == behaving
     assert not CHANGES.keys() & ELSEWHERE.keys()
 

@@ -33,8 +33,8 @@ def test_info_names_versions_engine_and_devices(capsys):
 
 @pytest.mark.slow
 def test_demo_classifies_and_agrees(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_LATENCY_RUNS", 5)
-    monkeypatch.setattr(demo, "_THROUGHPUT_ROUNDS", 1)
+    monkeypatch.setattr(demo, "LATENCY_RUNS", 5)
+    monkeypatch.setattr(demo, "THROUGHPUT_ROUNDS", 1)
     (tmp_path / "program.py").write_bytes(SOURCE)
     (tmp_path / "short").write_bytes(b"x")
     os.mkfifo(tmp_path / "pipe")

@@ -224,7 +224,7 @@ def row(name: str, *aliases: str) -> OptionSpec:
         codec=Int(),
         default=0,
         summary="A row.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         aliases=aliases,
         flag=Flag(name, FlagForm.VALUE),
     )

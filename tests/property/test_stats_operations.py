@@ -137,7 +137,7 @@ def test_random_models(drawn, options):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(), st.sampled_from([*PRECISIONS, {"convert_to_quantize": True}]))
-def test_convolutions_and_their_neighbours(drawn, options):
+def test_convolutions_and_their_neighbors(drawn, options):
     built, seed = drawn
     array = np.random.default_rng(seed).standard_normal((1, 3, 6, 6)).astype(np.float32)
     if options.get("convert_to_quantize"):

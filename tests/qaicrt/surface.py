@@ -17,7 +17,7 @@ ENUMS = {
 #: exceptions
 EXCEPTIONS = {"ExceptionInit", "ExceptionNullPtr", "ExceptionRuntime"}
 
-#: class -> members, of classes with behaviour
+#: class -> members, of classes with behavior
 CLASSES = {
     "Context": {"findDevice", "getId", "getLogLevel", "objName", "objNameCstr", "setLogLevel"},
     "Qpc": {

@@ -61,7 +61,7 @@ def test_histograms_hold_what_the_engine_computes():
         assert tensor.histogram.shape == (64,)
         assert tensor.histogram.dtype == np.float32
         np.testing.assert_allclose(tensor.histogram.sum(), array.size, rtol=1e-5)
-        # Bins are put together from finer ones, so a value at an edge may count in the neighbour.
+        # Bins are put together from finer ones, so a value at an edge may count in the neighbor.
         edges = np.linspace(tensor.minimum, tensor.maximum, 65)
         exact = np.histogram(array.astype(np.float64), edges)[0]
         assert np.abs(np.cumsum(tensor.histogram) - np.cumsum(exact)).max() <= max(2, 0.02 * array.size)

@@ -44,8 +44,8 @@ def dequantize_offset_blocks(
     values: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor, block_size: int
 ) -> torch.Tensor:
     """Decode rows of unsigned numbers in blocks along the rows."""
-    centred = values.float() - zero_points.float().repeat_interleave(block_size, dim=-1)
-    return centred * scales.repeat_interleave(block_size, dim=-1)
+    centered = values.float() - zero_points.float().repeat_interleave(block_size, dim=-1)
+    return centered * scales.repeat_interleave(block_size, dim=-1)
 
 
 @dequantize_offset_blocks.register_fake

@@ -63,7 +63,7 @@ The column *effect* says what an option does on the CPU device:
 
 | effect | meaning |
 |---|---|
-| behaviour | changes what is computed, kept or accepted |
+| behavior | changes what is computed, kept or accepted |
 | timing | changes how fast, never what |
 | file | writes a file |
 | diagnostic | changes what is measured or reported |

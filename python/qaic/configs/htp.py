@@ -51,7 +51,7 @@ _GRAPH_NAMES = {key: name for name, key in _GRAPH_KEYS.items()}
 
 
 def graphs_to_json(graphs: Sequence[OpenModel]) -> list[dict[str, Any]]:
-    """Return the entries of the section ``graphs``; neighbours that differ by their names only share one."""
+    """Return the entries of the section ``graphs``; neighbors that differ by their names only share one."""
     entries: list[dict[str, Any]] = []
     split = [_graph_to_json(graph.as_given()) for graph in graphs]
     for (is_named, options), alike in groupby(split, key=lambda pair: (pair[0] is not None, pair[1])):

@@ -33,7 +33,7 @@ class Stage(enum.Enum):
 class Effect(enum.Enum):
     """What an option does on the CPU device; the letters are those of the reference."""
 
-    BEHAVIOUR = "E"
+    BEHAVIOR = "E"
     TIMING = "T"
     FILE = "F"
     DIAGNOSTIC = "D"

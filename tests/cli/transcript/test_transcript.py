@@ -352,7 +352,7 @@ def test_anything_can_be_compared(a, b, lrt):
 
 @given(hostile_lines)
 @settings(max_examples=100, deadline=None)
-def test_normalising_twice_is_normalising_once(lines):
+def test_normalizing_twice_is_normalizing_once(lines):
     for line in lines:
         once = normalized(line)
         assert normalized(once) == once

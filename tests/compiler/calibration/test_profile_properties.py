@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from qaic.compiler.calibration.glow_names import entry_keys, legalise
+from qaic.compiler.calibration.glow_names import entry_keys, legalize
 from qaic.compiler.calibration.glow_profile import read_profile, write_profile
 from qaic.compiler.ir.profile import Profile, TensorProfile
 from qaic.errors import OptionError
@@ -101,7 +101,7 @@ def test_keys_are_legal_and_differ(graph):
 
 @given(st.text(min_size=1, max_size=1200))
 def test_legal_names(name):
-    legal = legalise(name)
+    legal = legalize(name)
     assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", legal)
     assert len(legal) <= 500
     if len(name) < 400 and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -34,8 +34,8 @@ _SKIPPED_FOLDERS = {
     ".ruff_cache",
 }
 _MOST_FILES = 200
-_LATENCY_RUNS = 300
-_THROUGHPUT_ROUNDS = 5
+LATENCY_RUNS = 300
+THROUGHPUT_ROUNDS = 5
 _THROUGHPUT_SECONDS = 0.4
 _TOLERANCE = 1e-4
 
@@ -159,12 +159,12 @@ def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, th
     ours: list[float] = []
     theirs: list[float] = []
     # In turns, so that whatever else the machine does falls on both.
-    for _ in range(_LATENCY_RUNS):
+    for _ in range(LATENCY_RUNS):
         ours.append(_milliseconds(lambda: session.run(feeds)))
         theirs.append(_milliseconds(lambda: reference.run(feeds)))
     ours_per_second: list[float] = []
     theirs_per_second: list[float] = []
-    for _ in range(_THROUGHPUT_ROUNDS):
+    for _ in range(THROUGHPUT_ROUNDS):
         ours_per_second.append(session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1])
         theirs_per_second.append(_throughput(lambda: reference.run(feeds), threads))
     rows = [

@@ -1,7 +1,7 @@
 """``qaic-runner -p off``: raw device buffers in place of the program's inputs and outputs.
 
 The runtime converts between the two on its way. Where there is nothing to convert the two are the same bytes,
-and the option is honoured by running as always; a program with conversions is refused.
+and the option is honored by running as always; a program with conversions is refused.
 """
 
 from __future__ import annotations

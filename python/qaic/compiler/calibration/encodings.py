@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, entries_of
-from qaic.compiler.calibration.glow_names import legalise
+from qaic.compiler.calibration.glow_names import legalize
 from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.compiler.calibration.glow_profile_entries import fixed
 from qaic.compiler.ir.profile import Profile, TensorProfile
@@ -88,8 +88,8 @@ class _Encodings:
         """Tell which rules are for a tensor; the newest form does not say whether it is a constant."""
         if entry.section:
             return entry.section
-        is_constant = any(name in self._constants for name in (entry.name, legalise(entry.name)))
-        is_activation = any(name in self._known[ACTIVATIONS] for name in (entry.name, legalise(entry.name)))
+        is_constant = any(name in self._constants for name in (entry.name, legalize(entry.name)))
+        is_activation = any(name in self._known[ACTIVATIONS] for name in (entry.name, legalize(entry.name)))
         return ACTIVATIONS if is_activation and not is_constant else PARAMETERS
 
     def _wrong(self, what: str, found: str, expected: str) -> OptionError:
@@ -107,7 +107,7 @@ class _Encodings:
                 where, "encodings of different types", "one dtype and bitwidth for all channels"
             )
         dtype, bits = kinds.pop()
-        tensor = self._known[section].get(name) or self._known[section].get(legalise(name))
+        tensor = self._known[section].get(name) or self._known[section].get(legalize(name))
         if dtype == "float":
             if tensor is not None and section == ACTIVATIONS:
                 self._profile.precisions[tensor] = _FLOATS[bits]
@@ -188,8 +188,8 @@ class _Encodings:
 
 
 def _by_spelling(names: Collection[str]) -> dict[str, str]:
-    """Map names, and their legalised forms where these are not taken, to the names."""
-    found = {legalise(name): name for name in reversed(list(names))}
+    """Map names, and their legalized forms where these are not taken, to the names."""
+    found = {legalize(name): name for name in reversed(list(names))}
     return found | {name: name for name in names}
 
 

@@ -20,7 +20,7 @@ _MOST_CHARS: Final = 500
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-def legalise(name: str) -> str:
+def legalize(name: str) -> str:
     """Make a name of letters, digits and underscores, with a letter in front of a digit, and not too long."""
     legal = _OTHER.sub("_", name)
     if legal[:1].isdigit():
@@ -36,12 +36,12 @@ def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
     keys: dict[str, str] = {}
     taken: set[str] = set()
     for value in graph.input:
-        keys[value.name] = f"{_unique(legalise(value.name), taken)}:0"
+        keys[value.name] = f"{_unique(legalize(value.name), taken)}:0"
     for node in graph.node:
         results = [(position, name) for position, name in enumerate(node.output) if name]
         if not results:
             continue
-        legal = _unique(legalise(node.name or results[0][1]), taken)
+        legal = _unique(legalize(node.name or results[0][1]), taken)
         for position, name in results:
             keys[name] = f"{legal}:{position}"
     return keys
@@ -77,7 +77,7 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
     held = set(present)
     found: dict[str, str] = {}
     for name, key in keys.items():
-        legal = legalise(name)
+        legal = legalize(name)
         candidates = (key,) if written_by_us else (name, f"{name}:0", key, legal, f"{legal}:0")
         for candidate in candidates:
             if candidate in held:

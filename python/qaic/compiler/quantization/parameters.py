@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BITS: Final = {"Int8": 8, "Int16": 16}
 
 #: schemas whose offset is always 0
-_CENTRED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
+_CENTERED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
 
 
 class QuantParamsChooser:
@@ -41,7 +41,7 @@ class QuantParamsChooser:
         self._percentile = options.percentile_calibration_value
         self.bias_precision = options.quantization_precision_bias
         self._known: dict[tuple[str, str], QuantParams] = {}
-        self._centred = 0
+        self._centered = 0
         #: tensors that calibration cannot shrink for want of a histogram
         self._whole: list[str] = []
 
@@ -110,7 +110,7 @@ class QuantParamsChooser:
         ]
         offsets = {offset for _, offset in pairs}
         if len(offsets) > 1:
-            self._centred += 1
+            self._centered += 1
             pairs = [
                 _core.quant_range(low, high, "symmetric", precision)
                 for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
@@ -127,12 +127,12 @@ class QuantParamsChooser:
                 f"whose profile has no histogram: {listing(self._whole)}",
                 nodes=self._whole,
             )
-        if self._centred and self._constants not in _CENTRED:
+        if self._centered and self._constants not in _CENTERED:
             note(
                 "quantization.one_offset",
                 "quantization: %d weights with a scale per channel use offset 0, as schema symmetric does, "
                 "because %s gives their channels different offsets",
-                self._centred,
+                self._centered,
                 self._constants,
             )
 

@@ -59,14 +59,14 @@ class RunnerOptions:
         FilePath("folder or container"),
         None,
         "Folder with programqpc.bin, or a container.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         "t",
     )
     aic_device_id: int | None = _row(
         Int(ge=0),
         None,
         "Device; without it as many as the program was partitioned for, of one the first.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         "d",
         "dev",
     )
@@ -74,7 +74,7 @@ class RunnerOptions:
         Str(),
         None,
         "3:1:2 runs one program on these devices, in this order; 3,4,5 picks from these.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         "D",
         "dev-list",
     )
@@ -82,21 +82,21 @@ class RunnerOptions:
         ListOf(FilePath("file")),
         (),
         "Raw input, once per input in their order; without it bindings.json in -t, else random.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         "i",
         form=FlagForm.REPEAT,
     )
-    unbound_random: bool = _switch("Random bytes, whatever the type of an input.", Effect.BEHAVIOUR)
+    unbound_random: bool = _switch("Random bytes, whatever the type of an input.", Effect.BEHAVIOR)
     pre_post_processing: str = _row(
-        Enum("on", "off"), "on", "With off, files hold what the device sees.", Effect.BEHAVIOUR, "p"
+        Enum("on", "off"), "on", "With off, files hold what the device sees.", Effect.BEHAVIOR, "p"
     )
     verbose: int = _row(
         Int(ge=0), 0, "More messages; repeatable.", Effect.DIAGNOSTIC, "v", form=FlagForm.COUNT
     )
     num_iter: int | None = _row(
-        Int(ge=1), None, "Inferences; without it 40, of a batch each input once.", Effect.BEHAVIOUR, "n"
+        Int(ge=1), None, "Inferences; without it 40, of a batch each input once.", Effect.BEHAVIOR, "n"
     )
-    time: float | None = _row(Float(ge=0), None, "Run for this many seconds instead.", Effect.BEHAVIOUR)
+    time: float | None = _row(Float(ge=0), None, "Run for this many seconds instead.", Effect.BEHAVIOR)
     aic_num_of_activations: int = _row(Int(ge=1), 1, "Instances of the program.", Effect.TIMING, "a")
     warm_up: int = _row(
         Int(ge=0), 0, "Inferences before the ones that are measured.", Effect.TIMING, ours=True
@@ -129,43 +129,43 @@ class RunnerOptions:
         FilePath("directory"),
         None,
         "Each file is one inference of a program with one input.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
     )
     aic_batch_input_file_list: Path | None = _row(
-        FilePath("file"), None, "Each line: files of one inference, with commas.", Effect.BEHAVIOUR
+        FilePath("file"), None, "Each line: files of one inference, with commas.", Effect.BEHAVIOR
     )
     aic_batch_json_input: Path | None = _row(
-        FilePath("file"), None, "JSON with files and shapes of each inference.", Effect.BEHAVIOUR
+        FilePath("file"), None, "JSON with files and shapes of each inference.", Effect.BEHAVIOR
     )
     aic_batch_max_memory: int = _row(
         Int(ge=1, unit="MB"), 1024, "Input data held in memory at a time.", Effect.TIMING
     )
     auto_batch_input: bool = _switch(
-        "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOUR
+        "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOR
     )
     output_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
         "Expected output, once per output in their order; every inference is compared.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         "o",
         form=FlagForm.REPEAT,
     )
     compare_outputs: bool = _switch(
-        "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOUR, "c"
+        "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOR, "c"
     )
     rtol: float | None = _row(
         Float(ge=0),
         None,
         "Relative difference that -o and -c accept in outputs of floats; without a tolerance bytes count.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         ours=True,
     )
     atol: float | None = _row(
         Float(ge=0),
         None,
         "Absolute difference that -o and -c accept in outputs of floats.",
-        Effect.BEHAVIOUR,
+        Effect.BEHAVIOR,
         ours=True,
     )
     write_output_start_iter: int | None = _row(

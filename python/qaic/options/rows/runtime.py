@@ -26,7 +26,7 @@ class RuntimeRows:
         DeviceIds(le=_LARGEST),
         default=0,
         summary="Device to run on; several for a program that they execute together.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
         flag=Flag("device-id", FlagForm.VALUE),
         aic=AicField("device_ids", (), "runtime_device_ids", JsonForm.IDS),
@@ -80,7 +80,7 @@ class RuntimeRows:
         Str(),
         default=None,
         summary="Programs of one device with the same name share cores: those of the largest are enough.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         documented=Documented.NOWHERE,
         updatable=True,
     )
@@ -88,19 +88,19 @@ class RuntimeRows:
         Bool(),
         default=False,
         summary="Record the latency of every run. Not together with `enable_profiling`.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
     )
     enable_profiling: bool = option(
         Bool(),
         default=False,
         summary="Record latency and a Python profile of every run. Not together with `enable_metrics`.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
     )
     allow_hw_mismatch: bool = option(
         Bool(),
         default=False,
         summary="Load a program that was compiled for another hardware family.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         ours=True,
     )
     process_lock: str | None = option(

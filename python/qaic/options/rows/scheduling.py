@@ -173,7 +173,7 @@ class SchedulingOptions:
         Bool(),
         default=True,
         summary="All inputs share one DMA buffer; false gives each its own.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         flag=Flag("combine-inputs", FlagForm.SWITCH),
         aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs", form=JsonForm.BOOL),
         in_container=True,
@@ -182,7 +182,7 @@ class SchedulingOptions:
         Bool(),
         default=True,
         summary="All outputs share one DMA buffer; false gives each its own.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         flag=Flag("combine-outputs", FlagForm.SWITCH),
         aic=AicField(
             "combine_outputs", default=True, json_key="compiler_combine_outputs", form=JsonForm.BOOL

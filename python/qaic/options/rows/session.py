@@ -24,14 +24,14 @@ class SessionOptions:
         FilePath("model"),
         default=None,
         summary="Model to compile (`.onnx`) or container to load (`.bin`).",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         flag=Flag("m", FlagForm.VALUE, others=("model",)),
     )
     options_path: Path | None = option(
         FilePath("YAML file"),
         default=None,
         summary="YAML file with options; keyword arguments win over it.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
     )
     backend: str = option(
         Enum("aic", "qaic"),
@@ -43,13 +43,13 @@ class SessionOptions:
         Bool(),
         default=True,
         summary="Compile the model; false requires a compiled container.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
     )
     strict_options: bool = option(
         Bool(),
         default=False,
         summary="Unknown keys of a YAML file, and keys that only the tools use, are errors, not warnings.",
-        effect=Effect.BEHAVIOUR,
+        effect=Effect.BEHAVIOR,
         flag=Flag("strict-options", FlagForm.SWITCH),
         ours=True,
     )
