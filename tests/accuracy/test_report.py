@@ -9,8 +9,7 @@ import pytest
 
 import accuracy_models as models
 from qaic import accuracy
-from qaic.cli import console
-from qaic.cli.accuracy import accuracy as command
+from qaic.cli import console, openqaic
 from qaic.errors import InputError, OptionError, StateError
 
 
@@ -138,8 +137,16 @@ def files(tmp_path):
 
 
 def run(files, *more):
-    argv = [str(files / "model.onnx"), "--to", "fp16", "--samples", str(files / "samples.npz"), *more]
-    return console.run(command, argv)
+    argv = [
+        "accuracy",
+        str(files / "model.onnx"),
+        "--to",
+        "fp16",
+        "--samples",
+        str(files / "samples.npz"),
+        *more,
+    ]
+    return console.run(openqaic.tool, argv)
 
 
 def test_command(files, capsys):

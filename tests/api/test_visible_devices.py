@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import qaic
 import qaicrt
 import session_models
-from qaic import __main__ as front_door
 from qaic import _core
-from qaic.cli import console
+from qaic.cli import console, openqaic
 from qaic.cli.util import main as qaic_util
 from qaic.errors import DeviceNotFoundError, QaicError
 from qaicrt import QStatus
@@ -145,7 +144,7 @@ def test_tools_show_and_take_what_is_seen(four, container, capfd):
             assert "Device 0 invalid; the ids are: 1, 3" in captured.err
         else:
             assert f"Device: {device or 1}" in captured.out
-    assert console.run(front_door._front_door, ["info", "--json"]) == 0
+    assert console.run(openqaic.tool, ["info", "--json"]) == 0
     assert [device["id"] for device in json.loads(capfd.readouterr().out)["devices"]] == [1, 3]
 
 

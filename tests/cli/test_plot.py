@@ -1,4 +1,4 @@
-"""``python -m qaic plot``: each kind of file is recognized by its content, drawn or printed."""
+"""``openqaic plot``: each kind of file is recognized by its content, drawn or printed."""
 
 import json
 import os
@@ -7,8 +7,7 @@ import sys
 import pytest
 
 import stats_buffers
-from qaic import __main__ as front_door
-from qaic.cli import console
+from qaic.cli import console, openqaic
 
 LATENCY = """\
 Inference latency
@@ -30,7 +29,7 @@ METRICS = {
 
 
 def run(*argv):
-    return console.run(front_door._front_door, ["plot", *map(str, argv)])
+    return console.run(openqaic.tool, ["plot", *map(str, argv)])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``python -m qaic shims``: tools at the vendor's paths, nothing foreign touched, all taken away again."""
+"""``openqaic shims``: tools at the vendor's paths, nothing foreign touched, all taken away again."""
 
 import json
 import subprocess
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from qaic import __main__ as front_door
-from qaic.cli import console, shims
+from qaic.cli import console, openqaic, shims
 
 PLACES = ["exec/qaic-compile", "exec/qaic-exec", "exec/qaic-runner", "tools/qaic-util", "tools/qaic-qpc"]
 
 
 def run(*argv):
-    return console.run(front_door._front_door, ["shims", *argv])
+    return console.run(openqaic.tool, ["shims", *argv])
 
 
 @pytest.fixture

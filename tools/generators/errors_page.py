@@ -6,17 +6,11 @@ the sources of the package. The page is checked in as ``docs/reference/errors.md
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections import defaultdict
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qaic import errors
-from qaic._core import error_catalogue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from qaic.cli.openqaic.error_codes import error_codes, meaning
 
 _INTRODUCTION = """\
 # Errors
@@ -89,30 +83,25 @@ Raised by `qaic` and its tools only. The messages name the argument, what was fo
 
 def render() -> str:
     """Return the page as Markdown."""
-    rows = error_catalogue()
-    runtime = [row for row in rows if row[2] and not row[0].startswith("qpc.")]
-    containers = [row for row in rows if row[2] and row[0].startswith("qpc.")]
-    statistics = [row for row in rows if row[3] and not row[2]]
+    rows = error_codes()
+    runtime = [row for row in rows if row.status and not row.code.startswith("qpc.")]
+    containers = [row for row in rows if row.status and row.code.startswith("qpc.")]
+    statistics = [row for row in rows if row.message and not row.status]
     others: defaultdict[str, set[str]] = defaultdict(set)
-    for code, exception, _, message in rows:
-        if not message:
-            others[exception].add(code)
-    for code, exception in _raised_by_python():
-        others[exception].add(code)
+    for row in rows:
+        if not row.message:
+            others[row.exception].add(row.code)
     return "".join(
         [
             _INTRODUCTION,
-            *(_row(f"`{name}`", _bases(name), _meaning(name)) for name in errors.__all__),
+            *(_row(f"`{name}`", _bases(name), meaning(name)) for name in errors.__all__),
             _RUNTIME,
-            *(
-                _row(f"`{code}`", f"`{exception}`", f"`{status}`", message)
-                for code, exception, status, message in runtime
-            ),
+            *(_row(f"`{row.code}`", f"`{row.exception}`", f"`{row.status}`", row.message) for row in runtime),
             _AFTER_RUNTIME,
             _CONTAINERS,
-            *(_row(f"`{code}`", f"`{exception}`", message) for code, exception, _, message in containers),
+            *(_row(f"`{row.code}`", f"`{row.exception}`", row.message) for row in containers),
             _STATISTICS,
-            *(_row(f"`{code}`", f"`{exception}`", message) for code, exception, _, message in statistics),
+            *(_row(f"`{row.code}`", f"`{row.exception}`", row.message) for row in statistics),
             _OTHERS,
             *(
                 _row(f"`{name}`", ", ".join(f"`{code}`" for code in sorted(codes)))
@@ -128,34 +117,6 @@ def _row(*cells: str) -> str:
 
 def _bases(name: str) -> str:
     return ", ".join(f"`{base.__name__}`" for base in getattr(errors, name).__bases__)
-
-
-def _meaning(name: str) -> str:
-    return str(getattr(errors, name).__doc__).split("\n", maxsplit=1)[0]
-
-
-def _raised_by_python() -> Iterator[tuple[str, str]]:
-    """Yield (code, exception) of every call in the package that makes an exception with a literal code."""
-    for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-                continue
-            # What the compiler refuses goes through one function, which sets the first half of the code.
-            refused = node.func.id == "refuse"
-            name, prefix = ("CompileError", "compile.") if refused else (node.func.id, "")
-            if name not in errors.__all__:
-                continue
-            for keyword in node.keywords:
-                if keyword.arg == "code":
-                    yield from ((prefix + code, name) for code in _literals(keyword.value))
-
-
-def _literals(value: ast.expr) -> Iterator[str]:
-    if isinstance(value, ast.IfExp):
-        yield from _literals(value.body)
-        yield from _literals(value.orelse)
-    elif isinstance(value, ast.Constant):
-        yield str(value.value)
 
 
 if __name__ == "__main__":

@@ -1,63 +1,56 @@
-"""``accuracy``: which node of a model loses in a precision, why, and which nodes have to stay in float32."""
+"""``openqaic accuracy``: which node loses in a precision, why, and which nodes have to stay in float32."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, print_json, print_line
+from qaic.cli.console import SUCCESS, print_json, print_line
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
     from pathlib import Path
+
+    from qaic.cli.console import Parser
 
 _EXAMPLES: Final = """\
 examples:
-  accuracy model.onnx --to fp16 --samples inputs.txt -o page.html
-  accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json
-  accuracy model.onnx --to fp16 --samples inputs.txt --target "same>=99.5%" --find node_precision.yaml
+  openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html
+  openqaic accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json
+  openqaic accuracy model.onnx --to fp16 --samples inputs.txt --target "same>=99.5%" --find precision.yaml
 
 Compile options follow as NAME=VALUE behind --option, as in --option aic_num_cores=4.
 """
 
 
-def parser(prog: str = "accuracy") -> Parser:
-    """Return the parser of the command."""
-    found = Parser(
-        prog=prog,
-        description="Compare a model in reduced precision with itself in float32, node by node.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    found.add_argument("model", help="ONNX model")
-    found.add_argument(
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("model", help="ONNX model")
+    parser.add_argument(
         "--to", required=True, help="precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 is both at once"
     )
-    found.add_argument(
+    parser.add_argument(
         "--samples",
         default="random",
         help="an input list, a folder of .npz files, one .npz file, or random (default: random)",
     )
-    found.add_argument("-o", "--output", metavar="PAGE.html", help="write a page")
-    found.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
-    found.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
-    found.add_argument("--target", help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%")
-    found.add_argument(
+    parser.add_argument("-o", "--output", metavar="PAGE.html", help="write a page")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
+    parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
+    parser.add_argument("--target", help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%")
+    parser.add_argument(
         "--find", metavar="FILE", help="search for the nodes that have to stay in float32; write them"
     )
-    found.add_argument(
+    parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="compile option; may be repeated"
     )
-    return found
 
 
-def accuracy(argv: Sequence[str], prog: str = "accuracy") -> int:
-    """Run the command; returns its exit code."""
-    arguments = parser(prog).parse_args(argv)
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
     options = dict(map(_option, arguments.option))
     if (arguments.find is None) != (arguments.target is None):
         raise OptionError(
@@ -69,7 +62,7 @@ def accuracy(argv: Sequence[str], prog: str = "accuracy") -> int:
     return _compare(arguments, options)
 
 
-def _compare(arguments: Any, options: dict[str, object]) -> int:
+def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import compare
 
     report = compare(arguments.model, to=arguments.to, samples=arguments.samples, **options)
@@ -86,7 +79,7 @@ def _compare(arguments: Any, options: dict[str, object]) -> int:
     return SUCCESS
 
 
-def _search(arguments: Any, options: dict[str, object]) -> int:
+def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import search
 
     started = time.monotonic()

@@ -71,6 +71,8 @@ class Parser(argparse.ArgumentParser):
         word = wrong.split("=")[0].lstrip("-")
         names = {name.lstrip("-"): name for name in self.long_options()}
         if word in names:
+            if not wrong.startswith("--"):
+                return f"unknown option {wrong}; did you mean {names[word]}?"
             return f"{wrong} is an option of another command"
         near = get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
         return f"unknown option {wrong}" + (f"; did you mean {names[near[0]]}?" if near else "")

@@ -1,15 +1,33 @@
-"""``python -m qaic info``: what is installed and what it can use."""
+"""``openqaic info``: what is installed and what it can use."""
 
 from __future__ import annotations
 
 import platform
 import sys
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qaic import __version__, _core
 from qaic.cli.console import print_json, print_line, table
+from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import DeviceError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from qaic.cli.console import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_json(parser)
+    set_examples(parser, "openqaic info", "openqaic info --json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
+    return info(as_json=arguments.json)
 
 
 def info(*, as_json: bool) -> int:
@@ -28,31 +46,23 @@ def info(*, as_json: bool) -> int:
     else:
         print_line(f"engine       onnxruntime {engine['version']}, {engine['path']}")
     print_line()
-    print_line(
-        table(
-            [
-                [
-                    d["id"],
-                    d["kind"],
-                    d["status"],
-                    d["nsp_total"],
-                    d["nsp_free"],
-                    d["dram_total_mb"],
-                    d["name"],
-                ]
-                for d in facts["devices"]
-            ],
-            header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
-        )
+    for line in device_lines(facts["devices"]):
+        print_line(line)
+    return 0
+
+
+def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
+    """Write devices as a table, and below it why one cannot be used."""
+    columns = ("id", "kind", "status", "nsp_total", "nsp_free", "dram_total_mb", "name")
+    yield table(
+        [[device[column] for column in columns] for device in devices],
+        header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
     )
-    for device in facts["devices"]:
+    for device in devices:
         if device["reason"]:
             # Errors of a card begin with its number.
             name = f"device {device['id']}"
-            print_line(
-                device["reason"] if device["reason"].startswith(name) else f"{name}: {device['reason']}"
-            )
-    return 0
+            yield device["reason"] if device["reason"].startswith(name) else f"{name}: {device['reason']}"
 
 
 def gather() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m qaic plot FILE``: what was measured as a picture, or in figures in the terminal."""
+"""``openqaic plot FILE``: what was measured as a picture, or in figures in the terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import print_line, print_message, table
+from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import InputError
 from qaic.page.drawing import suffix_of
 
 if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
     from qaic.page.latency.distribution import Distribution
     from qaic.page.timeline import Timeline
     from qaic.stats.reports import Capture, Report
@@ -25,6 +29,25 @@ _EXPECTED: Final = (
     "a latency report (.txt), a trace (.json), a stats buffer (.bin) or what get_metrics() returned as JSON "
     "is expected"
 )
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", metavar="FILE", help="what was measured; its kind is seen from its content")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="picture, .html or .png; without it figures in the terminal"
+    )
+    parser.add_argument("-q", "--qpc", metavar="QPC", help="the program that a stats buffer is of")
+    set_examples(
+        parser,
+        "openqaic plot measured/aic-profiling-program-0-latency.txt",
+        "openqaic plot trace.json -o trace.html",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
+    return plot(arguments.file, output=arguments.output, qpc=arguments.qpc)
 
 
 def plot(file: str, *, output: str | None, qpc: str | None) -> int:

@@ -1,4 +1,4 @@
-"""``python -m qaic shims install | remove``: our tools at the paths where vendor tools are looked for.
+"""``openqaic shims install | remove``: our tools at the paths where vendor tools are looked for.
 
 Scripts call ``/opt/qti-aic/exec/qaic-runner`` and take the existence of ``/opt/qti-aic/tools/qaic-util`` as a
 sign of an installed SDK. A shim is a short script that starts the tool with the interpreter
@@ -12,9 +12,16 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.openqaic.arguments import set_examples
 from qaic.support.atomic_io import write_replacing
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
 
 VENDOR_PREFIX = "/opt/qti-aic"
 #: place below the prefix -> module that is the tool
@@ -31,6 +38,20 @@ _MARK = "# A shim of openqaic; `python -m qaic shims remove` takes it away."
 _LONGEST_HEAD_BYTES = 200
 #: remembers which folders were made, so that `remove` does not take away others
 _RECORD = ".openqaic-shims.json"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("action", choices=("install", "remove"))
+    parser.add_argument(
+        "--prefix", default=VENDOR_PREFIX, metavar="DIR", help="root of the paths (default %(default)s)"
+    )
+    set_examples(parser, "sudo openqaic shims install", "openqaic shims install --prefix /tmp/qti-aic")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
+    return install(arguments.prefix) if arguments.action == "install" else remove(arguments.prefix)
 
 
 def install(prefix: str) -> int:

@@ -157,15 +157,25 @@ def boot_id() -> str:
         return f"process-{os.getpid()}-{os.urandom(8).hex()}"
 
 
-def open_cache() -> Cache:
-    """Open the cache that the environment names; where it cannot be written, one of this process alone."""
+def cache_folder() -> Path:
+    """Folder of the cache that the environment names; it need not exist.
+
+    Raises
+    ------
+    RuntimeError
+        There is no home folder.
+    """
     configured = os.environ.get("QAIC_CACHE_DIR")
     if configured:
-        folder = Path(configured).absolute()
-    else:
-        base = os.environ.get("XDG_CACHE_HOME")
-        folder = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()
-        folder /= "openqaic"
+        return Path(configured).absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()
+    return folder / "openqaic"
+
+
+def open_cache() -> Cache:
+    """Open the cache that the environment names; where it cannot be written, one of this process alone."""
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -81,11 +81,17 @@ def size_limit() -> int | None:
     given = os.environ.get("QAIC_CACHE_LIMIT", "").strip()
     if not given:
         return None
-    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", given, re.IGNORECASE | re.ASCII)
-    if match is None:
+    limit = parse_size(given)
+    if limit is None:
         message = f"QAIC_CACHE_LIMIT is {given!r}; bytes are expected, as 500M or 20G"
         raise OptionError(message, code="option.cache_limit", context={"found": given})
-    return int(match[1]) * _SIZE_SUFFIXES[match[2].upper()]
+    return limit
+
+
+def parse_size(text: str) -> int | None:
+    """Read bytes, as ``500M`` or ``20G``, by powers of 1024; None when it is no size."""
+    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    return None if match is None else int(match[1]) * _SIZE_SUFFIXES[match[2].upper()]
 
 
 def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> int:

@@ -13,7 +13,7 @@ from qaic.compiler import cache, cache_contents
 from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import recorded, repeat
+from qaic.compiler.diagnostics.record import note_cached, recorded, repeat
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import content_digest, onnx_file
 from qaic.compiler.output_folder import writable_folder
@@ -148,6 +148,7 @@ def _compiled(
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
             repeat(stored.load(found))
+            note_cached()
             return found
     with (
         opened(model) as source,
@@ -180,9 +181,11 @@ def _compiled(
                 ),
                 anew=not is_kept,
             )
-        if not found:
+        if found:
+            note_cached()
+        else:
             stored.store(result, diagnostics.items)
-        elif lowered is None:
+        if found and lowered is None:
             repeat(stored.load(found))
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content, source.data.search())

@@ -1,4 +1,4 @@
-"""``python -m qaic transcript``: recorded calls are listed and compared; what is none is refused by line."""
+"""``openqaic transcript``: recorded calls are listed and compared; what is none is refused by line."""
 
 import copy
 import json
@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import session_models
 from child_process import run_script
-from qaic import __main__ as front_door
-from qaic.cli import console
+from qaic.cli import console, openqaic
 from qaic.cli.transcript.diff import compare
 from qaic.cli.transcript.lines import VOLATILE, Line, normalized, read
 
@@ -23,7 +22,7 @@ SEM = {"val": 0, "index": 0, "presync": 0, "cmd": 0, "flags": 0, "pad": 0}
 
 
 def run(*argv):
-    return console.run(front_door._front_door, ["transcript", *map(str, argv)])
+    return console.run(openqaic.tool, ["transcript", *map(str, argv)])
 
 
 @pytest.fixture

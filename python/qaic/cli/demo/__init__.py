@@ -1,11 +1,10 @@
-"""``python -m qaic demo``: the main job on real input, next to onnxruntime in the same run."""
+"""``openqaic demo``: the main job on real input, next to onnxruntime in the same run."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -15,13 +14,18 @@ import numpy as np
 from qaic import Session
 from qaic.cli.console import print_line, print_message, table
 from qaic.cli.demo.filetype_model import FileTypeModel
-from qaic.errors import InputError, StateError
+from qaic.cli.openqaic.arguments import set_examples
+from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
+from qaic.errors import InputError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from numpy.typing import NDArray
+
+    from qaic.cli.console import Parser
 
 _SKIPPED_FOLDERS = {
     ".git",
@@ -38,6 +42,20 @@ LATENCY_RUNS = 300
 THROUGHPUT_ROUNDS = 5
 _THROUGHPUT_SECONDS = 0.4
 _TOLERANCE = 1e-4
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder"
+    )
+    parser.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
+    set_examples(parser, "openqaic demo", "openqaic demo ~/Downloads --limit 30")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
+    return demo(arguments.paths, shown=arguments.limit)
 
 
 def demo(paths: Sequence[str], *, shown: int) -> int:
@@ -64,7 +82,7 @@ def demo(paths: Sequence[str], *, shown: int) -> int:
             f"{time.perf_counter() - started:.2f} s"
         )
         with session:
-            reference = _OnnxRuntime(model.path)
+            reference = OnnxRuntimeSession(model.path)
             largest_difference = _classify(model, features, session, reference, shown)
             _measure(next(iter(features.values())), session, reference, threads)
     agree = largest_difference <= _TOLERANCE
@@ -108,31 +126,11 @@ def _compile(
     )
 
 
-class _OnnxRuntime:
-    """The same model in onnxruntime's own session, with the same number of threads per inference."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise StateError(
-                f"onnxruntime cannot be imported for the comparison: {error}", code="demo.onnxruntime"
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def run(self, feeds: dict[str, NDArray[Any]]) -> NDArray[Any]:
-        """Run one inference."""
-        result: NDArray[Any] = self._session.run(None, feeds)[0]
-        return result
-
-
 def _classify(
     model: FileTypeModel,
     features: dict[Path, NDArray[Any]],
     session: Session,
-    reference: _OnnxRuntime,
+    reference: OnnxRuntimeSession,
     shown: int,
 ) -> float:
     (output,) = session.model_output_shape_dict
@@ -141,7 +139,7 @@ def _classify(
     for path, tokens in features.items():
         scores = session.run({"bytes": tokens})[output]
         largest_difference = max(
-            largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})).max())
+            largest_difference, float(np.abs(scores - reference.run({"bytes": tokens})[0]).max())
         )
         best = int(scores[0].argmax())
         rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
@@ -152,7 +150,7 @@ def _classify(
     return largest_difference
 
 
-def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, threads: int) -> None:
+def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSession, threads: int) -> None:
     print_line()
     print_line("measuring beside onnxruntime, a few seconds")
     feeds = {"bytes": tokens}
@@ -166,7 +164,7 @@ def _measure(tokens: NDArray[Any], session: Session, reference: _OnnxRuntime, th
     theirs_per_second: list[float] = []
     for _ in range(THROUGHPUT_ROUNDS):
         ours_per_second.append(session.run_benchmark(inf_time=_THROUGHPUT_SECONDS, input_dict=feeds)[1])
-        theirs_per_second.append(_throughput(lambda: reference.run(feeds), threads))
+        theirs_per_second.append(reference.measure(feeds, threads=threads, duration_s=_THROUGHPUT_SECONDS)[1])
     rows = [
         ["openqaic", *_percentiles(ours), f"{median(ours_per_second):.0f}"],
         ["onnxruntime", *_percentiles(theirs), f"{median(theirs_per_second):.0f}"],
@@ -183,20 +181,3 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 def _percentiles(latencies_ms: list[float]) -> list[str]:
     return [f"{value:.3f}" for value in np.percentile(latencies_ms, [50, 90, 99])]
-
-
-def _throughput(work: Callable[[], object], threads: int) -> float:
-    """Measure calls per second of ``threads`` threads."""
-    until = time.perf_counter() + _THROUGHPUT_SECONDS
-
-    def loop() -> int:
-        count = 0
-        while time.perf_counter() < until:
-            work()
-            count += 1
-        return count
-
-    started = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
-        done = sum(future.result() for future in [pool.submit(loop) for _ in range(threads)])
-    return done / (time.perf_counter() - started)

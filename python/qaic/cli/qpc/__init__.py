@@ -174,12 +174,20 @@ def _programs(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
+    return show_differences(arguments.a, arguments.b, as_json=arguments.json)
+
+
+def show_differences(a: str, b: str, *, as_json: bool) -> int:
+    """Show what differs between two containers, from the first to the second.
+
+    Returns the exit code: 0 nothing, 1 something, 2 one cannot be read.
+    """
     from qaic.cli.qpc.diff import differences
     from qaic.cli.qpc.diff_text import diff_text
     from qaic.qpc import Qpc
 
     opened = []
-    for path in (arguments.a, arguments.b):
+    for path in (a, b):
         try:
             opened.append(Qpc(path))
         except (QaicError, OSError) as error:
@@ -189,7 +197,7 @@ def _diff(arguments: argparse.Namespace) -> int:
             )
             return USAGE
     found = differences(opened[0], opened[1])
-    if arguments.json:
+    if as_json:
         print_json(found)
     else:
         print_line(diff_text(found))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_PERCENTILES: Final = (50, 90, 95, 99)
+PERCENTILES: Final = (50, 90, 95, 99)
 
 
 class Latencies:
@@ -43,19 +43,23 @@ class Latencies:
     def summary(self) -> dict[str, Any]:
         """Summarize all inferences; ``samples_us`` has each that was kept."""
         self.take()
-        found = np.concatenate(self._parts)
-        if not len(found):
-            return {"count": 0, "dropped": self._dropped, "samples_us": []}
-        percentiles = np.percentile(found, _PERCENTILES)
-        return {
-            "count": len(found) + self._dropped,
-            "dropped": self._dropped,
-            "mean_us": float(found.mean()),
-            "min_us": float(found.min()),
-            **{f"p{name}_us": float(value) for name, value in zip(_PERCENTILES, percentiles, strict=True)},
-            "max_us": float(found.max()),
-            "samples_us": found.tolist(),
-        }
+        return summarize(np.concatenate(self._parts), self._dropped)
+
+
+def summarize(latencies_us: NDArray[np.float64], dropped: int = 0) -> dict[str, Any]:
+    """Summarize latencies, in microseconds; ``samples_us`` has each that was kept."""
+    if not len(latencies_us):
+        return {"count": 0, "dropped": dropped, "samples_us": []}
+    percentiles = np.percentile(latencies_us, PERCENTILES)
+    return {
+        "count": len(latencies_us) + dropped,
+        "dropped": dropped,
+        "mean_us": float(latencies_us.mean()),
+        "min_us": float(latencies_us.min()),
+        **{f"p{name}_us": float(value) for name, value in zip(PERCENTILES, percentiles, strict=True)},
+        "max_us": float(latencies_us.max()),
+        "samples_us": latencies_us.tolist(),
+    }
 
 
 def _latencies_us(samples: _core.Samples) -> NDArray[np.float64]:
@@ -79,7 +83,7 @@ def final_line(summary: dict[str, Any], in_flight: int) -> str:
     """Say how long all inferences took, and how many were in flight, for each waits for those before it."""
     if not summary["samples_us"]:
         return "LatencyUs none completed"
-    figures = ("mean", "min", *(f"p{percent}" for percent in _PERCENTILES), "max")
+    figures = ("mean", "min", *(f"p{percent}" for percent in PERCENTILES), "max")
     shown = " ".join(f"{name.capitalize()} {summary[f'{name}_us']:.3f}" for name in figures)
     return f"LatencyUs {shown} Count {summary['count']} InFlight {in_flight}"
 

@@ -1,4 +1,4 @@
-"""``python -m qaic transcript show | diff``: system calls that were written down, read and compared.
+"""``openqaic transcript show | diff``: system calls that were written down, read and compared.
 
 ``diff`` ends as ``diff`` does: 0 the calls are the same, 1 they differ, 2 a file cannot be compared.
 """
@@ -8,17 +8,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
+from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.transcript.diff import Comparison, Difference, call_name, compare
 from qaic.cli.transcript.lines import VOLATILE, Line, read
 from qaic.errors import InputError
 from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
+
+    from qaic.cli.console import Parser
 
 _LONGEST_VALUE: Final = 60
 #: said by other parts of a line, or nothing at all
 _NOT_SHOWN: Final = frozenset({"type", "command", "pad"})
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listed = actions.add_parser("show", help="list the calls")
+    listed.add_argument("file", metavar="FILE", help="what QAIC_KMD_TRANSCRIPT wrote")
+    difference = actions.add_parser("diff", help="compare the calls: 0 same, 1 different, 2 trouble")
+    difference.add_argument("a", metavar="A", help="a transcript")
+    difference.add_argument("b", metavar="B", help="another")
+    difference.add_argument(
+        "--lrt",
+        action="store_true",
+        help="B is the open runtime's: leave out what it is known to do otherwise",
+    )
+    set_examples(parser, "openqaic transcript show calls.jsonl", "openqaic transcript diff a.jsonl b.jsonl")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the arguments ask for."""
+    if arguments.action == "show":
+        return show_calls(arguments.file)
+    return diff(arguments.a, arguments.b, lrt=arguments.lrt)
 
 
 def diff(a: str, b: str, *, lrt: bool) -> int:

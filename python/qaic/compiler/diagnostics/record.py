@@ -52,6 +52,8 @@ class Diagnostics:
     """The diagnostics of one compilation, in the order in which they were found."""
 
     items: list[Diagnostic] = field(default_factory=list)
+    #: whether the program was compiled before, and lay in the cache
+    from_cache: bool = False
 
     def add(self, item: Diagnostic) -> None:
         """Keep a diagnostic and show it."""
@@ -73,6 +75,13 @@ def recorded() -> Iterator[Diagnostics]:
         _current.reset(token)
         if outer is not None:
             outer.items += inner.items
+            outer.from_cache |= inner.from_cache
+
+
+def note_cached() -> None:
+    """Record that the program of this compilation lay in the cache."""
+    if (current := _current.get()) is not None:
+        current.from_cache = True
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""``python -m qaic``: information and the demo."""
+"""``openqaic info`` and ``openqaic demo``."""
 
 import json
 import os
@@ -7,8 +7,7 @@ import re
 import pytest
 
 import qaic
-from qaic import __main__ as front_door
-from qaic.cli import console, demo
+from qaic.cli import console, demo, openqaic
 from qaic.cli.demo.filetype_model import FileTypeModel
 from qaic.errors import StateError
 
@@ -18,7 +17,7 @@ SOURCE = (
 
 
 def run(*argv):
-    return console.run(front_door._front_door, list(argv))
+    return console.run(openqaic.tool, list(argv))
 
 
 def test_info_names_versions_engine_and_devices(capsys):

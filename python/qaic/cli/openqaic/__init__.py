@@ -1,0 +1,95 @@
+"""``openqaic``: one command for everything; ``python -m qaic`` is the same.
+
+This module is the way in; only the module of the subcommand that was called is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli import console
+from qaic.cli.openqaic.registry import SUBCOMMANDS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_EXAMPLES: Final = """\
+examples:
+  openqaic compile model.onnx -o program      model to container
+  openqaic bench model.onnx                   latency and throughput
+  openqaic profile model.onnx -o page.html    which operators take the time
+  openqaic COMMAND --help                     arguments and examples of a command
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return console.run(tool, argv)
+
+
+def parser(names: frozenset[str]) -> console.Parser:
+    """Build the parser.
+
+    Parameters
+    ----------
+    names
+        Subcommands whose arguments are declared; the others are only listed.
+    """
+    from argparse import RawDescriptionHelpFormatter
+
+    from qaic import __version__
+
+    version = f"openqaic {__version__}"
+    made = console.Parser(
+        prog="openqaic",
+        description="Compile, run and measure models for Qualcomm Cloud AI 100.",
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=version)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+    for subcommand in SUBCOMMANDS:
+        added = commands.add_parser(
+            subcommand.name,
+            help=subcommand.summary,
+            description=f"{subcommand.summary[0].upper()}{subcommand.summary[1:]}.",
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        added.add_argument("--version", action="version", version=version)
+        if subcommand.name in names:
+            subcommand.load().add_arguments(added)
+    return made
+
+
+def tool(argv: Sequence[str]) -> int:
+    """Do what a command line asks for; what goes wrong is an exception."""
+    if not argv:
+        parser(frozenset()).print_help(sys.stderr)
+        return console.USAGE
+    arguments = _parsed(argv)
+    subcommand = next(one for one in SUBCOMMANDS if one.name == arguments.command)
+    return subcommand.load().run(arguments)
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    name = argv[0]
+    known = [subcommand.name for subcommand in SUBCOMMANDS]
+    made = parser(frozenset({name}) & frozenset(known))
+    if not name.startswith("-") and name not in known:
+        made.error(f"there is no command {name!r}{_nearest(name, known)}")
+    parsed: argparse.Namespace = made.parse_args(argv)
+    return parsed
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name[:80], known, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    if name.lower().endswith((".onnx", ".bin")):
+        return f"; did you mean openqaic run {name}?"
+    return ""

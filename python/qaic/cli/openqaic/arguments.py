@@ -1,0 +1,64 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qaic.cli.console import Parser
+
+
+def add_model(parser: Parser, *, may_be_container: bool = True) -> None:
+    """Declare the model."""
+    what = "an ONNX model, or a container" if may_be_container else "an ONNX model"
+    parser.add_argument("model", metavar="MODEL", type=Path, help=what)
+
+
+def add_container(parser: Parser, name: str = "qpc") -> None:
+    """Declare a container."""
+    parser.add_argument(
+        name, metavar=name.upper(), help="a container, a folder with programqpc.bin, or a glob"
+    )
+
+
+def add_json(parser: Parser) -> None:
+    """Declare ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def set_examples(parser: Parser, *examples: str) -> None:
+    """Have help end with command lines."""
+    parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
+
+
+def count(text: str) -> int:
+    """Read a number of things, 1 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        message = f"{text!r} is not a whole number of at least 1"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def count_or_zero(text: str) -> int:
+    """Read a number of things, which may be none."""
+    return 0 if text == "0" else count(text)
+
+
+def duration_s(text: str) -> float:
+    """Read a positive number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    # The comparison is written so that "not a number" fails it.
+    if not 0 < number < math.inf:
+        message = f"{text!r} is not a positive number of seconds"
+        raise argparse.ArgumentTypeError(message)
+    return number

@@ -1,0 +1,191 @@
+"""``openqaic bench MODEL``: latency and throughput by the number of inferences at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.openqaic.arguments import add_json, add_model, count, count_or_zero, duration_s, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.program import open_program
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic import Session
+    from qaic.cli.console import Parser
+    from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
+
+    _Feeds = dict[str, NDArray[Any]]
+
+_FIGURES: Final = ("p50", "p90", "p95", "p99", "max")
+_MOST_STREAMS: Final = 1024
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_model(parser)
+    parser.add_argument(
+        "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
+        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+    )  # fmt: skip
+    parser.add_argument(
+        "--streams",
+        type=_streams,
+        metavar="N,...",
+        help="inferences at a time, each on cores of its own; default: 1, 2, 4, ... processors",
+    )
+    parser.add_argument(
+        "--seconds", type=duration_s, default=2.0, help="time of each measurement (default %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=count_or_zero,
+        default=10,
+        metavar="N",
+        help="inferences before (default %(default)s)",
+    )
+    parser.add_argument(
+        "--beside", choices=("onnxruntime",), help="measure the model there too, in turns with this"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.json",
+        type=Path,
+        help="write JSON with the latency of every inference",
+    )
+    add_json(parser)
+    add_compile_options(parser)
+    set_examples(
+        parser,
+        "openqaic bench model.onnx",
+        "openqaic bench model.onnx --beside onnxruntime --streams 1,2",
+        "openqaic bench program/programqpc.bin --seconds 10 -o bench.json",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and show a row for each number of streams."""
+    from qaic import Session
+    from qaic.cli.openqaic.tensor_files import read_inputs
+    from qaic.runtime.benchmark import random_inputs
+
+    program = open_program(arguments)
+    if arguments.beside is not None and program.model is None:
+        raise OptionError(
+            f"--beside {arguments.beside} needs the model, not {program.path}: give the .onnx file",
+            code="bench.beside",
+        )
+    with Session(program.path, num_activations=1, set_size=1) as session:
+        cores = session.qpc.program_info.num_cores
+        streams = arguments.streams or _default_streams(cores)
+        inputs = session.model_input_shape_dict
+        shapes = [shape for shape, _ in inputs.values()]
+        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        other = None if arguments.beside is None else _onnxruntime(program.model, cores)
+        if not arguments.json:
+            _print_header()
+        rows = []
+        for row in _measured(session, other, feeds, streams, arguments):
+            rows.append(row)
+            if not arguments.json:
+                _print_row(row)
+    result = {
+        "program": program.facts(),
+        "cores": cores,
+        "batch_size": session.qpc.program_info.batch_size,
+        "warm_up": arguments.warm_up,
+        "seconds": arguments.seconds,
+        "measurements": rows,
+    }
+    if arguments.output is not None:
+        from qaic.support.atomic_io import replace_bytes
+
+        replace_bytes(arguments.output, json.dumps(result).encode() + b"\n")
+    if arguments.json:
+        print_json(result)
+        return SUCCESS
+    best = max((row for row in rows if row["runtime"] == "openqaic"), key=lambda row: row["inferences_per_s"])
+    print_line(
+        f"best: {best['inferences_per_s']:.4g} inferences/s with {best['streams']} at a time"
+        + (f"; wrote {arguments.output}" if arguments.output is not None else "")
+    )
+    print_line(f"next: openqaic profile {arguments.model} -o page.html")
+    return SUCCESS
+
+
+def _measured(
+    session: Session,
+    other: OnnxRuntimeSession | None,
+    feeds: _Feeds,
+    streams: Sequence[int],
+    arguments: argparse.Namespace,
+) -> Iterator[dict[str, Any]]:
+    from qaic.cli.runner.latencies import summarize
+
+    for number in streams:
+        session.update_backend_options(num_activations=number)
+        if arguments.warm_up:
+            session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
+        session.setup()
+        with session.profile(device=False) as profile:
+            completed, rate, *_ = session.run_benchmark(inf_time=arguments.seconds, input_dict=feeds)
+        latency = summarize(profile.latencies_s * 1e6, completed - len(profile))
+        yield {"runtime": "openqaic", "streams": number, "inferences_per_s": rate, "latency": latency}
+        if other is not None:
+            for _ in range(arguments.warm_up):
+                other.run(feeds)
+            latencies_s, rate = other.measure(feeds, threads=number, duration_s=arguments.seconds)
+            latency = summarize(latencies_s * 1e6)
+            yield {"runtime": "onnxruntime", "streams": number, "inferences_per_s": rate, "latency": latency}
+
+
+def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
+    from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
+
+    assert model is not None  # noqa: S101  # the caller has looked
+    return OnnxRuntimeSession(model, threads_per_inference=cores)
+
+
+def _print_header() -> None:
+    names = "".join(f"{f'{name} ms':>11}" for name in _FIGURES)
+    print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>9}")
+    sys.stdout.flush()
+
+
+def _print_row(row: dict[str, Any]) -> None:
+    latency = row["latency"]
+    shown = "".join(f"{latency.get(f'{name}_us', float('nan')) / 1e3:>11.4g}" for name in _FIGURES)
+    print_line(
+        f"{row['runtime']:<11} {row['streams']:>7}{shown}"
+        f"{row['inferences_per_s']:>14.4g}{latency['count']:>9}"
+    )
+    # A reader of a pipe sees each row when it is measured.
+    sys.stdout.flush()
+
+
+def _streams(text: str) -> list[int]:
+    import argparse
+
+    numbers = [count(part) for part in text.split(",")]
+    if max(numbers) > _MOST_STREAMS:
+        message = f"{max(numbers)} streams are more than {_MOST_STREAMS}"
+        raise argparse.ArgumentTypeError(message)
+    return numbers
+
+
+def _default_streams(cores: int) -> list[int]:
+    from qaic import _core
+
+    free = max((device["nsp_total"] for device in _core.Context().devices()), default=cores)
+    most = max(1, min(len(os.sched_getaffinity(0)), free // max(cores, 1)))
+    return [number for power in range(most.bit_length()) if (number := 1 << power) <= most]

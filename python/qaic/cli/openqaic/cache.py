@@ -1,0 +1,111 @@
+"""``openqaic cache dir | list | prune | clear``: programs that were compiled before."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.openqaic.arguments import add_json, set_examples
+from qaic.cli.qpc.info_text import human_bytes
+from qaic.errors import OptionConflictError, OptionError
+
+if TYPE_CHECKING:
+    from qaic.cli.console import Parser
+
+_ACTIONS: Final = ("dir", "list", "prune", "clear")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "action",
+        choices=_ACTIONS,
+        metavar="|".join(_ACTIONS),
+        help="print the folder; list the programs; remove those wanted least lately; remove all",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        metavar="SIZE",
+        help="for prune: what may stay, as 500M; default QAIC_CACHE_LIMIT",
+    )
+    add_json(parser)
+    set_examples(
+        parser,
+        "openqaic cache list",
+        "openqaic cache prune --limit 2G",
+        "QAIC_CACHE_LIMIT=20G openqaic compile model.onnx   (a limit for every compilation)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for; what a process works on at this moment stays."""
+    from qaic.compiler.cache import cache_folder
+    from qaic.compiler.cache_contents import entries, remove_leftovers, shrink, size_limit
+
+    folder = cache_folder()
+    if arguments.limit is not None and arguments.action != "prune":
+        raise OptionConflictError(f"--limit goes with prune, not with {arguments.action}", code="cache.limit")
+    if arguments.action == "dir":
+        if arguments.json:
+            print_json({"folder": str(folder)})
+        else:
+            print_line(str(folder))
+        return SUCCESS
+    before = entries(folder)
+    if arguments.action == "list":
+        if arguments.json:
+            print_json(
+                [
+                    {"path": str(entry.path), "bytes": entry.nbytes, "used_ns": entry.used_ns}
+                    for entry in before
+                ]
+            )
+            return SUCCESS
+        if before:
+            rows = [[human_bytes(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
+            print_line(table(rows, header=["size", "last used", "program"]))
+        print_line(f"{_programs(len(before))}, {human_bytes(sum(one.nbytes for one in before))} in {folder}")
+        if before:
+            print_line("next: openqaic cache prune --limit SIZE")
+        return SUCCESS
+    limit = 0 if arguments.action == "clear" else arguments.limit
+    if limit is None and (limit := size_limit()) is None:
+        raise OptionError(
+            "prune needs a size that may stay: --limit SIZE, as 2G, or QAIC_CACHE_LIMIT is expected",
+            code="cache.limit",
+            hints=("openqaic cache clear removes all",),
+        )
+    if folder.is_dir():
+        remove_leftovers(folder)
+    freed = shrink(folder, limit)
+    after = entries(folder)
+    if arguments.json:
+        print_json({"removed": len(before) - len(after), "freed_bytes": freed, "kept": len(after)})
+        return SUCCESS
+    kept = sum(entry.nbytes for entry in after)
+    print_line(
+        f"removed {_programs(len(before) - len(after))}, {human_bytes(freed)}; "
+        f"{_programs(len(after))}, {human_bytes(kept)} stay in {folder}"
+    )
+    return SUCCESS
+
+
+def _limit(text: str) -> int:
+    from qaic.compiler.cache_contents import parse_size
+
+    size = parse_size(text)
+    if size is None:
+        message = f"{text!r} is no size; bytes are expected, as 500M or 20G"
+        raise argparse.ArgumentTypeError(message)
+    return size
+
+
+def _programs(count: int) -> str:
+    return f"{count} program{'' if count == 1 else 's'}"
+
+
+def _time(used_ns: int) -> str:
+    return dt.datetime.fromtimestamp(used_ns / 1e9).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,43 @@
+"""``openqaic compile MODEL -o DIR``: a model to a program container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.program import compile_model
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_model(parser, may_be_container=False)
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="folder for programqpc.bin; without it, the cache"
+    )
+    add_json(parser)
+    add_compile_options(parser)
+    set_examples(
+        parser,
+        "openqaic compile model.onnx -o program",
+        "openqaic compile model.onnx -o program --convert-to-fp16 --aic-num-cores 4",
+        "openqaic compile model.onnx -o program --onnx-define-symbol batch,8",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, and say what came out."""
+    program = compile_model(arguments, arguments.output)
+    if arguments.json:
+        print_json(program.facts())
+        return SUCCESS
+    print_line(program.line)
+    print_line(f"next: openqaic bench {program.path}")
+    return SUCCESS

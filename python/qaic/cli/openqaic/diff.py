@@ -1,0 +1,31 @@
+"""``openqaic diff A B``: what differs between two containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_container(parser, "a")
+    add_container(parser, "b")
+    add_json(parser)
+    set_examples(
+        parser,
+        "openqaic diff before/programqpc.bin after/programqpc.bin",
+        "(exit code 0: same, 1: different, 2: one cannot be read)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what differs, from A to B."""
+    from qaic.cli.qpc import show_differences
+
+    return show_differences(arguments.a, arguments.b, as_json=arguments.json)

@@ -1,0 +1,66 @@
+"""``openqaic explain CODE``: what an error code or the name of an exception means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.openqaic.arguments import add_json, set_examples
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+
+_LONGEST_COMPARED: Final = 80
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "code", metavar="CODE", help="an error code, the part before its dot, or the name of an exception"
+    )
+    add_json(parser)
+    set_examples(
+        parser, "openqaic explain device.busy", "openqaic explain option", "openqaic explain DeviceError"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the codes that match."""
+    from dataclasses import asdict
+
+    from qaic import errors
+    from qaic.cli.openqaic.error_codes import error_codes, meaning
+
+    known = error_codes()
+    wanted = arguments.code
+    found = [
+        one
+        for one in known
+        if wanted in {one.code, one.exception} or one.code.startswith(f"{wanted.rstrip('.')}.")
+    ]
+    if not found:
+        from difflib import get_close_matches
+
+        names = sorted({one.code for one in known} | set(errors.__all__))
+        near = get_close_matches(wanted[:_LONGEST_COMPARED], names, n=1)
+        raise OptionError(
+            f"there is no error code {wanted!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            code="explain.unknown",
+            hints=("docs/reference/errors.md lists all",),
+        )
+    meanings = {
+        name: meaning(name) if name in errors.__all__ else "" for name in {one.exception for one in found}
+    }
+    if arguments.json:
+        print_json([asdict(one) | {"meaning": meanings[one.exception]} for one in found])
+        return SUCCESS
+    for one in found:
+        print_line(f"{one.code}: {one.exception}" + (f", {one.status} in qaicrt" if one.status else ""))
+        if meanings[one.exception]:
+            print_line(f"  {meanings[one.exception]}")
+        if one.message:
+            print_line(f"  for example: {one.message}")
+    return SUCCESS

@@ -1,0 +1,93 @@
+"""``openqaic inspect QPC [nodes | tensors]``: what a program is and computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
+from qaic.support.text import escape_unprintable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+    from qaic.qpc import Qpc
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_container(parser)
+    parser.add_argument(
+        "view",
+        nargs="?",
+        choices=("nodes", "tensors"),
+        help="without it: target, options, inputs and outputs, constants, segments",
+    )
+    parser.add_argument(
+        "--onnx", metavar="OUT.onnx", type=Path, help="write the graph with its weights as one ONNX file"
+    )
+    add_json(parser)
+    set_examples(
+        parser,
+        "openqaic inspect program/programqpc.bin",
+        "openqaic inspect program/programqpc.bin nodes",
+        "openqaic inspect program/programqpc.bin tensors --json",
+        "openqaic inspect program/programqpc.bin --onnx graph.onnx",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what was asked for."""
+    from qaic.qpc import Qpc
+
+    qpc = Qpc(arguments.qpc)
+    if arguments.onnx is not None:
+        return _write_onnx(qpc, arguments)
+    if arguments.view is None:
+        from qaic.cli.qpc.info_text import info_text
+        from qaic.cli.qpc.qpc_info import facts
+
+        described = facts(qpc)
+        if arguments.json:
+            print_json(described)
+        else:
+            print_line(info_text(described))
+            print_line(f"next: openqaic inspect {arguments.qpc} nodes")
+        return SUCCESS
+    from qaic.cli.openqaic import program_graph
+
+    graph = program_graph.read(qpc)
+    rows = program_graph.nodes(graph) if arguments.view == "nodes" else program_graph.tensors(graph, qpc)
+    if arguments.json:
+        print_json(rows)
+        return SUCCESS
+    if rows:
+        header = list(rows[0])
+        print_line(table([[_cell(row[name]) for name in header] for row in rows], header=header))
+    print_line(f"{len(rows)} {arguments.view}")
+    return SUCCESS
+
+
+def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
+    from qaic.cli.openqaic import program_graph
+    from qaic.cli.qpc.info_text import human_bytes
+
+    program_graph.write_self_contained(qpc, arguments.onnx)
+    size = arguments.onnx.stat().st_size
+    if arguments.json:
+        print_json({"path": str(arguments.onnx), "bytes": size})
+    else:
+        print_line(f"wrote {arguments.onnx}, {human_bytes(size)}; onnxruntime and Netron open it")
+    return SUCCESS
+
+
+def _cell(value: object) -> str | int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return escape_unprintable(", ".join(map(str, value)))
+    return "-" if value is None else escape_unprintable(str(value))

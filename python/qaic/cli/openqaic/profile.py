@@ -1,0 +1,112 @@
+"""``openqaic profile MODEL -o page.html``: from a model to what its operators take, in one command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.cli.console import SUCCESS, print_line
+from qaic.cli.openqaic.arguments import add_json, add_model, count, count_or_zero, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.program import open_program
+from qaic.cli.qpc.info_text import human_bytes
+from qaic.errors import OptionError, StateError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+    from qaic.profile import Profile
+
+#: from this level on a program measures its operators
+_STATS_LEVEL: Final = 70
+_SHOWN: Final = ("overview", "ops", "nodes")
+_PIPE_WIDTH: Final = 120
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_model(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE.html", type=Path, help="page to write; without it, text is printed"
+    )
+    parser.add_argument(
+        "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
+        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+    )  # fmt: skip
+    parser.add_argument(
+        "-n", "--num-iter", type=count, default=20, metavar="N", help="inferences (default %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=count_or_zero,
+        default=3,
+        metavar="N",
+        help="inferences before (default %(default)s)",
+    )
+    add_json(parser)
+    add_compile_options(parser)
+    set_examples(
+        parser,
+        "openqaic profile model.onnx -o page.html",
+        "openqaic profile model.onnx --convert-to-fp16",
+        "openqaic profile model.onnx --json > reports.json",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile so that operators are measured, run, and report."""
+    from qaic import Session
+    from qaic.cli.openqaic.tensor_files import read_inputs
+    from qaic.runtime.benchmark import random_inputs
+
+    if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
+        raise OptionError(
+            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
+            code="profile.output",
+        )
+    program = open_program(arguments, stats_level=_STATS_LEVEL)
+    with Session(program.path) as session:
+        inputs = session.model_input_shape_dict
+        shapes = [shape for shape, _ in inputs.values()]
+        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        for _ in range(arguments.warm_up):
+            session.run(feeds)
+        session.setup()
+        with session.profile() as profile:
+            for _ in range(arguments.num_iter):
+                session.run(feeds)
+    if not profile.device:
+        raise StateError(
+            f"{program.path} measures nothing: it was compiled without statistics",
+            code="profile.not_compiled_in",
+            hints=("openqaic profile MODEL.onnx compiles it so; or compile it with --stats-level 70",),
+        )
+    _put_out(profile, arguments)
+    return SUCCESS
+
+
+def _put_out(profile: Profile, arguments: argparse.Namespace) -> None:
+    from qaic.stats.reports import REPORTS
+    from qaic.stats.reports.render.files import rendered
+
+    capture = profile.capture()
+    if arguments.json:
+        sys.stdout.write(rendered([make(capture) for make in REPORTS.values()], "json", width=_PIPE_WIDTH))
+    if arguments.output is not None:
+        from qaic import page
+
+        written = page.write(capture, [make(capture) for make in REPORTS.values()], arguments.output)
+        if not arguments.json:
+            for sentence in REPORTS["overview"](capture).verdict:
+                print_line(sentence)
+            print_line(
+                f"wrote {written}, {human_bytes(written.stat().st_size)}, of {len(profile)} inferences; "
+                "a browser opens it"
+            )
+    elif not arguments.json:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+        sys.stdout.write(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
+        print_line(f"next: openqaic profile {arguments.model} -o page.html")

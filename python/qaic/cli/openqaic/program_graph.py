@@ -1,0 +1,133 @@
+"""The graph that a container holds: its nodes, its tensors, and one ONNX file with the weights in it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import QpcError, StateError
+from qaic.support.atomic_io import write_replacing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.qpc import Qpc
+
+#: protobuf refuses larger messages
+_LARGEST_MESSAGE: Final = (1 << 31) - 1
+
+
+def read(qpc: Qpc) -> onnx.ModelProto:
+    """Read the graph, whose weights lie outside of it. Blocking.
+
+    Raises
+    ------
+    StateError
+        The container is of a card, or holds several programs: there is no graph.
+    QpcError
+        The graph is damaged.
+    """
+    content = qpc.graph if qpc.is_program else None
+    if content is None:
+        raise StateError(
+            f"{qpc.path} holds no graph: only programs for the cpu device do",
+            code="inspect.no_graph",
+            hints=("qaic-qpc info shows what is in it",),
+        )
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load_from_string(content.tobytes())
+    except DecodeError as error:
+        raise QpcError(f"{qpc.path}: its graph cannot be read: {error}", code="inspect.graph") from error
+
+
+def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """List the nodes in their order, with what they read and write."""
+    types = _types(model)
+    return [
+        {
+            "node": node.name or None,
+            "operator": f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+            "precision": next((types[name][0] for name in node.output if name in types), None),
+            "shape": next((types[name][1] for name in node.output if name in types), None),
+            "inputs": [name for name in node.input if name],
+            "outputs": [name for name in node.output if name],
+        }
+        for node in model.graph.node
+    ]
+
+
+def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
+    """List the weights with their hash and extremes. Blocking: reads all of them."""
+    rows = []
+    for name in model.graph.initializer:
+        if name.name not in qpc.initializers:
+            continue
+        array = qpc.initializers[name.name]
+        row: dict[str, Any] = {
+            "tensor": name.name,
+            "type": str(array.dtype),
+            "shape": "x".join(map(str, array.shape)) or "scalar",
+            "bytes": array.nbytes,
+            "sha256": hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16],
+            "min": None,
+            "max": None,
+            "nan": None,
+        }
+        if array.size and array.dtype.kind in "fiub":
+            known = array[~np.isnan(array)] if array.dtype.kind == "f" else array
+            row["nan"] = int(array.size - known.size)
+            if known.size:
+                row["min"], row["max"] = float(known.min()), float(known.max())
+        rows.append(row)
+    return rows
+
+
+def write_self_contained(qpc: Qpc, path: Path) -> None:
+    """Write the graph with its weights to one ONNX file; it appears complete or not at all. Blocking.
+
+    Raises
+    ------
+    StateError
+        There is no graph, or its weights are more than one ONNX file may hold.
+    OSError
+        The file cannot be written.
+    """
+    from onnx import TensorProto, numpy_helper
+
+    model = read(qpc)
+    size = sum(array.nbytes for array in qpc.initializers.values())
+    if size > _LARGEST_MESSAGE:
+        raise StateError(
+            f"the weights of {qpc.path} are {size} bytes, and one ONNX file holds {_LARGEST_MESSAGE}",
+            code="inspect.too_large",
+            hints=("openqaic inspect QPC tensors lists them; qaic-qpc extract writes constants.bin",),
+        )
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(qpc.initializers[tensor.name], tensor.name))
+    content = model.SerializeToString()
+    write_replacing(path, lambda aside: aside.write_bytes(content))
+
+
+def _types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
+    """Element type and shape of the tensors whose shape is stated or can be inferred."""
+    from onnx import TensorProto, shape_inference
+
+    inferred = shape_inference.infer_shapes(model)
+    found = {}
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        tensor = value.type.tensor_type
+        if tensor.elem_type:
+            dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
+            found[value.name] = (
+                TensorProto.DataType.Name(tensor.elem_type).lower(),
+                "x".join(dims) or "scalar",
+            )
+    return found

@@ -1,0 +1,66 @@
+"""The subcommands of ``openqaic``: one line each. Their modules are imported when they are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+
+
+class SubcommandModule(Protocol):
+    """What the module of a subcommand has."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare the arguments, with examples as the parser's epilog."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do what was asked for; returns the exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A subcommand.
+
+    Parameters
+    ----------
+    name
+        What is typed.
+    summary
+        One line of help.
+    module
+        Import path of its `SubcommandModule`.
+    """
+
+    name: str
+    summary: str
+    module: str
+
+    def load(self) -> SubcommandModule:
+        """Import the module."""
+        return cast("SubcommandModule", import_module(self.module))
+
+
+#: in the order of the help
+SUBCOMMANDS = (
+    Subcommand("compile", "compile an ONNX model to a program container", "qaic.cli.openqaic.compile"),
+    Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.run"),
+    Subcommand("bench", "measure latency and throughput", "qaic.cli.openqaic.bench"),
+    Subcommand("profile", "measure every operator and write a page about it", "qaic.cli.openqaic.profile"),
+    Subcommand("accuracy", "compare a model in reduced precision with float32", "qaic.cli.accuracy"),
+    Subcommand("inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.inspect"),
+    Subcommand("diff", "show what differs between two programs", "qaic.cli.openqaic.diff"),
+    Subcommand("devices", "list devices, or watch them", "qaic.cli.openqaic.devices"),
+    Subcommand("cache", "list compiled programs in the cache, and remove them", "qaic.cli.openqaic.cache"),
+    Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli.plot"),
+    Subcommand("demo", "compile a real model and classify files with it", "qaic.cli.demo"),
+    Subcommand("info", "versions, the engine found, devices and free cores", "qaic.cli.info"),
+    Subcommand("explain", "say what an error code means", "qaic.cli.openqaic.explain"),
+    Subcommand("shims", "lay the tools at the vendor's paths, or take them away", "qaic.cli.shims"),
+    Subcommand("transcript", "show or compare recorded system calls of cards", "qaic.cli.transcript"),
+    Subcommand("completion", "print what makes a shell complete commands", "qaic.cli.openqaic.completion"),
+)

@@ -1,0 +1,104 @@
+"""``openqaic run MODEL``: one inference, with inputs from files or random ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.program import open_program
+from qaic.cli.openqaic.tensor_files import read_inputs, write_outputs
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from numpy.typing import NDArray
+
+    from qaic.cli.console import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_model(parser)
+    parser.add_argument(
+        "-i",
+        "--input",
+        dest="inputs",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.npz", type=Path, help="file for the outputs, by their names"
+    )
+    add_json(parser)
+    add_compile_options(parser)
+    set_examples(
+        parser,
+        "openqaic run model.onnx",
+        "openqaic run model.onnx -i image=photo.npy -o outputs.npz",
+        "openqaic run program/programqpc.bin -i photo.npy --json",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one inference, and show its outputs."""
+    from qaic import Session
+    from qaic.runtime.benchmark import random_inputs
+
+    if arguments.output is not None and arguments.output.suffix != ".npz":
+        raise OptionError(
+            f"-o {arguments.output}: a file .npz is expected, which numpy.load opens", code="run.output"
+        )
+    program = open_program(arguments)
+    with Session(program.path) as session:
+        inputs = session.model_input_shape_dict
+        shapes = [shape for shape, _ in inputs.values()]
+        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        session.setup()
+        started = time.perf_counter()
+        outputs = session.run(feeds)
+        elapsed_s = time.perf_counter() - started
+    if arguments.output is not None:
+        write_outputs(outputs, arguments.output)
+    described = {name: _facts(array) for name, array in outputs.items()}
+    if arguments.json:
+        print_json({"program": program.facts(), "run_s": elapsed_s, "outputs": described})
+        return SUCCESS
+    rows = [
+        [name, "x".join(map(str, array.shape)) or "scalar", array.dtype, *_shown(described[name])]
+        for name, array in outputs.items()
+    ]
+    print_line(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
+    inputs_from = "the given inputs" if arguments.inputs else "random inputs"
+    print_line(f"one inference with {inputs_from} in {seconds_text(elapsed_s)}")
+    if arguments.output is not None:
+        print_line(f"wrote {arguments.output}; numpy.load opens it")
+    else:
+        print_line(f"next: openqaic bench {arguments.model}")
+    return SUCCESS
+
+
+def _facts(array: NDArray[Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+    if not array.size or array.dtype.kind not in "fiub":
+        return facts
+    # Sums of small types overflow in themselves.
+    finite = array[np.isfinite(array)].astype(np.float64)
+    if finite.size:
+        facts |= {"min": float(finite.min()), "mean": float(finite.mean()), "max": float(finite.max())}
+    facts["not_finite"] = int(array.size - finite.size)
+    return facts
+
+
+def _shown(facts: dict[str, Any]) -> list[str]:
+    numbers = [f"{facts[key]:.4g}" if key in facts else "-" for key in ("min", "mean", "max")]
+    return [*numbers, str(facts.get("not_finite", "-"))]

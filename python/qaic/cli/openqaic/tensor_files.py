@@ -1,0 +1,105 @@
+"""Inputs of an inference from files, and outputs to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qaic.errors import InputError
+from qaic.support.atomic_io import write_replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.runtime.shapes import ShapeDict
+
+
+def read_inputs(given: Sequence[str], inputs: ShapeDict) -> dict[str, NDArray[Any]]:
+    """Read arrays of a command line. Blocking.
+
+    Parameters
+    ----------
+    given
+        ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by name.
+        Files of other kinds than ``.npy`` and ``.npz`` are raw little-endian data of the input's type.
+    inputs
+        Inputs of the program.
+
+    Raises
+    ------
+    InputError
+        A name is unknown, given twice or missing, or a file cannot be read as arrays.
+    OSError
+        A file cannot be read.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for text in given:
+        for name, array in _arrays(text, inputs):
+            if name not in inputs:
+                raise InputError(
+                    f"{text}: the program has no input {name!r}; it has {', '.join(inputs)}",
+                    code="run.input_name",
+                )
+            if name in found:
+                raise InputError(f"input {name!r} is given twice", code="run.input_twice")
+            found[name] = array
+    return found
+
+
+def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
+    name, assigned, file = text.partition("=")
+    if not assigned:
+        name, file = "", text
+    path = Path(file)
+    if path.suffix == ".npz":
+        return list(_loaded(path).items())
+    if not name:
+        if len(inputs) != 1:
+            raise InputError(
+                f"{text} names no input; the program has {len(inputs)}: give NAME={text} with one of "
+                f"{', '.join(inputs)}",
+                code="run.input_name",
+            )
+        (name,) = inputs
+    if path.suffix == ".npy":
+        return [(name, _loaded(path)[""])]
+    dtype = inputs[name][1] if name in inputs else np.dtype(np.uint8)
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise InputError(
+            f"{path} has {size} bytes, which is no number of elements of {dtype}; input {name!r} has "
+            f"{dtype.itemsize} bytes an element",
+            code="run.input_size",
+        )
+    return [(name, np.fromfile(path, dtype))]
+
+
+def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return dict(loaded)
+    except (ValueError, EOFError, KeyError) as error:
+        raise InputError(f"{path}: {error}", code="run.input_file") from error
+
+
+def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Write arrays to a file ``.npz``; it appears complete or not at all. Blocking.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+
+    def write(aside: Path) -> None:
+        with aside.open("wb") as file:
+            np.savez(file, **outputs)  # type: ignore[arg-type]  # names of arrays, none is `allow_pickle`
+
+    write_replacing(path, write)

@@ -1,0 +1,344 @@
+"""The command ``openqaic``: every subcommand from its command line to what it leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import qaic
+from qaic.cli import console, openqaic
+from qaic.cli.openqaic.registry import SUBCOMMANDS
+from session_models import affine, save
+
+NAMES = [subcommand.name for subcommand in SUBCOMMANDS]
+
+
+@pytest.fixture
+def call(capfd, tmp_path, monkeypatch):
+    """Calls the command in a folder of its own; returns exit code, output and complaints."""
+    monkeypatch.chdir(tmp_path)
+
+    def called(*argv):
+        try:
+            code = console.run(openqaic.tool, [str(argument) for argument in argv])
+        except SystemExit as error:
+            code = error.code
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return called
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save(tmp_path, affine())
+
+
+@pytest.fixture
+def program(call, model, tmp_path):
+    assert call("compile", model, "-o", tmp_path / "program")[0] == 0
+    return tmp_path / "program" / "programqpc.bin"
+
+
+def test_help_lists_every_command_and_imports_none():
+    code = (
+        "import sys\n"
+        "from qaic.cli.openqaic import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "import json\n"
+        "print(json.dumps([name for name in sys.modules if name in "
+        "('onnx', 'numpy', 'pydantic', 'qaic.options.table', 'qaic._core') "
+        "or name.startswith('qaic.cli.openqaic.') and not name.endswith('registry')]))\n"
+    )
+    # numpy and the compiled module come with the package itself.
+    package = subprocess.run(
+        [sys.executable, "-c", "import qaic, sys; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    shown, loaded = done.rsplit("\n", 2)[:2]
+    assert all(f"\n    {name}" in shown for name in NAMES)
+    assert set(json.loads(loaded)) <= set(package)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_has_help_with_examples_and_a_version(call, name):
+    code, out, _ = call(name, "--help")
+    assert code == 0
+    assert f"openqaic {name}" in out.split("examples:")[1]
+    assert "\x1b" not in out
+    assert call(name, "--version")[:2] == (0, f"openqaic {qaic.__version__}\n")
+
+
+def test_nothing_to_do_shows_help_as_wrong_usage(call):
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert "profile model.onnx -o page.html" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["complie", "m.onnx"], "did you mean compile?"),
+        (["model.onnx"], "did you mean openqaic run model.onnx?"),
+        (["compile", "model.onnx", "--aic-num-core", "2"], "did you mean --aic-num-cores?"),
+        (["compile", "model.onnx", "-aic-num-cores=2"], "did you mean --aic-num-cores?"),
+        (["compile", "model.onnx", "--aic-num-cores", "two"], "-aic-num-cores"),
+        (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
+        (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
+        (["profile", "model.onnx", "-o", "page.pdf"], "ends in .html"),
+        (["run", "model.onnx", "-o", "out.txt"], ".npz"),
+        (["cache", "prune"], "--limit SIZE"),
+        (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
+        (["cache", "prune", "--limit", "much"], "'much' is no size"),
+        (["devices", "--watch", "--json"], "without --json"),
+        (["explain", "device.bsy"], "did you mean device.busy?"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, said):
+    code, out, err = call(*argv)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "bench", "profile", "inspect"])
+def test_a_missing_file_is_named_with_its_neighbour(call, model, command):
+    code, _, err = call(command, "modle.onnx")
+    assert code == 1
+    assert "did you mean model.onnx?" in err
+
+
+def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model, own_cache, tmp_path):
+    code, out, _ = call("compile", model, "-o", "program", "--aic-num-cores", "2", "--convert-to-fp16")
+    assert code == 0
+    assert out.startswith("compiled in ")
+    assert "next: openqaic bench program/programqpc.bin" in out
+    expected = qaic.compile(model, aic_num_cores=2, convert_to_fp16=True)
+    written = tmp_path / "program" / "programqpc.bin"
+    assert written.read_bytes() == expected.path.read_bytes()
+    code, out, _ = call("compile", model, "--json", "--aic-num-cores", "2", "--convert-to-fp16")
+    facts = json.loads(out)
+    assert facts["from_cache"] is True
+    assert facts["bytes"] == written.stat().st_size
+
+
+def test_a_folder_of_other_things_is_left_alone(call, model, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("a")
+    code, _, err = call("compile", model, "-o", "mine")
+    assert code == 2
+    assert "thesis.txt" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_and_no_traceback(model):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "qaic", "info"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_reads_each_kind_of_input_and_writes_what_the_session_computes(call, model, program, tmp_path):
+    with qaic.Session(program) as session:
+        ((name, (shape, dtype)),) = session.model_input_shape_dict.items()
+        array = np.random.default_rng(3).random(shape).astype(dtype)
+        expected = session.run({name: array})
+    np.save("array.npy", array)
+    np.savez("array.npz", **{name: array})
+    array.tofile("array.raw")
+    for given in ("array.npy", f"{name}=array.npy", "array.npz", "array.raw"):
+        assert call("run", program, "-i", given, "-o", "out.npz")[0] == 0
+        with np.load("out.npz") as written:
+            assert {key: written[key].tobytes() for key in written} == {
+                key: value.tobytes() for key, value in expected.items()
+            }
+    code, out, _ = call("run", model, "--json")
+    assert code == 0
+    assert {key: value["shape"] for key, value in json.loads(out)["outputs"].items()} == {
+        key: list(value.shape) for key, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("other=a.npy", "no input 'other'"),
+        ("text.npy", "text.npy"),
+        ("short.raw", "no number of elements"),
+        ("missing.npy", "missing.npy"),
+    ],
+)
+def test_inputs_that_cannot_be_used_are_named(call, program, tmp_path, given, said):
+    np.save("a.npy", np.zeros(3, np.float32))
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "short.raw").write_bytes(b"123")
+    code, _, err = call("run", program, "-i", given)
+    assert code == 1
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_bench_measures_each_number_of_streams_beside_onnxruntime(call, model):
+    code, out, _ = call(
+        "bench", model, "--streams", "1,2", "--seconds", "0.02", "--beside", "onnxruntime", "-o", "bench.json"
+    )
+    assert code == 0
+    assert out.splitlines()[-1] == f"next: openqaic profile {model} -o page.html"
+    result = json.loads(Path("bench.json").read_text())
+    assert [(row["runtime"], row["streams"]) for row in result["measurements"]] == [
+        ("openqaic", 1),
+        ("onnxruntime", 1),
+        ("openqaic", 2),
+        ("onnxruntime", 2),
+    ]
+    for row in result["measurements"]:
+        latency = row["latency"]
+        samples = latency["samples_us"]
+        assert len(samples) + latency["dropped"] == latency["count"] > 0
+        assert row["inferences_per_s"] > 0
+        for percent in (50, 90, 95, 99):
+            assert latency[f"p{percent}_us"] == pytest.approx(np.percentile(samples, percent))
+        assert latency["max_us"] == max(samples)
+
+
+def test_bench_of_a_container_has_no_model_to_measure_beside(call, program):
+    code, _, err = call("bench", program, "--beside", "onnxruntime")
+    assert code == 2
+    assert "give the .onnx file" in err
+
+
+def test_options_of_the_compiler_are_refused_for_a_container(call, program):
+    code, _, err = call("run", program, "--aic-num-cores", "2")
+    assert code == 2
+    assert "-aic-num-cores=2 cannot have an effect" in err
+
+
+@pytest.mark.run_profiles
+def test_profile_is_one_command_from_model_to_page(call, model, tmp_path):
+    code, out, _ = call("profile", model, "-o", "page.html", "-n", "3")
+    assert code == 0
+    assert "wrote page.html" in out
+    page = (tmp_path / "page.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    code, out, _ = call("profile", model, "--json", "-n", "3")
+    assert code == 0
+    assert "overview" in json.dumps(json.loads(out))
+
+
+def test_profile_of_a_program_without_statistics_says_how_to_get_them(call, model, tmp_path):
+    assert call("compile", model, "-o", "plain")[0] == 0
+    code, _, err = call("profile", "plain")
+    assert code == 1
+    assert "--stats-level 70" in err
+
+
+def test_inspect_shows_the_graph_that_runs(call, model, program, tmp_path):
+    code, out, _ = call("inspect", program, "--json")
+    assert code == 0
+    assert json.loads(out)["target"] == "cpu"
+    nodes = json.loads(call("inspect", program, "nodes", "--json")[1])
+    assert nodes
+    assert {output for node in nodes for output in node["outputs"]} >= {
+        value.name for value in onnx.load(model).graph.output
+    }
+    assert f"{len(nodes)} nodes" in call("inspect", program, "nodes")[1]
+    weights = qaic.Qpc(program).initializers
+    rows = json.loads(call("inspect", program, "tensors", "--json")[1])
+    assert {row["tensor"]: row["bytes"] for row in rows} == {
+        name: array.nbytes for name, array in weights.items()
+    }
+    for row in rows:
+        assert row["min"] == weights[row["tensor"]].min()
+        assert row["max"] == weights[row["tensor"]].max()
+
+
+def test_inspect_writes_one_onnx_file_that_computes_the_same(call, program):
+    assert call("inspect", program, "--onnx", "whole.onnx")[0] == 0
+    with qaic.Session(program) as session:
+        feeds = {
+            name: np.random.default_rng(5).random(shape).astype(dtype)
+            for name, (shape, dtype) in session.model_input_shape_dict.items()
+        }
+        ours = session.run(feeds)
+    theirs = onnxruntime.InferenceSession("whole.onnx", providers=["CPUExecutionProvider"]).run(
+        list(ours), feeds
+    )
+    for array, other in zip(ours.values(), theirs, strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-5)
+
+
+def test_diff_ends_as_diff_does(call, model, program):
+    assert call("diff", program, program)[0] == 0
+    assert call("compile", model, "-o", "other", "--aic-num-cores", "2")[0] == 0
+    code, out, _ = call("diff", program, "other", "--json")
+    assert code == 1
+    assert json.loads(out)["same"] is False
+    assert call("diff", program, "missing")[0] == 2
+
+
+def test_devices_are_those_of_the_runtime(call):
+    listed = json.loads(call("devices", "--json")[1])
+    assert [device["id"] for device in listed] == [device.id for device in qaic.devices()]
+    code, out, _ = call("devices")
+    assert code == 0
+    assert len(out.splitlines()) >= 1 + len(listed)
+
+
+def test_cache_lists_and_removes(call, model, own_cache):
+    assert call("cache", "list")[:2] == (0, f"0 programs, 0 bytes in {own_cache}\n")
+    assert call("cache", "dir")[1] == f"{own_cache}\n"
+    for cores in (1, 2):
+        assert call("compile", model, "--aic-num-cores", cores)[0] == 0
+    listed = json.loads(call("cache", "list", "--json")[1])
+    assert len(listed) == 2
+    assert json.loads(call("cache", "prune", "--limit", "1G", "--json")[1])["kept"] == 2
+    removed = json.loads(call("cache", "prune", "--limit", listed[0]["bytes"], "--json")[1])
+    assert (removed["removed"], removed["kept"]) == (1, 1)
+    # What was wanted last stays.
+    assert [entry["path"] for entry in json.loads(call("cache", "list", "--json")[1])] == [listed[0]["path"]]
+    assert json.loads(call("cache", "clear", "--json")[1])["kept"] == 0
+    assert call("compile", model)[1].startswith("compiled in ")
+
+
+def test_explain_knows_codes_of_both_languages(call):
+    for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
+        out = json.loads(call("explain", code, "--json")[1])
+        assert [(row["code"], row["exception"]) for row in out] == [(code, exception)]
+    assert "device.lost" in call("explain", "device")[1]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_names_every_command(call, shell):
+    code, out, _ = call("completion", shell)
+    assert code == 0
+    assert all(name in out for name in NAMES)
+
+
+def test_completion_in_bash(call, tmp_path):
+    (tmp_path / "completion").write_text(call("completion", "bash")[1])
+    script = (
+        'source completion; COMP_WORDS=(openqaic pro); COMP_CWORD=1; _shtab_openqaic; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["profile"]
