@@ -141,7 +141,9 @@ def test_inputs_in_any_form(session, form):
         *session.map([form, form]),
     ):
         np.testing.assert_array_equal(found["y"], expected)
-    assert session.run_benchmark(num_inferences=2, input_dict=form).inf_completed == 2
+    result = session.run_benchmark(num_inferences=2, input_dict=form)
+    assert (result.inf_completed, result.inf_rate, result.inf_time, result.batch_size) == result
+    assert result.inf_completed == 2
 
 
 def test_inputs_as_keywords(session):

@@ -1,0 +1,51 @@
+"""Records: dictionaries as before, with attributes."""
+
+import copy
+import json
+import pickle
+import typing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qaic
+from qaic.profile import Stages
+from qaic.qpc import Header
+from qaic.runtime.latency import Metrics, summarize
+from qaic.support.html_table import MOST_ROWS, html_table
+from qpc_support import FIXTURES
+
+
+def records():
+    yield qaic.Qpc(FIXTURES[0]).header
+    yield summarize(np.array([1e-3, 2e-3, 5e-3]))
+    yield Stages(waiting=1e-6, inputs=2e-6, execution=3e-3, outputs=1e-6, completion=0.0)
+
+
+@pytest.mark.parametrize("record", list(records()), ids=lambda record: type(record).__name__)
+def test_keys_are_attributes_and_all_are_declared(record):
+    assert list(typing.get_type_hints(type(record))) == list(record)
+    for key, value in record.items():
+        assert getattr(record, key) == record[key] == value
+        assert key in dir(record)
+        assert f"<td>{key}</td>" in record._repr_html_()
+    assert json.loads(json.dumps(record)) == record == dict(record)
+    for again in (copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert type(again) is type(record)
+        assert again == record
+    with pytest.raises(AttributeError, match="has no 'absent'"):
+        _ = record.absent
+
+
+def test_records_print_as_what_they_are():
+    assert repr(Header(magic=1, size=2)) == "Header(magic=1, size=2)"
+    assert isinstance(summarize(np.array([1.0])), Metrics)
+
+
+@given(count=st.integers(0, 2 * MOST_ROWS))
+def test_tables_of_notebooks_say_how_much_they_leave_out(count):
+    text = html_table(("a", "b"), [(number, None) for number in range(count)])
+    assert text.count("<td></td>") == min(count, MOST_ROWS)
+    assert (f"and {count - MOST_ROWS} more" in text) == (count > MOST_ROWS)
