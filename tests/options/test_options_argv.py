@@ -169,10 +169,12 @@ def test_nearest_flag_is_the_documented_spelling():
 
 
 def test_errors_name_the_flag_as_written():
-    with pytest.raises(OptionError, match=r"^--aic-num-cores: expected an integer from 1 to 16, found '17'$"):
+    with pytest.raises(OptionError) as wrong:
         resolved("--aic-num-cores=17")
-    with pytest.raises(OptionConflictError, match=r"^-ols has two values: give it once$"):
+    assert wrong.value.message == "--aic-num-cores: expected an integer from 1 to 16, found '17'"
+    with pytest.raises(OptionConflictError) as twice:
         resolved("-ols=1", "-ols=2")
+    assert twice.value.message == "-ols has two values: give it once"
 
 
 def test_written_arguments_have_the_documented_form(tmp_path):

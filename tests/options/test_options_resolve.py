@@ -182,10 +182,12 @@ def test_backend_rejects_other_names():
 
 
 def test_a_misspelled_word_is_answered_with_the_nearest():
-    with pytest.raises(OptionError, match=r"found 'symetric' \(did you mean symmetric\?\)$"):
+    with pytest.raises(OptionError) as near:
         resolved({"quantization_schema": "symetric"})
-    with pytest.raises(OptionError, match=r"found 'entropy'$"):
+    assert near.value.message.endswith("found 'symetric' (did you mean symmetric?)")
+    with pytest.raises(OptionError) as far:
         resolved({"quantization_calibration": "entropy"})
+    assert far.value.message.endswith("found 'entropy'")
 
 
 # --- given twice ---
