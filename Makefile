@@ -29,7 +29,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
+.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
 	node-tests wheels licences site docs clean
 
 help: ## Show this list
@@ -87,6 +87,9 @@ test-py: setup
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(KMD_TESTS) --ignore=tests/threads
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q tests/threads
+
+test-kernel: setup ## Run the tests of cards on the mainline driver, in a user mode kernel that is built once
+	tests/kernel/run.sh $(BIN)/python
 
 test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)

@@ -2,7 +2,8 @@
 //! the data path of a card, without hardware.
 //!
 //! `EmuKmd` is a kernel with such cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`]) and owns
-//! all other memory itself, so it needs no unsafe code. What the cores compute is the affair of a `workload::Workload`,
+//! all other memory itself, so it needs no unsafe code. `PciCard` is one card for a guest, whose kernel has the mainline
+//! driver. What the cores compute is the affair of a `workload::Workload`,
 //! which a crate with an engine plugs in.
 //!
 //! [`fault`] is the language of what goes wrong, for these cards and for other test devices; without the feature `cards`
@@ -31,6 +32,8 @@ mod manage;
 #[cfg(feature = "cards")]
 mod options;
 #[cfg(feature = "cards")]
+mod pci_card;
+#[cfg(feature = "cards")]
 mod resources;
 #[cfg(feature = "cards")]
 pub mod workload;
@@ -42,3 +45,5 @@ pub use fault::{FaultPlan, FaultPlanError};
 pub use kernel::EmuKmd;
 #[cfg(feature = "cards")]
 pub use options::{EmuClock, EmuOptions, ExecutionMode, Profile};
+#[cfg(feature = "cards")]
+pub use pci_card::PciCard;

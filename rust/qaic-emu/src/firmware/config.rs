@@ -1,5 +1,7 @@
 //! What an emulated card says of itself. All of it can be set, so that tests meet cards that are not as they should be.
 
+use qaic_kmd::protocol::EMULATED_VARIANT;
+
 /// The firmware of a card. The default is a Cloud AI 100 as `qaic-kmd` expects one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirmwareConfig {
@@ -127,7 +129,7 @@ impl Default for FirmwareConfig {
             fw_version: [1, 0, 0, 255],
             qc_image: "OPENQAIC.EMU".into(),
             oem_image: "emulated card".into(),
-            image_variant: "AIC100.EMU".into(),
+            image_variant: format!("AIC100{EMULATED_VARIANT}"),
             sbl_image: "emulated card".into(),
             pvs_image_version: 0,
             nsp_version: [1, 0, 0, 255],

@@ -33,6 +33,7 @@ use crate::data_path::channel::Channel;
 use crate::data_path::device_memory::Budget;
 use message::{Message, SetUp};
 use replies::Activated;
+pub(crate) use requests::data_wanted;
 use requests::{Request, refusal};
 use tables::{Released, ResourceTables};
 use transaction::{Transaction, TransactionReply, word_of};
@@ -198,7 +199,9 @@ impl Firmware {
         replies: &mut Vec<TransactionReply>,
     ) {
         let tears_down = request.opt_vc_teardown != 0;
-        let channel = if tears_down { message.tear_downs.pop_front() } else { None };
+        // The mainline driver sends no transaction for it: the channel is the activation's.
+        let of_activation = || self.tables().channel_of(user, request.activation_id);
+        let channel = if tears_down { message.tear_downs.pop_front().or_else(of_activation) } else { None };
         let done = if tears_down && channel.is_none() {
             Err(NncStatus::PARAMETER)
         } else {

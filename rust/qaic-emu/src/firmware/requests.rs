@@ -92,6 +92,16 @@ pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus>
     Ok(request)
 }
 
+/// The tag and the size of the data that a command names.
+pub(crate) fn data_wanted(bytes: &[u8]) -> Option<(u32, u64)> {
+    match parse(bytes, false).ok()? {
+        Request::LoadConstants(request) => Some((request.tag, request.data_length)),
+        Request::LoadElf(request) => Some((request.tag, request.data_length)),
+        Request::LoadConstantsPayload(request) => Some((request.tag, request.data_length)),
+        _ => None,
+    }
+}
+
 /// Number of a command.
 pub(super) fn number_of(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().copied().map(u32::from_le_bytes)

@@ -3,6 +3,16 @@
 use super::NncStatus;
 use crate::wire::{Reserved, Text, wire};
 
+/// How the name of an emulated card's firmware ends. Its cores run programs compiled for a host.
+pub const EMULATED_VARIANT: &str = ".EMU";
+
+impl CardStatus {
+    /// Whether the card says that it is emulated.
+    pub fn is_emulated(&self) -> bool {
+        self.image_variant.to_string().ends_with(EMULATED_VARIANT)
+    }
+}
+
 wire! {
     /// Reply to the status command: everything about a card.
     pub struct CardStatus: 504 = 14 "status_reply" {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::Errno;
 use qaic_kmd::clock::Clock;
@@ -53,7 +54,13 @@ impl Kmd for Silicon {
 }
 
 fn silicon(spec: &CardProgramSpec) -> Rig {
-    let mut rig = Rig::with(EmuOptions::default(), spec);
+    let firmware = FirmwareConfig { image_variant: "AIC100".into(), ..FirmwareConfig::default() };
+    behind_the_mainline_driver(EmuOptions { firmware, ..EmuOptions::default() }, spec)
+}
+
+/// A card whose driver does not say what it is.
+fn behind_the_mainline_driver(options: EmuOptions, spec: &CardProgramSpec) -> Rig {
+    let mut rig = Rig::with(options, spec);
     let kernel: Arc<dyn Kmd> = Arc::new(Silicon(Arc::clone(&rig.kmd)));
     rig.device = CardDevice::enumerate(&kernel).unwrap().remove(0);
     rig
@@ -72,9 +79,12 @@ fn program_for_a_host_is_refused() {
     let error = rig.load().unwrap_err();
     assert_eq!((error.code(), rig.device.id()), ("device.wrong_target", DeviceId(0)));
     rig.finish();
-    let emulated = Rig::with(EmuOptions::default(), &spec);
-    emulated.load().unwrap();
-    emulated.finish();
+    // One whose driver, or whose firmware, says that it is emulated takes it.
+    for make in [Rig::with, behind_the_mainline_driver] {
+        let emulated = make(EmuOptions::default(), &spec);
+        emulated.load().map(drop).unwrap();
+        emulated.finish();
+    }
 }
 
 #[test]

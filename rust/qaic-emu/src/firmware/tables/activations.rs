@@ -138,6 +138,12 @@ impl ResourceTables {
         Ok(self.release(activation))
     }
 
+    /// The channel of an activation.
+    pub(in crate::firmware) fn channel_of(&self, owner: u32, activation_id: u32) -> Option<u32> {
+        let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner)?;
+        activation.channel.as_ref().map(|lease| lease.channel)
+    }
+
     /// Tears down a channel whose activation has ended before.
     pub(in crate::firmware) fn tear_down(&mut self, owner: u32, channel: u32) -> Result<(), NncStatus> {
         if self.zombies.get(&channel).is_none_or(|zombie| zombie.owner != owner) {

@@ -191,9 +191,13 @@ fn channel_of_an_ended_activation_is_torn_down() {
         ref other => panic!("{other:?}"),
     };
     assert_eq!(tear_down(1, channel), -9);
-    // Without a channel's transaction the command must not ask for it.
-    let asks = command(11, 16, &[(4, &le(id)), (8, &le(1))]);
-    assert_eq!(status_of(&ask(&firmware, 1, vec![asks]), 4), -6);
+    // The mainline driver sends no transaction for a channel: the command gives up that of its activation.
+    let (other, other_channel) = activate(&firmware, 1, 0, elf_id).unwrap();
+    let asks = |id: u32| command(11, 16, &[(4, &le(id)), (8, &le(1))]);
+    let replies = firmware.handle(1, vec![asks(other)]);
+    assert_eq!(replies[1..], [TransactionReply::Deactivate { status: 0, dbc_id: other_channel }]);
+    assert_eq!(firmware.resource_usage().activations, 1);
+    assert_eq!(status_of(&ask(&firmware, 1, vec![asks(other)]), 4), -6);
     let without = command(11, 16, &[(4, &le(id))]);
     assert_eq!(status_of(&ask(&firmware, 1, vec![without]), 4), 0);
     assert_eq!(

@@ -137,8 +137,10 @@ fn check_target(card: &Connection, image: &Image, plan: Option<&Plan>) -> Result
             reason: reason.to_owned(),
         })))
     };
+    // Behind a driver of silicon there may be an emulated card all the same.
+    let is_emulated = || card.compatible_session().is_ok_and(|(_, status)| status.is_emulated());
     match plan {
-        Some(plan) if !card.runs_host_programs() => wrong(
+        Some(plan) if !card.runs_host_programs() && !is_emulated() => wrong(
             &plan.target,
             "its graph is run by virtual and emulated cards only; cards need programs of the vendor's compiler",
         ),

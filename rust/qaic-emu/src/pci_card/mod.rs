@@ -1,0 +1,443 @@
+//! A card as a device of the PCI bus, for guests: what the mainline driver of a kernel has before it.
+//!
+//! A user mode kernel reaches its devices by a socket (`CONFIG_UML_PCI_OVER_VIRTIO`): accesses to the configuration space and to
+//! the memory windows come in one queue, interrupts go in another, and the guest's memory is shared. Behind that are
+//! the card's message interface and DMA bridge, and behind these the same firmware, cores and faults as behind the emulated
+//! driver, which a real driver in the guest can so be compared with.
+
+mod config_space;
+mod control_link;
+mod dma_bridge;
+mod guest_memory;
+mod mhi;
+mod vhost_user;
+mod virtqueue;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use qaic_kmd::abi::DBC_COUNT;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::data_path::channel::{Channel, Step};
+use crate::fault::counter::FaultCounter;
+use crate::fault::{FaultPlan, Trigger};
+use crate::firmware::{Firmware, FirmwareConfig, ResourceUsage};
+use crate::workload::Workload;
+use config_space::{ConfigSpace, InterruptWrite, MSIX_BAR, VECTORS};
+use control_link::{ControlLink, Gather};
+use dma_bridge::DmaChannel;
+use mhi::{CONTROL_CHANNEL, Effects, Mhi};
+use vhost_user::{Guest, QUEUES};
+
+/// Where the registers of channels begin in their window, and the bytes of each.
+const CHANNEL_REGISTERS: u64 = 0x2_0000;
+const CHANNEL_REGISTER_BYTES: u64 = 0x1000;
+const MHI_BAR: u8 = 0;
+const DMA_BRIDGE_BAR: u8 = 2;
+
+const CONFIG_READ: u8 = 1;
+const CONFIG_WRITE: u8 = 2;
+const WINDOW_READ: u8 = 3;
+const WINDOW_WRITE: u8 = 4;
+const WINDOW_FILL: u8 = 5;
+const INTERRUPT: u8 = 7;
+const ACCESS_HEADER_BYTES: usize = 16;
+const MAX_ACCESS_BYTES: usize = 1 << 16;
+/// Interrupts that wait for a buffer of the guest. They say that there is something to look at, so a few are enough.
+const MAX_PENDING_INTERRUPTS: usize = 256;
+/// The card's clock has 19.2 million ticks in a second.
+const CLOCK_TICKS_PER_10_MICROSECONDS: u128 = 192;
+
+/// A card that a guest can have.
+#[derive(Debug)]
+pub struct PciCard {
+    firmware: Firmware,
+    status_flags: u64,
+    faults: FaultPlan,
+    bus: Mutex<Bus>,
+    /// A channel has something to do, or is gone.
+    changed: Condvar,
+    begin: Instant,
+}
+
+/// What the guest reaches. Cores and firmware work without it.
+#[derive(Debug)]
+struct Bus {
+    guest: Guest,
+    config: ConfigSpace,
+    mhi: Mhi,
+    channels: Vec<Option<DmaChannel>>,
+    interrupts: VecDeque<InterruptWrite>,
+    inference_faults: FaultCounter,
+    is_over: bool,
+}
+
+/// What the firmware's thread has to do.
+#[derive(Debug)]
+enum Work {
+    Message(Vec<u8>),
+    Reset,
+}
+
+impl PciCard {
+    /// An unused card. Of the faults, those of commands and inferences are known here; the driver's own are the guest's.
+    pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
+        let bus = Bus {
+            guest: Guest::default(),
+            config: ConfigSpace::new(&config),
+            mhi: Mhi::new(),
+            channels: (0..DBC_COUNT).map(|_| None).collect(),
+            interrupts: VecDeque::new(),
+            inference_faults: FaultCounter::new(faults.clone()),
+            is_over: false,
+        };
+        Self {
+            status_flags: config.status_flags,
+            firmware: Firmware::new(config.of_card(0), workload),
+            faults,
+            bus: Mutex::new(bus),
+            changed: Condvar::new(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// Serves the first guest that connects, until it goes.
+    ///
+    /// Blocking: as long as the guest lives.
+    pub fn serve(&self, listener: &UnixListener) -> io::Result<()> {
+        let (socket, _) = listener.accept()?;
+        let (sender, receiver) = channel();
+        thread::scope(|scope| {
+            thread::Builder::new()
+                .name("card-firmware".into())
+                .spawn_scoped(scope, move || self.run_firmware(scope, &receiver))?;
+            let outcome = self.serve_guest(&socket, &sender);
+            // Ends the threads.
+            drop(sender);
+            let mut bus = self.bus();
+            bus.is_over = true;
+            for dma in bus.channels.iter_mut().filter_map(Option::take) {
+                dma.channel.stop();
+            }
+            drop(bus);
+            self.changed.notify_all();
+            outcome
+        })
+    }
+
+    /// What the firmware has given out.
+    pub fn resource_usage(&self) -> ResourceUsage {
+        self.firmware.resource_usage()
+    }
+
+    fn bus(&self) -> MutexGuard<'_, Bus> {
+        self.bus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve_guest(&self, socket: &UnixStream, work: &Sender<Work>) -> io::Result<()> {
+        loop {
+            let (is_message, kicked) = self.await_guest(socket)?;
+            for (index, is_kicked) in kicked.into_iter().enumerate() {
+                if is_kicked {
+                    self.take_kick(index, work);
+                }
+            }
+            if !is_message {
+                continue;
+            }
+            let Some(message) = vhost_user::receive(socket)? else { return Ok(()) };
+            let answer = self.bus().guest.handle(message)?;
+            if let Some(answer) = answer {
+                (&mut &*socket).write_all(&answer)?;
+            }
+            // What came before the queue was known.
+            (0..QUEUES).for_each(|index| self.take_kick(index, work));
+        }
+    }
+
+    /// Waits for a message or a kick.
+    fn await_guest(&self, socket: &UnixStream) -> io::Result<(bool, [bool; QUEUES])> {
+        let kicks = self.bus().guest.kicks.each_ref().map(|kick| kick.as_ref().map(rustix::io::dup));
+        let kicks = kicks.map(Option::transpose);
+        let mut open = Vec::new();
+        for kick in kicks {
+            open.push(kick?);
+        }
+        let mut polled = vec![PollFd::new(socket, PollFlags::IN)];
+        polled.extend(open.iter().flatten().map(|kick| PollFd::new(kick, PollFlags::IN)));
+        loop {
+            match poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                outcome => {
+                    outcome?;
+                    break;
+                }
+            }
+        }
+        let mut ready = polled.iter().map(|polled| !polled.revents().is_empty());
+        let is_message = ready.next().unwrap_or(false);
+        let mut kicked = [false; QUEUES];
+        for (index, kick) in open.iter().enumerate() {
+            if let Some(kick) = kick
+                && ready.next().unwrap_or(false)
+            {
+                rustix::io::read(kick, &mut [0; 8])?;
+                kicked[index] = true;
+            }
+        }
+        Ok((is_message, kicked))
+    }
+
+    fn take_kick(&self, index: usize, work: &Sender<Work>) {
+        let mut bus = self.bus();
+        if index == 1 {
+            bus.send_interrupts();
+            return;
+        }
+        let mut is_changed = false;
+        loop {
+            let Bus { guest, .. } = &mut *bus;
+            let Some(chain) = guest.queues[0].pop(&guest.memory) else { break };
+            let access = chain.read(&guest.memory, MAX_ACCESS_BYTES).unwrap_or_default();
+            let (answer, effects) = bus.access(&access, self.begin);
+            is_changed = true;
+            let Bus { guest, .. } = &mut *bus;
+            let written = chain.write(&guest.memory, &answer).unwrap_or(0);
+            // A guest without memory for it is not told.
+            let _ = guest.queues[0].push(&guest.memory, &chain, written);
+            bus.settle(effects, work);
+        }
+        bus.send_interrupts();
+        drop(bus);
+        if is_changed {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Answers messages one after the other, as the card's processor does, and drives the channels that they open.
+    fn run_firmware<'scope>(&'scope self, scope: &'scope thread::Scope<'scope, '_>, work: &Receiver<Work>) {
+        let mut link = ControlLink::new(FaultCounter::new(self.faults.clone()), self.status_flags);
+        while let Ok(work) = work.recv() {
+            let message = match work {
+                Work::Message(message) => message,
+                Work::Reset => {
+                    link.reset();
+                    self.firmware.reset();
+                    self.drop_ended();
+                    continue;
+                }
+            };
+            let fetch = |gather: &Gather<'_>| gather(&self.bus().guest.memory);
+            let answer = link.answer(&message, &self.firmware, &fetch);
+            self.drop_ended();
+            if let Some((dbc_id, places)) = answer.activated
+                && let Some(channel) = self.firmware.channel(dbc_id)
+                && let Some(dma) = DmaChannel::new(Arc::clone(&channel), places)
+            {
+                let mut bus = self.bus();
+                if bus.is_over {
+                    return;
+                }
+                if let Some(place) = bus.channels.get_mut(dbc_id as usize) {
+                    *place = Some(dma);
+                }
+                drop(bus);
+                let builder = thread::Builder::new().name(format!("card-{dbc_id}"));
+                let spawned = builder.spawn_scoped(scope, move || self.drive(dbc_id, &channel));
+                if spawned.is_err() {
+                    self.bus().channels[dbc_id as usize] = None;
+                }
+            }
+            if let Some(reply) = answer.reply {
+                let mut effects = Effects::default();
+                let mut bus = self.bus();
+                let Bus { mhi, guest, .. } = &mut *bus;
+                mhi.send(CONTROL_CHANNEL + 1, reply, &guest.memory, &mut effects);
+                bus.interrupt(&effects.interrupts);
+            }
+        }
+    }
+
+    /// Forgets the channels whose activations are gone.
+    fn drop_ended(&self) {
+        let mut bus = self.bus();
+        for (dbc_id, place) in (0..).zip(&mut bus.channels) {
+            let is_there = |dma: &DmaChannel| {
+                self.firmware.channel(dbc_id).is_some_and(|channel| Arc::ptr_eq(&channel, &dma.channel))
+            };
+            if !place.as_ref().is_none_or(is_there) {
+                *place = None;
+            }
+        }
+        drop(bus);
+        self.changed.notify_all();
+    }
+
+    /// Makes the steps of a channel until its activation is gone.
+    fn drive(&self, dbc_id: u32, channel: &Arc<Channel>) {
+        let index = dbc_id as usize;
+        loop {
+            let Some(pushes) = self.bus().mine(index, channel).map(|dma| dma.pushes) else { return };
+            match channel.step() {
+                Step::Completed { element_id, dma_status } => {
+                    let mut bus = self.bus();
+                    let Bus { channels, guest, .. } = &mut *bus;
+                    let mine = channels[index].as_mut().filter(|dma| Arc::ptr_eq(&dma.channel, channel));
+                    let Some(dma) = mine else { return };
+                    if dma.complete(element_id, dma_status, &guest.memory) {
+                        bus.interrupt(&[index + 1]);
+                    }
+                }
+                Step::Worked => {}
+                Step::Blocked | Step::Idle => {
+                    let is_idle = |bus: &mut Bus| {
+                        bus.mine(index, channel).is_some_and(|dma| dma.pushes == pushes || !dma.is_moving())
+                    };
+                    let wait = self.changed.wait_while(self.bus(), is_idle);
+                    drop(wait.unwrap_or_else(PoisonError::into_inner));
+                }
+                // To drivers without restarts of cores, these are cores that make no progress.
+                Step::Crashed => return,
+            }
+        }
+    }
+}
+
+impl Bus {
+    /// The channel, while the activation has it.
+    fn mine(&self, index: usize, channel: &Arc<Channel>) -> Option<&DmaChannel> {
+        self.channels[index].as_ref().filter(|dma| Arc::ptr_eq(&dma.channel, channel))
+    }
+
+    /// Answers an access.
+    fn access(&mut self, access: &[u8], begin: Instant) -> (Vec<u8>, Effects) {
+        let Some((header, data)) = access.split_at_checked(ACCESS_HEADER_BYTES) else {
+            return Default::default();
+        };
+        let (operation, window) = (header[0], header[1]);
+        let size = header[4..].first_chunk().copied().map_or(0, u32::from_le_bytes) as usize;
+        let address = header[8..].first_chunk().copied().map_or(0, u64::from_le_bytes);
+        let size = size.min(MAX_ACCESS_BYTES);
+        let mut effects = Effects::default();
+        let mut answer = Vec::new();
+        match operation {
+            CONFIG_READ => {
+                answer.resize(size, 0);
+                self.config.read(address, &mut answer);
+            }
+            CONFIG_WRITE => self.config.write(address, &data[..size.min(data.len())]),
+            WINDOW_READ => {
+                answer.resize(size, 0);
+                self.read_window(window, address, &mut answer, begin);
+            }
+            WINDOW_WRITE => effects = self.write_window(window, address, &data[..size.min(data.len())]),
+            WINDOW_FILL => {
+                let bytes = vec![data.first().copied().unwrap_or(0); size];
+                effects = self.write_window(window, address, &bytes);
+            }
+            _ => {}
+        }
+        (answer, effects)
+    }
+
+    fn read_window(&mut self, window: u8, at: u64, into: &mut [u8], begin: Instant) {
+        match window {
+            MHI_BAR => {
+                let ticks = begin.elapsed().as_micros() * CLOCK_TICKS_PER_10_MICROSECONDS / 10;
+                self.mhi.read(at, into, u64::try_from(ticks).unwrap_or(u64::MAX));
+            }
+            DMA_BRIDGE_BAR => {
+                let value = self.channel_at(at).map_or(0, |(index, register)| {
+                    self.channels[index].as_ref().map_or(0, |dma| dma.register(register))
+                });
+                into.iter_mut().zip(value.to_le_bytes()).for_each(|(byte, found)| *byte = found);
+            }
+            MSIX_BAR => self.config.read_vectors(at, into),
+            _ => into.fill(0xFF),
+        }
+    }
+
+    fn write_window(&mut self, window: u8, at: u64, from: &[u8]) -> Effects {
+        let Self { guest, mhi, channels, inference_faults, .. } = self;
+        match window {
+            MHI_BAR => return mhi.write(at, from, &guest.memory),
+            DMA_BRIDGE_BAR => {
+                let value = from.first_chunk().copied().map(u32::from_le_bytes);
+                if let (Some((index, register)), Some(value)) = (channel_at(at, channels.len()), value)
+                    && let Some(dma) = &mut channels[index]
+                {
+                    let mut fault = || inference_faults.next_action(Trigger::Inference);
+                    let interrupts = dma.write(register, value, &guest.memory, &mut fault);
+                    return Effects {
+                        interrupts: if interrupts { vec![index + 1] } else { Vec::new() },
+                        ..Effects::default()
+                    };
+                }
+            }
+            MSIX_BAR => self.config.write_vectors(at, from),
+            _ => {}
+        }
+        Effects::default()
+    }
+
+    fn channel_at(&self, at: u64) -> Option<(usize, u64)> {
+        channel_at(at, self.channels.len())
+    }
+
+    fn settle(&mut self, effects: Effects, work: &Sender<Work>) {
+        let all = effects.messages.into_iter().map(Work::Message);
+        for each in all.chain(effects.is_reset.then_some(Work::Reset)) {
+            // The firmware's thread lives as long as its sender.
+            let _ = work.send(each);
+        }
+        if effects.is_reset {
+            self.channels.iter_mut().for_each(|place| *place = None);
+        }
+        self.interrupt(&effects.interrupts);
+    }
+
+    fn interrupt(&mut self, vectors: &[usize]) {
+        for vector in vectors {
+            if let Some(write) = self.config.interrupt(vector % VECTORS)
+                && self.interrupts.len() < MAX_PENDING_INTERRUPTS
+            {
+                self.interrupts.push_back(write);
+            }
+        }
+        self.send_interrupts();
+    }
+
+    fn send_interrupts(&mut self) {
+        let Self { guest: Guest { memory, queues, .. }, interrupts, .. } = self;
+        // Guests do not expect to be interrupted while they wait for the answer to an access.
+        if queues[0].has_next(memory) {
+            return;
+        }
+        while let Some(write) = interrupts.front() {
+            let Some(chain) = queues[1].pop(memory) else { return };
+            let mut message = vec![INTERRUPT, 0, 0, 0];
+            message.extend(write.bytes.to_le_bytes());
+            message.extend(write.address.to_le_bytes());
+            message.extend(&write.data.to_le_bytes()[..write.bytes as usize]);
+            let written = chain.write(memory, &message).unwrap_or(0);
+            let _ = queues[1].push(memory, &chain, written);
+            interrupts.pop_front();
+        }
+    }
+}
+
+/// Channel and register of an address in the DMA bridge's window.
+fn channel_at(at: u64, count: usize) -> Option<(usize, u64)> {
+    let at = at.checked_sub(CHANNEL_REGISTERS)?;
+    let index = usize::try_from(at / CHANNEL_REGISTER_BYTES).ok().filter(|index| *index < count)?;
+    Some((index, at % CHANNEL_REGISTER_BYTES))
+}

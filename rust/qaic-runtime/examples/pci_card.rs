@@ -1,0 +1,38 @@
+//! A card for a guest with the mainline driver: waits at a socket for a user mode kernel, and serves it until it goes.
+//!
+//! `pci_card SOCKET`, with what the cores do in `QAIC_EMU_WORKLOAD` (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
+//! `loopback`) and what goes wrong in `QAIC_EMU_FAULTS`. Ends with an error when the guest has left something on the card.
+
+use std::env;
+use std::error::Error;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use qaic_emu::fault::Target;
+use qaic_emu::firmware::FirmwareConfig;
+use qaic_emu::workload::{Loopback, Workload};
+use qaic_emu::{FaultPlan, PciCard};
+use qaic_runtime::device::emulated_cores::{EchoWorkload, GraphWorkload};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let socket = env::args_os().nth(1).ok_or("expected the path of a socket")?;
+    let variable = |name| env::var(name).unwrap_or_default();
+    let workload: Arc<dyn Workload> = match variable("QAIC_EMU_WORKLOAD").as_str() {
+        "" | "graph" => {
+            let engine = env::var_os("QAIC_ENGINE").ok_or("QAIC_ENGINE: expected the engine's library")?;
+            Arc::new(GraphWorkload::new(vec![engine.into()]))
+        }
+        "echo" => Arc::new(EchoWorkload),
+        "loopback" => Arc::new(Loopback),
+        other => {
+            return Err(format!("QAIC_EMU_WORKLOAD is {other:?}; graph, echo and loopback are known").into());
+        }
+    };
+    let faults = FaultPlan::parse(&variable("QAIC_EMU_FAULTS"), Target::Card)?;
+    let listener = UnixListener::bind(&socket)?;
+    let card = PciCard::new(FirmwareConfig::default(), workload, faults);
+    let fresh = card.resource_usage();
+    card.serve(&listener)?;
+    let left = card.resource_usage();
+    if left == fresh { Ok(()) } else { Err(format!("the guest left {left:?} of {fresh:?}").into()) }
+}

@@ -1,0 +1,175 @@
+"""Programs on a card behind the mainline driver, in the guest of `make test-kernel`, which has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import qaic
+from kmd_sessions import VIRTUAL, assert_same, device
+from qaic import _core
+from session_models import model, save
+
+RNG = np.random.default_rng(17)
+MAINLINE = {"QAIC_DEVICE": "kmd"}
+
+pytestmark = pytest.mark.skipif(
+    "User Mode Linux" not in Path("/proc/cpuinfo").read_text(),
+    reason="no guest with the mainline driver: `make test-kernel` has one",
+)
+
+
+def two_outputs(width=70):
+    return model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("Softmax", ["m"], ["y"]),
+            helper.make_node("ReduceSum", ["m"], ["z"], keepdims=0),
+        ],
+        [("x", "float32", ["batch", "seq", 8])],
+        [("y", "float32", None), ("z", "float32", None)],
+        {"w": RNG.standard_normal((8, width)).astype(np.float32)},
+    )
+
+
+def compiled(folder, net, **options):
+    return qaic.compile(save(folder, net), output_dir=folder / "out", **options).path
+
+
+def random(*shape):
+    return {"x": RNG.standard_normal(shape).astype(np.float32)}
+
+
+def expected(program, feeds):
+    with device(**VIRTUAL), qaic.Session(program) as session:
+        return [session.run(feed) for feed in feeds]
+
+
+def held():
+    """Cores of the card that programs have."""
+    facts = _core.Context().devices()[0]
+    return facts["nsp_total"] - facts["nsp_free"]
+
+
+def test_the_card_is_listed_with_what_its_firmware_says():
+    with device(**MAINLINE):
+        (card,) = _core.Context().devices()
+        assert (_core.Context().kind(0), card["status"], card["nsp_total"]) == ("kmd", "ready", 16)
+
+
+@pytest.mark.parametrize("combined", [True, False])
+@pytest.mark.parametrize("level", [0, 40])
+def test_sets_of_shapes_in_any_order(tmp_path, combined, level):
+    sets = [{"batch": 1, "seq": 3}, {"batch": 4, "seq": 1}, {"batch": 2, "seq": 9}]
+    program = compiled(
+        tmp_path,
+        two_outputs(),
+        network_specialization_config=sets,
+        combine_inputs=combined,
+        combine_outputs=combined,
+        stats_level=level,
+    )
+    feeds = [random(entry["batch"], entry["seq"], 8) for entry in (*sets, *reversed(sets), sets[1])]
+    wanted = expected(program, feeds)
+    with device(**MAINLINE), qaic.Session(program) as session:
+        for feed, results in zip(feeds, wanted, strict=True):
+            assert_same(session.run(feed), results)
+
+
+def test_buffers_in_many_pieces_of_memory(tmp_path):
+    """Buffers of megabytes, which the driver cuts where pages are not beside each other."""
+    program = compiled(tmp_path, two_outputs(16), network_specialization_config=[{"batch": 16, "seq": 4096}])
+    feeds = [random(16, 4096, 8) for _ in range(3)]
+    wanted = expected(program, feeds)
+    with device(**MAINLINE), qaic.Session(program, set_size=2) as session:
+        found = [future.result(60) for future in [session.submit(feed) for feed in feeds]]
+    for results, one in zip(found, wanted, strict=True):
+        assert_same(results, one)
+
+
+def test_inferences_in_flight_of_several_threads(tmp_path):
+    program = compiled(
+        tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=2
+    )
+    feeds = [random(2, 3, 8) for _ in range(24)]
+    wanted = expected(program, feeds)
+    with (
+        device(**MAINLINE),
+        qaic.Session(program, set_size=4, num_activations=2) as session,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        found = list(threads.map(lambda feed: session.submit(feed).result(60), feeds))
+    for results, one in zip(found, wanted, strict=True):
+        assert_same(results, one)
+
+
+def test_what_a_program_takes_comes_back(tmp_path):
+    program = compiled(
+        tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=4
+    )
+    with device(**MAINLINE):
+        for _ in range(3):
+            with qaic.Session(program, num_activations=3) as session:
+                session.run(random(2, 3, 8))
+                assert held() == 12
+            assert held() == 0
+
+
+PROCESS = """
+import sys
+import numpy as np
+import qaic
+
+feed = {"x": np.load(sys.argv[2])}
+with qaic.Session(sys.argv[1]) as session:
+    session.run(feed)
+    print("open", flush=True)
+    sys.stdin.readline()
+    results = [session.run(feed) for _ in range(5)]
+    np.save(sys.argv[3], results[-1]["y"])
+"""
+
+
+def test_two_processes_share_the_card(tmp_path):
+    program = compiled(
+        tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=8
+    )
+    feeds = [random(2, 3, 8) for _ in range(2)]
+    wanted = expected(program, feeds)
+    with device(**MAINLINE):
+        processes = []
+        for number, feed in enumerate(feeds):
+            np.save(tmp_path / f"{number}.npy", feed["x"])
+            files = [str(tmp_path / f"{number}.npy"), str(tmp_path / f"found{number}.npy")]
+            arguments = [sys.executable, "-c", PROCESS, str(program), *files]
+            processes.append(
+                subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+        assert [process.stdout.readline() for process in processes] == ["open\n"] * 2
+        assert held() == 16
+        for process in processes:
+            process.communicate("go\n", timeout=60)
+            assert process.returncode == 0
+        # The driver has the firmware free what a process had.
+        assert held() == 0
+    for number, results in enumerate(wanted):
+        assert np.load(tmp_path / f"found{number}.npy").tobytes() == results["y"].tobytes()
+
+
+def test_a_killed_process_leaves_nothing_on_the_card(tmp_path):
+    program = compiled(tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}])
+    np.save(tmp_path / "x.npy", random(2, 3, 8)["x"])
+    with device(**MAINLINE):
+        arguments = [sys.executable, "-c", PROCESS, str(program), str(tmp_path / "x.npy"), "none"]
+        process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "open\n"
+        assert held() > 0
+        process.kill()
+        process.communicate(timeout=60)
+        assert held() == 0
