@@ -71,8 +71,6 @@ class Parser(argparse.ArgumentParser):
         word = wrong.split("=")[0].lstrip("-")
         names = {name.lstrip("-"): name for name in self.long_options()}
         if word in names:
-            if not wrong.startswith("--"):
-                return f"unknown option {wrong}; did you mean {names[word]}?"
             return f"{wrong} is an option of another command"
         near = get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
         return f"unknown option {wrong}" + (f"; did you mean {names[near[0]]}?" if near else "")
@@ -84,6 +82,26 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
                 options += [name for parser in action.choices.values() for name in parser.long_options()]
         return options
+
+    def with_two_dashes(self, argv: Sequence[str]) -> list[str]:
+        """Give long options two dashes; the vendor's tools take them with one as well."""
+        known = {name.removeprefix("--") for name in self.long_options()}
+
+        def spell(argument: str) -> str:
+            word = argument[1:].partition("=")[0]
+            if argument.startswith("--") or not argument.startswith("-") or len(word) < 2:
+                return argument
+            if word in known:
+                return f"-{argument}"
+            # `-num-itr 5` is a misspelt long option rather than `-n` with the value `um-itr`.
+            is_word = word.replace("-", "").isalpha() and len(word) <= _LONGEST_COMPARED
+            if not is_word:
+                return argument
+            from difflib import get_close_matches
+
+            return f"-{argument}" if get_close_matches(word, known, 1, 0.75) else argument
+
+        return [spell(argument) for argument in argv]
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""

@@ -18,6 +18,13 @@ from session_models import affine, save
 NAMES = [subcommand.name for subcommand in SUBCOMMANDS]
 
 
+def model_of_open_batch():
+    built = affine()
+    built.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    built.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    return built
+
+
 @pytest.fixture
 def call(capfd, tmp_path, monkeypatch):
     """Calls the command in a folder of its own; returns exit code, output and complaints."""
@@ -96,7 +103,7 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["complie", "m.onnx"], "did you mean compile?"),
         (["model.onnx"], "did you mean openqaic run model.onnx?"),
         (["compile", "model.onnx", "--aic-num-core", "2"], "did you mean --aic-num-cores?"),
-        (["compile", "model.onnx", "-aic-num-cores=2"], "did you mean --aic-num-cores?"),
+        (["compile", "model.onnx", "-aic-num-core=2"], "did you mean --aic-num-cores?"),
         (["compile", "model.onnx", "--aic-num-cores", "two"], "-aic-num-cores"),
         (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
         (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
@@ -134,6 +141,15 @@ def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model
     facts = json.loads(out)
     assert facts["from_cache"] is True
     assert facts["bytes"] == written.stat().st_size
+
+
+def test_options_of_messages_can_be_pasted(call, tmp_path):
+    """Messages name options as `qaic-compile` has them: with one dash, and a value behind an equals sign."""
+    save(tmp_path, model_of_open_batch())
+    code, _, err = call("compile", "model.onnx")
+    assert code == 1
+    (flag,) = [word.rstrip(")") for word in err.split() if word.startswith("-onnx-define-symbol=")]
+    assert call("compile", "model.onnx", flag)[0] == 0
 
 
 def test_a_folder_of_other_things_is_left_alone(call, model, tmp_path):

@@ -80,7 +80,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     made = parser(frozenset({name}) & frozenset(known))
     if not name.startswith("-") and name not in known:
         made.error(f"there is no command {name!r}{_nearest(name, known)}")
-    parsed: argparse.Namespace = made.parse_args(argv)
+    parsed: argparse.Namespace = made.parse_args(made.with_two_dashes(argv))
     return parsed
 
 

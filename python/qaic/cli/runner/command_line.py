@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from qaic.options.spec import Flag
 
 _DEFAULT_ITERATIONS = 40
-# Comparing is quadratic in the length; no option comes near this many characters.
-_LONGEST_COMPARED = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ def read(made: console.Parser, argv: Sequence[str]) -> RunnerOptions:
     """Read the options of a command line."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(made.parse_args(_spelled(made, argv))).items()
+        for name, value in vars(made.parse_args(made.with_two_dashes(argv))).items()
         if value is not None
     }
     return RunnerOptions(**given)
@@ -152,27 +150,6 @@ def _placeholder(codec: Codec[Any]) -> str:
     if isinstance(codec, FilePath):
         return "DIR" if codec.noun == "directory" else "FILE"
     return "IDS"
-
-
-def _spelled(made: console.Parser, argv: Sequence[str]) -> list[str]:
-    """Give long options two dashes; the vendor's tool takes them with one as well."""
-    known = {name.removeprefix("--") for name in made.long_options()}
-
-    def spell(argument: str) -> str:
-        word = argument[1:].partition("=")[0]
-        if argument.startswith("--") or not argument.startswith("-") or len(word) < 2:
-            return argument
-        if word in known:
-            return f"-{argument}"
-        # `-num-itr 5` is a misspelt long option rather than `-n` with the value `um-itr`; `-t./dir` is not.
-        is_word = word.replace("-", "").isalpha() and len(word) <= _LONGEST_COMPARED
-        if not is_word:
-            return argument
-        from difflib import get_close_matches
-
-        return f"-{argument}" if get_close_matches(word, known, 1, 0.75) else argument
-
-    return [spell(argument) for argument in argv]
 
 
 def _refuse_contradictions(options: RunnerOptions) -> bool:
