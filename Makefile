@@ -30,7 +30,7 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-in
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
-	node-tests wheels licences site docs clean
+	node-tests wheels licences site pictures docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -190,6 +190,10 @@ licences: $(TOOLS)/bin/cargo-about ## Write again THIRD-PARTY-LICENSES.md, the l
 site: setup ## Build the documentation site into target/site; runs its notebook
 	$(BIN)/python -m pip install --quiet --group site
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+pictures: setup browser ## Draw the pictures of the README from real runs, on an idle machine
+	$(BIN)/python -m pip install --quiet --group pictures
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/pictures/readme.py
 
 docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
 	$(call generate,docs/reference/options.md,options_page)
