@@ -49,4 +49,13 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
 
 def replace_bytes(path: Path, content: Buffer) -> None:
     """Write a file of bytes that are there, as :func:`write_replacing`."""
-    write_replacing(path, lambda aside: aside.write_bytes(content))
+
+    def write(aside: Path) -> None:
+        try:
+            aside.write_bytes(content)
+        except OSError as error:
+            # A full disk is found by writing, which knows no name.
+            error.filename = error.filename or str(aside)
+            raise
+
+    write_replacing(path, write)

@@ -175,6 +175,22 @@ def test_a_full_disk_is_an_error_and_no_traceback(model):
     assert "Traceback" not in done.stderr
 
 
+def test_a_page_without_room_is_named(tmp_path):
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from qaic.support.atomic_io import replace_bytes\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))\n"
+        "try:\n    replace_bytes(Path('page.html'), bytes(64))\n"
+        "except OSError as error:\n    print(error.filename)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "page.html\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_run_reads_each_kind_of_input_and_writes_what_the_session_computes(call, model, program, tmp_path):
     with qaic.Session(program) as session:
         ((name, (shape, dtype)),) = session.model_input_shape_dict.items()
