@@ -29,7 +29,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy \
+.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests wheels licences site pictures docs clean
 
 help: ## Show this list
@@ -161,6 +161,9 @@ fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 bench: setup ## Measure everything and rewrite docs/performance.md
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python benches/report.py
+
+accuracy-faults: setup ## Blame faults in 1,000 random graphs on their nodes
+	QAIC_FAULT_GRAPHS=1000 $(BIN)/python -m pytest -q tests/accuracy/test_faults.py --timeout 900
 
 accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on trained models, rewrite the report
 	$(BIN)/python -m pip install --quiet --no-deps --group accuracy

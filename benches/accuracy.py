@@ -2,6 +2,7 @@
 
 python benches/accuracy.py                everything, ten minutes on an idle machine
 python benches/accuracy.py --samples 8    a look: to standard output
+python benches/accuracy.py --searches     only the part about nodes to keep, to standard output
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 from python import accuracy_settings as settings
-from python import accuracy_tasks, machine
+from python import accuracy_tasks, machine, precision_search
 from python.row import table
 from python.spread import Spread, ratios
 from python.timing import in_turns
@@ -59,9 +60,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--samples", type=int, help="judge this many, to standard output")
+    parser.add_argument("--searches", action="store_true", help="only which nodes have to stay in float32")
     parser.add_argument("--output", type=Path, help="write there instead")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if arguments.searches:
+        print("\n".join(precision_search.lines(arguments.samples or EVALUATION)))
+        return
     text = "\n".join(report(arguments.samples or EVALUATION, quick=arguments.samples is not None)) + "\n"
     target = arguments.output or (None if arguments.samples else TARGET)
     if target is None:
@@ -74,6 +79,7 @@ def report(samples: int, *, quick: bool) -> Iterator[str]:
     """Measure and write."""
     yield INTRODUCTION
     yield from table(["", ""], [[f"**{name}**", value] for name, value in machine.facts()])
+    yield from precision_search.lines(samples)
     for make in (accuracy_tasks.magika, accuracy_tasks.recognizer):
         task = make(CALIBRATION, samples)
         with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import accuracy_models as models
+import qaic
 from qaic import accuracy
 from qaic.cli import console, openqaic
 from qaic.errors import InputError, OptionError, StateError
@@ -170,3 +171,19 @@ def test_command_with_wrong_arguments(files, capsys):
     assert run(files, "--option", "aic_num_cores") == console.USAGE
     assert run(files, "--option", "no_such_option=1") == console.USAGE
     assert not (files / "x.yaml").exists()
+
+
+def test_a_compilation_that_must_overflow_names_the_command(tmp_path):
+    model, samples, _ = models.overflowing((1,))
+    profile = tmp_path / "profile.yaml"
+    qaic.compile(model, dump_profile=profile, calibration_data=samples)
+    found = qaic.compile(
+        model, load_profile=profile, convert_to_fp16=True, execute_nodes_in_fp16=["Mul", "ReduceSum"]
+    ).diagnostics
+    (warning,) = [item for item in found if item.code == "float16.calibrated_overflow"]
+    assert set(warning.nodes) == {"square1", "sum1", "mean1"}
+    assert "python -m qaic accuracy" in warning.message
+    large = np.array(1e6, np.float32)
+    model = models.model_of([models.node("Add", "x c", "y")], {"x": [1, 4]}, {"y": [1, 4]}, {"c": large})
+    found = qaic.compile(model, convert_to_fp16=True, clip_fp16_constants=False).diagnostics
+    assert [("python -m qaic accuracy" in item.message, item.nodes) for item in found] == [(True, ("c",))]

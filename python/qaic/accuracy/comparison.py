@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.capture import capture
 from qaic.accuracy.precisions import named, options_of
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.options.models import CompileOptions
+
+#: options with samples that are run, and with files of what was measured
+_CALIBRATIONS: Final = frozenset({"input_list_file", "calibration_data", "use_random_input_data"})
+_PROFILES: Final = frozenset({"load_profile", "external_quantization_file"})
 
 
 def compare(
@@ -81,11 +85,10 @@ def compare(
 def compile_options_of(name: str, samples: Samples, given: Mapping[str, object]) -> CompileOptions:
     """Return the typed compile options of a precision; samples calibrate integers unless options do."""
     wanted = options_of(name, given)
-    sources = {
-        *("input_list_file", "calibration_data", "use_random_input_data", "load_profile"),
-        "external_quantization_file",
-    }
-    if wanted.get("convert_to_quantize") and not sources & wanted.keys():
+    if _PROFILES & wanted.keys():
+        # Such a file asks for integers by itself.
+        wanted.pop("convert_to_quantize", None)
+    if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
         wanted |= samples.calibration()
     return resolve(wanted, options_path=None, model_is_container=False).compile
 

@@ -185,6 +185,7 @@ def search(
             f"to: found {', '.join(names)}, expected one precision to search in", code="option.to"
         )
     given = Samples(samples)
+    # Every set is calibrated by itself, as it is when the set is used: kept nodes are not measured.
     options = compile_options_of(names[0], given, compile_options)
     found = _Search(model, options, given, wanted).run()
     return PrecisionPlan(
