@@ -40,8 +40,8 @@ _TEXT = """
 `qaic.accuracy.search` ([guide](guide/accuracy.md)) on the same models: the set is found on the first four
 fifths of the samples, and "kept back" is the target on the others. By hand, Magika in fp16 keeps all nodes of
 the kinds ReduceSum and Mul. polygraphy's `debug precision` bisects over layers on a GPU, AIMET's
-QuantAnalyzer switches quantizers one at a time; neither chooses between float32 and float16 for this card, and
-neither runs here. NNCF's `quantize_with_accuracy_control` is for int8 on OpenVINO, and was not installed.
+QuantAnalyzer switches quantizers one at a time; neither chooses between float32 and float16 for this card,
+and neither runs here. NNCF's `quantize_with_accuracy_control` is for int8 on OpenVINO, and was not installed.
 """
 
 _COST = """
