@@ -135,7 +135,8 @@ def test_variables_are_in_the_table_of_variables():
 def test_every_tool_is_in_the_guide():
     named = {name.partition(" ")[0] for _, name, state, _ in ROWS if state != "not there"}
     installed, laid = scripts()
-    assert {*installed, *laid} <= named
+    # `openqaic` is a name of ours: there is nothing to move from.
+    assert {*installed, *laid} - {"openqaic"} <= named
 
 
 def test_every_class_of_the_low_level_interface_is_in_a_guide():
