@@ -182,8 +182,8 @@ def test_a_compilation_that_must_overflow_names_the_command(tmp_path):
     ).diagnostics
     (warning,) = [item for item in found if item.code == "float16.calibrated_overflow"]
     assert set(warning.nodes) == {"square1", "sum1", "mean1"}
-    assert "python -m qaic accuracy" in warning.message
+    assert "openqaic accuracy" in warning.message
     large = np.array(1e6, np.float32)
     model = models.model_of([models.node("Add", "x c", "y")], {"x": [1, 4]}, {"y": [1, 4]}, {"c": large})
     found = qaic.compile(model, convert_to_fp16=True, clip_fp16_constants=False).diagnostics
-    assert [("python -m qaic accuracy" in item.message, item.nodes) for item in found] == [(True, ("c",))]
+    assert [("openqaic accuracy" in item.message, item.nodes) for item in found] == [(True, ("c",))]

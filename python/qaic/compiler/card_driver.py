@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler import cache, driver
-from qaic.compiler.backend.card import card_files, card_process
+from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
 from qaic.compiler.output_folder import writable_folder
 from qaic.compiler.reports import extra_artifacts
-from qaic.compiler.targets import EXTRA_OPTIONS
 from qaic.errors import CompileError, OptionError, QpcError
 from qaic.options.argv import to_argv, without_flag
 from qaic.support.program_names import QPC_FILE_NAME

@@ -222,7 +222,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
         if not step.is_needed(context):
             continue
         # A graph is kept where it is another one.
-        context.progress.stage(step.name, model.proto if is_changed else None, model.weights)
+        context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
         is_changed = step.run(model, context)
         if is_verified and context.is_checked:
             verify(model, step.name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from qaic.compiler.backend.card import EXTRA_OPTIONS
 from qaic.compiler.driver import compile_model
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from qaic.options.resolution import ResolvedOptions
 
 _log = logging.getLogger("qaic.compiler")
-
-#: switches that are in no document, for the vendor's compiler
-EXTRA_OPTIONS: Final = "QAIC_COMPILER_OPTS_UNSUPPORTED"
 
 
 def compile_resolved(

@@ -483,7 +483,11 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
     ("options", "became", "value"),
     [
         ({}, "the largest finite value (clip_fp16_constants=false makes them infinite)", 65504),
-        ({"clip_fp16_constants": False}, "infinity (clip_fp16_constants is false)", np.inf),
+        (
+            {"clip_fp16_constants": False},
+            "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows what that costs)",
+            np.inf,
+        ),
     ],
 )
 def test_constants_beyond_float16_are_reported_once(options, became, value, cache_dir, caplog):

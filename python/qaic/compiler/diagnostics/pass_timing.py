@@ -12,12 +12,10 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -48,26 +46,19 @@ class PassLog:
         """Wall time of each pass by its name, in the order in which they first ran."""
         return self._seconds
 
-    def enter(
-        self,
-        name: str,
-        model: onnx.ModelProto | None = None,
-        weights: Mapping[str, Weight] | None = None,
-    ) -> None:
+    def enter(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Begin a pass, which ends the one before.
 
         Parameters
         ----------
         name : str
             Name of the pass that begins; empty when none does.
-        model : onnx.ModelProto or None
-            The graph as the pass before left it.
-        weights : mapping or None
-            Its weights that are not in the graph.
+        graph : callable or None
+            Copies the graph as the pass before left it, its weights as inputs; called where graphs are saved.
         """
         self._stop()
-        if self._graphs is not None and model is not None and self._pass:
-            self._save(self._graphs, model, weights or {})
+        if self._graphs is not None and graph is not None and self._pass:
+            self._save(self._graphs, graph())
         self._pass = name
         # The time to save a graph belongs to no pass.
         self._since = time.perf_counter()
@@ -88,11 +79,8 @@ class PassLog:
             self._seconds[self._pass] = self._seconds.get(self._pass, 0.0) + elapsed
             _log.debug("pass %s: %.2f ms", self._pass, 1000 * elapsed)
 
-    def _save(self, folder: Path, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-        from qaic.compiler.frontend.validation import with_weights_as_inputs
-
+    def _save(self, folder: Path, graph: onnx.ModelProto) -> None:
         place = folder / f"{self._saved:02}-{self._pass.replace(' ', '-')}.onnx"
         self._saved += 1
-        shown = with_weights_as_inputs(model, dict(weights))
-        place.write_bytes(shown.SerializeToString(deterministic=True))
+        place.write_bytes(graph.SerializeToString(deterministic=True))
         _log.debug("graph after %s: %s", self._pass, place)

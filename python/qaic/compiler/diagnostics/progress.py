@@ -1,4 +1,4 @@
-"""Where a compilation is: shown on a terminal when it takes longer than a second, and told to a `PassLog`."""
+"""Where a compilation is: shown on a terminal when it takes more than a second, and noted in a `PassLog`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final, Self
 from qaic.support.status_line import StatusLine, has_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
     import onnx
 
     from qaic.compiler.diagnostics.pass_timing import PassLog
-    from qaic.compiler.ir.constants.weights import Weight
 
 #: seconds before anything is shown, and between two updates
 _PATIENCE: Final = 1.0
@@ -47,26 +46,19 @@ class Progress:
         """Existing folder for what `enable_debug` asks for."""
         return None if self._passes is None else self._passes.folder
 
-    def stage(
-        self,
-        name: str,
-        model: onnx.ModelProto | None = None,
-        weights: Mapping[str, Weight] | None = None,
-    ) -> None:
+    def stage(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Enter a stage.
 
         Parameters
         ----------
         name : str
             Of a pass or several: a row of the report on passes.
-        model : onnx.ModelProto or None
-            The graph as the stage before left it, where it may be of interest; kept with `enable_debug`.
-        weights : mapping or None
-            Its weights that are not in the graph.
+        graph : callable or None
+            Copies the graph as the stage before left it, where it is another one; kept with `enable_debug`.
         """
         self._stage = name
         if self._passes is not None:
-            self._passes.enter(name, model, weights)
+            self._passes.enter(name, graph)
         self._show(name)
 
     def advance(self, done: int, total: int) -> None:

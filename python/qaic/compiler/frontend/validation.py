@@ -196,19 +196,6 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
         )
 
 
-def with_weights_as_inputs(model: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
-    """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
-    from onnx import helper
-
-    copy = type(model)()
-    copy.CopyFrom(model)
-    copy.graph.input.extend(
-        helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims)
-        for weight in weights.values()
-    )
-    return copy
-
-
 def check_structure(view: onnx.ModelProto) -> None:
     """Let the onnx checker judge names, order, attributes and arity.
 

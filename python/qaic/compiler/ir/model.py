@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.value_info import ValueInfo
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Model:
         Name of the program.
     sizes, entries
         Sizes of the symbols, and what asks for them; one set for each specialization.
-    forms
+    specialized
         The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
         many sets only some. Empty while shapes are not known.
     known
@@ -117,6 +118,10 @@ class Model:
     def library_paths(self) -> list[Path]:
         """Files of the engine libraries."""
         return [library.path for library in self.libraries]
+
+    def copy_for_tools(self) -> onnx.ModelProto:
+        """Copy the graph with each weight as an input: tools see its type and shape, and no payload."""
+        return with_weights_as_inputs(self.proto, self.weights)
 
     def constants(self) -> set[str]:
         """Collect the names of the constants of the main graph."""

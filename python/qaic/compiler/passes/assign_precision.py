@@ -247,8 +247,8 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
         warn(
             "float16.calibrated_overflow",
             "%d values are to be float16, and were beyond its range (%d) in the calibration, so they become "
-            "infinite: %s; node_precision_info_file keeps them in float32, and `python -m qaic accuracy "
-            "MODEL --to fp16` finds what has to be kept",
+            "infinite: %s; node_precision_info_file keeps them in float32, and `openqaic accuracy MODEL "
+            "--to fp16` finds what has to be kept",
             len(beyond),
             _LARGEST_FLOAT16,
             listing(beyond),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.frontend import symbols, validation
+from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
@@ -170,7 +171,7 @@ def _require_batch(
     values: Mapping[str, int],
 ) -> None:
     """Refuse a model whose outputs have not become as many samples."""
-    view = validation.with_weights_as_inputs(model, weights)
+    view = with_weights_as_inputs(model, weights)
     symbols.substitute(view, values)
     inferred = symbols.infer(view)
     for value in inferred.graph.output:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.frontend.validation import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 

@@ -26,8 +26,6 @@ def without_weights(model: Model) -> Model | None:
     Model or None
         None when a weight cannot be an input: its type has no buffer, or it is too large for one.
     """
-    from qaic.compiler.frontend.validation import with_weights_as_inputs
-
     specs = []
     for weight in model.weights.values():
         spec = TensorSpec(weight.name, weight.elem_type, weight.dims)
@@ -46,5 +44,5 @@ def without_weights(model: Model) -> Model | None:
             for specialization in model.specializations
         ),
     )
-    proto = with_weights_as_inputs(model.proto, model.weights)
+    proto = model.copy_for_tools()
     return replace(model, proto=proto, weights={}, known=interface)

@@ -99,7 +99,7 @@ def write_program(
     stats = settings_of(options, set_options)
     form = light_form(model)
     notes = {"options": dict(set_options), "effective": dict(effective)}
-    progress.stage("write", model.proto, model.weights)
+    progress.stage("write", model.copy_for_tools)
     try:
         if stats is not None and model.operations is not None:
             stats = replace(stats, table=model.operations)

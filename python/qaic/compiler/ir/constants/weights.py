@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from qaic.compiler.diagnostics.compile_error import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
+
+    import onnx
 
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
 CHUNK: Final = 1 << 17
@@ -175,3 +177,16 @@ def whole_pieces(source: TensorSource, nbytes: int) -> Iterator[memoryview]:
                 filled = 0
     if filled:
         yield buffer[:filled]
+
+
+def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
+    """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
+    from onnx import helper
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    copy.graph.input.extend(
+        helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims)
+        for weight in weights.values()
+    )
+    return copy

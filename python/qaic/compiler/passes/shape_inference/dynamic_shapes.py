@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.frontend import specialization, symbols, validation
+from qaic.compiler.frontend import specialization, symbols
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.specialization import TensorSpecs
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
@@ -197,7 +198,7 @@ def _named_specs(
 
     Inference makes up symbols of its own where it knows nothing, so only what follows from `given` counts.
     """
-    view = validation.with_weights_as_inputs(model, weights)
+    view = with_weights_as_inputs(model, weights)
     for value in view.graph.output:
         # What the file claims may speak of one size.
         value.type.tensor_type.ClearField("shape")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.frontend import symbols, validation
+from qaic.compiler.frontend import symbols
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, untyped_values
 from qaic.compiler.passes.shape_inference import engine_shapes, shape_arithmetic
 
@@ -42,7 +43,7 @@ def inferred(
     CompileError
         The shape of an output does not follow from those of the inputs, or the model contradicts itself.
     """
-    found = symbols.infer(validation.with_weights_as_inputs(model, weights))
+    found = symbols.infer(with_weights_as_inputs(model, weights))
     if _open_outputs(found):
         shape_arithmetic.complete(found)
     missing = untyped_values(found.graph, collect_types(found))
