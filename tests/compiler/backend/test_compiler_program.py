@@ -485,7 +485,8 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
         ({}, "the largest finite value (clip_fp16_constants=false makes them infinite)", 65504),
         (
             {"clip_fp16_constants": False},
-            "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows what that costs)",
+            "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows "
+            "what that costs)",
             np.inf,
         ),
     ],

@@ -95,8 +95,8 @@ def report_overflows(overflows: Overflows) -> None:
         became = (
             "the largest finite value (clip_fp16_constants=false makes them infinite)"
             if overflows.clip
-            else "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows what that "
-            "costs)"
+            else "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows "
+            "what that costs)"
         )
         warn(
             "float16.overflow",
