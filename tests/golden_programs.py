@@ -486,13 +486,15 @@ class _Messages(logging.Handler):
 @contextmanager
 def _messages(folder: Path) -> Iterator[_Messages]:
     handler, logger = _Messages(folder), logging.getLogger("qaic")
-    level, logger.level = logger.level, logging.INFO
+    level = logger.level
+    # An assignment would leave what loggers remember of their levels.
+    logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
         yield handler
     finally:
         logger.removeHandler(handler)
-        logger.level = level
+        logger.setLevel(level)
 
 
 def _digest(data: object) -> str:
