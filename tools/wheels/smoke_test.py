@@ -48,9 +48,9 @@ def main() -> None:
         np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
     with qaic.Session(str(model), convert_to_fp16=True) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], expected, atol=1e-2)
-    info = run(sys.executable, "-m", "qaic", "info")
+    info = run("openqaic", "info")
     if qaic.__version__ not in info:
-        sys.exit(f"`python -m qaic info` does not say {qaic.__version__}: {info}")
+        sys.exit(f"`openqaic info` does not say {qaic.__version__}: {info}")
     run("qaic-runner", "-t", "qpc", "-n", "3")
     print(f"openqaic {qaic.__version__} works on Python {platform.python_version()}, {platform.machine()}")
 
