@@ -274,7 +274,7 @@ class Session(Measurements):
             device keeps may be left out.
         out
             Name -> array that receives that output: exact shape and dtype, C-contiguous, writable; a numpy
-            array, or one of another library that numpy can write to (by DLPack alone from numpy 2.1 on). The
+            array, or one of another library that numpy can write to (by DLPack alone from numpy 2.3 on). The
             result holds the same array objects.
         output_names
             Return only these outputs. Without it, all but the next values (``*_RetainedState``) of inputs
