@@ -273,8 +273,8 @@ class Session(Measurements):
             program has several combinations of shapes, the arrays decide which. An input whose state the
             device keeps may be left out.
         out
-            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable by numpy (one
-            that only DLPack describes: from numpy 2.3 on). The result holds the same array objects.
+            Name -> array that receives that output: exact shape and dtype, C-contiguous, writable by numpy
+            (by DLPack alone from numpy 2.3 on). The result holds the same array objects.
         output_names
             Return only these outputs. Without it, all but the next values (``*_RetainedState``) of inputs
             that were left out.
