@@ -47,20 +47,30 @@ class Subcommand:
 
 #: in the order of the help
 SUBCOMMANDS = (
-    Subcommand("compile", "compile an ONNX model to a program container", "qaic.cli.openqaic.compile"),
-    Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.run"),
-    Subcommand("bench", "measure latency and throughput", "qaic.cli.openqaic.bench"),
-    Subcommand("profile", "measure every operator and write a page about it", "qaic.cli.openqaic.profile"),
+    Subcommand(
+        "compile", "compile an ONNX model to a program container", "qaic.cli.openqaic.commands.compile"
+    ),
+    Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.commands.run"),
+    Subcommand("bench", "measure latency and throughput", "qaic.cli.openqaic.commands.bench"),
+    Subcommand(
+        "profile", "measure every operator and write a page about it", "qaic.cli.openqaic.commands.profile"
+    ),
     Subcommand("accuracy", "compare a model in reduced precision with float32", "qaic.cli.accuracy"),
-    Subcommand("inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.inspect"),
-    Subcommand("diff", "show what differs between two programs", "qaic.cli.openqaic.diff"),
-    Subcommand("devices", "list devices, or watch them", "qaic.cli.openqaic.devices"),
-    Subcommand("cache", "list compiled programs in the cache, and remove them", "qaic.cli.openqaic.cache"),
+    Subcommand(
+        "inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.commands.inspect"
+    ),
+    Subcommand("diff", "show what differs between two programs", "qaic.cli.openqaic.commands.diff"),
+    Subcommand("devices", "list devices, or watch them", "qaic.cli.openqaic.commands.devices"),
+    Subcommand(
+        "cache", "list compiled programs in the cache, and remove them", "qaic.cli.openqaic.commands.cache"
+    ),
     Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli.plot"),
     Subcommand("demo", "compile a real model and classify files with it", "qaic.cli.demo"),
     Subcommand("info", "versions, the engine found, devices and free cores", "qaic.cli.info"),
-    Subcommand("explain", "say what an error code means", "qaic.cli.openqaic.explain"),
+    Subcommand("explain", "say what an error code means", "qaic.cli.openqaic.commands.explain"),
     Subcommand("shims", "lay the tools at the vendor's paths, or take them away", "qaic.cli.shims"),
     Subcommand("transcript", "show or compare recorded system calls of cards", "qaic.cli.transcript"),
-    Subcommand("completion", "print what makes a shell complete commands", "qaic.cli.openqaic.completion"),
+    Subcommand(
+        "completion", "print what makes a shell complete commands", "qaic.cli.openqaic.commands.completion"
+    ),
 )

@@ -1,0 +1,1 @@
+"""The subcommands that ``openqaic`` alone has, a module each."""
