@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BATCH = 8
 _OURS = "ours"
 _OPENVINO_JOBS = (1, 2, 4)
-_LIMIT_S = 4e-6
+_LIMIT_S = 2e-6
 _TIMES_OPENVINO = 8
 #: Threads that wait, each for an inference of its own.
 CROWD = 2000

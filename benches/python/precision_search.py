@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SEARCHES = (
     ("magika", "fp16", "same>=99.5%"),
     ("magika", "fp16", "sqnr>=40"),
-    ("recognizer", "int8", "same>=95%"),
+    # Not the recognizer in int8: some 260 programs are calibrated anew, which takes hours on these samples.
 )
 COMPARISONS = (("magika", "fp16"), ("recognizer", "fp16"), ("recognizer", "int8"))
 

@@ -65,7 +65,7 @@ def latency_rows(folder: str, effort: Effort) -> Iterator[Row]:
                 batches=effort.batches,
                 seconds=effort.batch_s,
             )
-            limit = 0.75 if name == "tiny" else 1.02
+            limit = 0.45 if name == "tiny" else 1.0
             title = f"{models.TITLES[name]}, {threads} thread{'s' if threads > 1 else ''}"
             ratio = ratios(measured[_OURS], measured[_THEIRS])
             beside = (("run", Spread.of(measured[_THEIRS], "s")),)

@@ -25,7 +25,7 @@ _RATE_LIMITS = {"f32 to f16": 30, "quantize i8": 80}
 #: Of a run with three bindings, above the bare call of the engine.
 _OVER_BARE_S = 0.8e-6 + 3 * 0.08e-6
 #: Of an inference on a card, above the system calls, and of each of its bindings.
-_CARD_S, _PER_BINDING_S = 1e-6, 80e-9
+_CARD_S, _PER_BINDING_S = 0.4e-6, 40e-9
 _SUBMIT_AND_COLLECT_S = 150e-9
 _OPEN_FIXED_S, _OPEN_PER_BINDING_S = 40e-6, 0.5e-6
 
