@@ -358,7 +358,7 @@ def test_shares_of_a_page_are_of_one_total():
     assert sums == [pytest.approx(reports["gaps"].table("cores").column("working")[0])] * 4
     parts = dict(reports["overview"].table("parts").rows)
     assert sum(parts.values()) == pytest.approx(100)
-    assert f"told of inference {sample.inference}" in " ".join(reports["overview"].verdict)
+    assert f"those of inference {sample.inference}," in " ".join(reports["overview"].verdict)
 
 
 def test_a_difference_says_when_binaries_differ(core):

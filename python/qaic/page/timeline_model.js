@@ -37,7 +37,7 @@ class TimelineModel {
     this.kindTime = time;
     this.ranked = [...time.keys()].filter((kind) => time[kind] > 0).sort((a, b) => time[b] - time[a]);
     this.kindColour = new Array(this.kinds.length).fill(OTHER);
-    // What the host does beside a device is told apart, and does not take the devices' colours.
+    // What the host does beside a device is marked, and does not take the devices' colours.
     const host = this.tracks.filter((track) => track.role === "host");
     const others = new Set(host.flatMap((track) => [...new Set(track.label)].map((label) => this.labels.kind[label])));
     const named = [...others].sort((a, b) => (this.kinds[a] < this.kinds[b] ? -1 : 1));

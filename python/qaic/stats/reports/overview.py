@@ -86,7 +86,9 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
     parts = ", ".join(f"{name} {part:.1f} %" for name, part in bound.parts.items())
     if count > 1:
         (sample,) = capture.typical.samples
-        verdict.append(f"where its time goes is told of inference {sample.inference}, which took the median")
+        verdict.append(
+            f"the parts of its time are those of inference {sample.inference}, which took the median"
+        )
     if bound.name:
         verdict.insert(0, f"{bound.name}-bound: {_MEANING[bound.name]} ({parts})")
     else:

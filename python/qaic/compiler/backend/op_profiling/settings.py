@@ -1,4 +1,4 @@
-"""What a program is told to measure, and how much room that takes.
+"""What a program has to measure, and how much room that takes.
 
 The level decides what is measured. Whether it was *asked for* decides what callers see: a level that is only
 the default gets its buffer, and no binding that one would have to pass memory for.

@@ -92,7 +92,7 @@ class Capture:
     def typical(self) -> Capture:
         """The inference whose time is nearest to the median, alone; all of them where there is none.
 
-        Where the time goes is told of this one: its parts are those of one total, in every report.
+        Parts of the time are those of this one: they are those of one total, in every report.
         """
         if len(self.samples) < 2:
             return self
