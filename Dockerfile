@@ -12,5 +12,5 @@ COPY --from=build /wheel /wheel
 RUN pip install --no-cache-dir "$(echo /wheel/openqaic-*.whl)[demo]" && rm -r /wheel && useradd --create-home qaic
 USER qaic
 WORKDIR /home/qaic
-ENTRYPOINT ["python", "-m", "qaic"]
+ENTRYPOINT ["openqaic"]
 CMD ["info"]
