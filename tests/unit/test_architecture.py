@@ -135,3 +135,80 @@ def test_the_stub_names_what_the_module_has():
     described = {node.name for node in stub.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     compiled = {name for name in vars(qaic._core) if not name.startswith("_")}
     assert described == compiled
+
+
+# Fields of a model with many items, and what changes one. Elsewhere `compiler/ir/graph_edits.py` is called.
+REPEATED_FIELDS = {
+    *("node", "input", "output", "value_info", "initializer", "sparse_initializer", "attribute"),
+    *("opset_import", "functions", "metadata_props", "external_data", "graphs", "dim", "dims"),
+}
+OF_A_FIELD = {"add", "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
+OF_A_MESSAGE = {"Clear", "ClearField", "CopyFrom", "FromString", "MergeFrom", "SetInParent"}
+MAY_EDIT = ("compiler/ir/", "compiler/frontend/", "compiler/backend/")
+
+
+def edits(source: str) -> list[int]:
+    """Lines that change a repeated field of a protobuf, also by a name that is bound to one."""
+    tree = ast.parse(source)
+    aliases: set[str] = set()
+
+    def is_field(held: ast.expr) -> bool:
+        return (isinstance(held, ast.Attribute) and held.attr in REPEATED_FIELDS) or (
+            isinstance(held, ast.Name) and held.id in aliases
+        )
+
+    for statement in ast.walk(tree):
+        match statement:
+            case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=held)) if any(map(is_field, held)):
+                aliases.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=held) if is_field(held):
+                aliases.add(name)
+    found = []
+    for place in ast.walk(tree):
+        match place:
+            case ast.Call(func=ast.Attribute(value=held, attr=name)):
+                changes = name in OF_A_MESSAGE or (name in OF_A_FIELD and is_field(held))
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                changes = any(isinstance(one, ast.Subscript) and is_field(one.value) for one in targets)
+            case ast.AugAssign(target=target):
+                changes = is_field(target) or (isinstance(target, ast.Subscript) and is_field(target.value))
+            case _:
+                continue
+        if changes:
+            found.append(place.lineno)
+    return found
+
+
+def test_graphs_are_edited_in_one_place():
+    places = {
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path in PACKAGE.rglob("*.py")
+        if not str(path.relative_to(PACKAGE)).startswith(MAY_EDIT)
+        for line in edits(path.read_text())
+    }
+    assert not places
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "graph.node.append(made)",
+        "del graph.node[3]",
+        "del graph.node[:]",
+        "node.input[0] = name",
+        "graph.output += values",
+        "graph.value_info.add().name = name",
+        "copy.CopyFrom(node)",
+        "nodes = graph.node\ndel nodes[1]",
+        "for names in (node.input, node.output):\n    names[0] = name",
+    ],
+)
+def test_an_edit_is_recognized(statement):
+    assert edits(statement)
+
+
+@pytest.mark.parametrize(
+    "statement", ["names = list(node.input)", "made.append(graph.node[0])", "node.name = name"]
+)
+def test_reading_is_no_edit(statement):
+    assert not edits(statement)

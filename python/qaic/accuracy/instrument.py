@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.accuracy.observed import Kind, observed_nodes
 from qaic.compiler.ir.constants.propagation import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.graph_edits import (
+    add_input,
+    add_output,
+    append_nodes,
+    clone,
+    clone_unnamed,
+    register_initializer,
+    register_sparse_initializer,
+    rename_values,
+)
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, subgraphs
 from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 
 if TYPE_CHECKING:
@@ -119,11 +130,8 @@ class _Instrumenter:
         self.rows = nodes
         self.graph = deployed.proto.graph
         self.fresh = FreshNames(self.graph)
-        self.version = max(
-            (entry.version for entry in deployed.proto.opset_import if entry.domain in STANDARD_DOMAINS),
-            default=1,
-        )
-        self.makers = {name: node for node in self.graph.node for name in node.output if name}
+        self.version = standard_version(deployed.proto)
+        self.makers = producers(self.graph.node)
         self.constants = constant_values(self.graph, deployed.weights)
         self.inputs = {value.name for value in self.graph.input}
         self.observed = {row.value: row for row in nodes}
@@ -149,15 +157,13 @@ class _Instrumenter:
             self._add_node("Concat", rows, STATISTICS, axis=0)
         else:
             self._add_node("Identity", [self._number([[0.0] * len(FIELDS)])], STATISTICS)
-        self.graph.node.extend(self.added)
+        append_nodes(self.graph, self.added)
         self._extend_interface(max(1, len(rows)))
 
     # --- the reference ---------------------------------------------------------------------------------
 
     def _add_reference(self) -> None:
         """Copy the float graph; its constants are shared where the deployed graph has the same."""
-        import onnx
-
         graph = self.reference.proto.graph
         names = {value.name for value in graph.input}
         names |= {name for node in all_nodes(graph.node) for name in node.output if name}
@@ -167,33 +173,25 @@ class _Instrumenter:
         for tensor in graph.initializer:
             if tensor.name not in own or own[tensor.name] != tensor:
                 names.add(tensor.name)
-                constant = self.graph.initializer.add()
-                constant.CopyFrom(tensor)
-                constant.name = REFERENCE + tensor.name
+                register_initializer(self.graph, tensor, REFERENCE + tensor.name)
         for name, weight in self.reference.weights.items():
             if self.deployed.weights.get(name) is not weight:
                 names.add(name)
                 self.deployed.weights[REFERENCE + name] = replace(weight, name=REFERENCE + name)
         for sparse in graph.sparse_initializer:
             names.add(sparse.values.name)
-            copied = self.graph.sparse_initializer.add()
-            copied.CopyFrom(sparse)
-            copied.values.name = REFERENCE + sparse.values.name
+            register_sparse_initializer(self.graph, sparse, REFERENCE + sparse.values.name)
         self.named = {name: REFERENCE + name for name in names}
         for node in graph.node:
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            copy.name = ""
-            _rename(copy, self.named)
+            copy = clone_unnamed(node)
+            rename_values([copy], self.named)
             self.added.append(copy)
         for value in graph.input:
-            self.graph.input.add().CopyFrom(value)
-            self.graph.input[-1].name = REFERENCE + value.name
+            add_input(self.graph, value, REFERENCE + value.name)
         present = {value.name for value in self.graph.output}
         for value in graph.output:
             if value.name in present:
-                self.graph.output.add().CopyFrom(value)
-                self.graph.output[-1].name = REFERENCE + value.name
+                add_output(self.graph, value, REFERENCE + value.name)
 
     # --- copies of parts of the deployed graph -----------------------------------------------------------
 
@@ -253,9 +251,7 @@ class _Instrumenter:
                 if found is None:
                     return None
                 renamed[part] = found
-            copy = type(node)()
-            copy.CopyFrom(node)
-            copy.name = ""
+            copy = clone_unnamed(node)
             local = {
                 made for held in _nested([node]) for inner_node in held.node for made in inner_node.output
             }
@@ -264,7 +260,7 @@ class _Instrumenter:
                 if made:
                     renamed[made] = self.fresh.make(prefix + made, "copy")
                     known[made] = renamed[made]
-            _rename(copy, renamed)
+            rename_values([copy], renamed)
             self.added.append(copy)
             pending.pop()
         return known[name]
@@ -492,14 +488,14 @@ class _Instrumenter:
         key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
         if key not in self.numbers:
             self.numbers[key] = self.fresh.make("accuracy", "number")
-            self.graph.initializer.append(numpy_helper.from_array(array, self.numbers[key]))
+            register_initializer(self.graph, numpy_helper.from_array(array, self.numbers[key]))
         return self.numbers[key]
 
     def _zero(self) -> str:
         if not any(value.name == ZERO for value in self.graph.input):
             from onnx import helper
 
-            self.graph.input.append(helper.make_tensor_value_info(ZERO, FLOAT, [1]))
+            add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
 
     # --- the border --------------------------------------------------------------------------------------
@@ -509,7 +505,7 @@ class _Instrumenter:
         from onnx import helper
 
         statistics = helper.make_tensor_value_info(STATISTICS, FLOAT, [rows, len(FIELDS)])
-        self.graph.output.append(statistics)
+        add_output(self.graph, statistics)
         model, known = self.deployed, self.deployed.interface
         count = len(known.inputs)
         own_outputs = {value.name for value in self.graph.output}
@@ -532,17 +528,14 @@ class _Instrumenter:
         )
         specialized = []
         for given in model.specialized:
-            form = type(given)()
-            form.CopyFrom(given)
+            form = clone(given)
             for value in given.graph.input[:count]:
-                form.graph.input.add().CopyFrom(value)
-                form.graph.input[-1].name = REFERENCE + value.name
+                add_input(form.graph, value, REFERENCE + value.name)
             if has_zero:
-                form.graph.input.append(helper.make_tensor_value_info(ZERO, FLOAT, [1]))
+                add_input(form.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
             for value in given.graph.output:
-                form.graph.output.add().CopyFrom(value)
-                form.graph.output[-1].name = REFERENCE + value.name
-            form.graph.output.append(statistics)
+                add_output(form.graph, value, REFERENCE + value.name)
+            add_output(form.graph, statistics)
             specialized.append(form)
         model.specialized = specialized
 
@@ -564,18 +557,3 @@ def _captured(node: onnx.NodeProto) -> set[str]:
             made.update(inner.output)
             read.update(inner.input)
     return read - made - {""}
-
-
-def _rename(node: onnx.NodeProto, names: dict[str, str]) -> None:
-    """Give values other names, also inside the graphs of a node."""
-    for held in (node.input, node.output):
-        for position, name in enumerate(held):
-            if name in names:
-                held[position] = names[name]
-    for graph in subgraphs(node):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            value.name = names.get(value.name, value.name)
-        for tensor in graph.initializer:
-            tensor.name = names.get(tensor.name, tensor.name)
-        for inner in graph.node:
-            _rename(inner, names)

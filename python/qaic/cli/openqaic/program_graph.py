@@ -99,7 +99,9 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
     OSError
         The file cannot be written.
     """
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto
+
+    from qaic.compiler.ir.graph_edits import set_values
 
     model = read(qpc)
     size = sum(array.nbytes for array in qpc.initializers.values())
@@ -111,7 +113,7 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
         )
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(numpy_helper.from_array(qpc.initializers[tensor.name], tensor.name))
+            set_values(tensor, qpc.initializers[tensor.name])
     content = model.SerializeToString()
     write_replacing(path, lambda aside: aside.write_bytes(content))
 

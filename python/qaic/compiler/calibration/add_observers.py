@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.frontend import specialization, validation
 from qaic.compiler.ir.constants import initializers
+from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
 from qaic.options.models import CompileOptions
@@ -42,8 +43,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
     outputs = {value.name for value in graph.output}
     for name in results:
         if name not in outputs:
-            value = graph.output.add()
-            value.name = name
+            value = add_output(graph, name)
             value.type.tensor_type.elem_type = model.facts.types[name]
     observed.specialized, observed.known = inferred_forms(
         observed.proto, observed.weights, model.sizes, model.entries, model.library_paths

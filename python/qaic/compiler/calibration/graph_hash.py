@@ -10,6 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.graph_edits import plain
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
@@ -94,14 +95,8 @@ class _Hash:
         self.text("attribute", attribute.name, str(attribute.type))
         graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
         if not graphs:
-            plain = type(attribute)()
-            plain.CopyFrom(attribute)
-            plain.ClearField("doc_string")
-            if plain.HasField("t"):
-                plain.t.ClearField("name")
-            self.text(
-                hashlib.blake2b(plain.SerializeToString(deterministic=True), digest_size=16).hexdigest()
-            )
+            content = plain(attribute).SerializeToString(deterministic=True)
+            self.text(hashlib.blake2b(content, digest_size=16).hexdigest())
             return
         for graph in graphs:
             inner = dict(numbers)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.inlined_names import rename_values
+from qaic.compiler.ir.graph_edits import rename_declared, rename_values
+from qaic.compiler.ir.graph_walk import value_names
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
@@ -116,8 +117,12 @@ def as_outputs(graph: onnx.GraphProto, name: str, names: InlinedNames) -> list[s
     """
     titles = names.titles(name)
     values = [value for node in graph.node for value in node.output if value in titles]
-    given = rename_values(graph, {value: titles[value] for value in values if titles[value] != value})
+    wanted = {value: titles[value] for value in values if titles[value] != value}
+    taken = value_names(graph) if wanted else set()
+    given = {value: title for value, title in wanted.items() if title not in taken}
     if given:
+        rename_values(graph.node, given)
+        rename_declared(graph, given)
         names.rename(given)
     return [given.get(value, value) for value in values]
 

@@ -80,6 +80,25 @@ def uses(graph: onnx.GraphProto) -> Counter[str]:
     return count
 
 
+def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """Map each result to the node that computes it; graphs nested in nodes are not looked into."""
+    return {name: node for node in nodes for name in node.output if name}
+
+
+def usages(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+    """Map each value to the nodes that read it, each with the position of the input, in their order."""
+    found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in nodes:
+        for position, name in enumerate(node.input):
+            found.setdefault(name, []).append((node, position))
+    return found
+
+
+def consumers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
+    """Map each value to the nodes that read it, a node as often as it does."""
+    return {name: [node for node, _ in read] for name, read in usages(nodes).items()}
+
+
 def has_loops(model: onnx.ModelProto) -> bool:
     """Say whether the values in a model decide how long it runs; all else takes the time its shapes take."""
     bodies = (model.graph.node, *(function.node for function in model.functions))

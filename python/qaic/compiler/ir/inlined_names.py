@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, value_names
+from qaic.compiler.ir.graph_walk import all_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -212,24 +212,3 @@ def _bind(call: Call, origin: onnx.NodeProto, node: onnx.NodeProto) -> None:
         for value, name in zip(old.output, new.output, strict=False):
             if value:
                 call.bind(value, name)
-
-
-def rename_values(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> dict[str, str]:
-    """Give values of a graph other names, unless those are taken; changes `graph`.
-
-    Returns
-    -------
-    dict
-        The names that were given.
-    """
-    taken = value_names(graph)
-    given = {old: new for old, new in renamed.items() if new not in taken}
-    for current in all_graphs(graph):
-        for node in current.node:
-            for names in (node.input, node.output):
-                for position, name in enumerate(names):
-                    if name in given:
-                        names[position] = given[name]
-        for value in (*current.output, *current.value_info):
-            value.name = given.get(value.name, value.name)
-    return given

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.value_info import ValueInfo
 
 if TYPE_CHECKING:
@@ -141,12 +142,10 @@ class Model:
 
     def copy(self) -> Self:
         """Copy the graph and what changes with it; the numbers of weights are shared."""
-        proto = type(self.proto)()
-        proto.CopyFrom(self.proto)
         facts = self.facts
         return replace(
             self,
-            proto=proto,
+            proto=clone(self.proto),
             weights=dict(self.weights),
             facts=ValueInfo(dict(facts.types), dict(facts.shapes), dict(facts.narrow), dict(facts.original)),
         )

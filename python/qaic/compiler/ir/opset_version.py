@@ -25,6 +25,13 @@ _IR_VERSION: Final = 10
 _OPERATOR_SET: Final = 22
 
 
+def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
+    """Read the version of the standard operator set that a model or function is written in; 1 for none."""
+    return max(
+        (entry.version for entry in stamped.opset_import if entry.domain in STANDARD_DOMAINS), default=1
+    )
+
+
 def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
     from onnx import defs

@@ -9,7 +9,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
+from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import common_shapes
@@ -51,7 +52,7 @@ def eliminate_common_subexpressions(
     kept: list[onnx.NodeProto] = []
     for original in graph.node:
         node = _constant_shape(original, shapes)
-        _rename_inputs(node, renamed)
+        replace_all_uses_with([node], renamed)
         key = _key(node)
         names = list(node.output)
         if key is not None and labels:
@@ -61,9 +62,7 @@ def eliminate_common_subexpressions(
             renamed.update(zip(names, earlier, strict=True))
             continue
         kept.append(node)
-    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
-    del graph.node[:]
-    graph.node.extend(copies)
+    set_nodes(graph, kept)
 
 
 def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
@@ -76,20 +75,6 @@ def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]])
 
     value = numpy_helper.from_array(np.array(dims, np.int64))
     return helper.make_node("Constant", [], list(node.output), value=value)
-
-
-def _rename_inputs(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
-    inner_graphs = list(subgraphs(node))
-    for current in (node, *(inner for graph in inner_graphs for inner in all_nodes(graph.node))):
-        for position, name in enumerate(current.input):
-            if name in renamed:
-                current.input[position] = renamed[name]
-    pending = inner_graphs
-    while pending:
-        graph = pending.pop()
-        for value in graph.output:
-            value.name = renamed.get(value.name, value.name)
-        pending.extend(inner for node_of in graph.node for inner in subgraphs(node_of))
 
 
 def _key(node: onnx.NodeProto) -> object:

@@ -22,6 +22,7 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
                 if name in weights:
                     weights[name] = Weight(name, known.elem_type, known.dims, source)
                 else:
-                    _replace(small[name], b"".join(source.chunks()))
+                    set_payload(small[name], small[name].data_type, b"".join(source.chunks()))
                 loaded += 1
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, zlib.error) as error:
         raise _refuse(file, "the file", str(error), "a zip file, stored or deflated") from error
@@ -239,13 +240,6 @@ def _header(table: Weight) -> bytes:
     descr = npy.dtype_to_descr(np.dtype(TABLE[table.elem_type][0]).newbyteorder("<"))
     npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": table.dims})
     return stream.getvalue()
-
-
-def _replace(tensor: onnx.TensorProto, data: bytes) -> None:
-    name, elem_type, dims = tensor.name, tensor.data_type, list(tensor.dims)
-    tensor.Clear()
-    tensor.name, tensor.data_type, tensor.raw_data = name, elem_type, data
-    tensor.dims.extend(dims)
 
 
 def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:

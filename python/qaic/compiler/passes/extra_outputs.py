@@ -13,6 +13,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.frontend.value_options import as_outputs
 from qaic.compiler.ir.elem_types import BOOL
+from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.passes.prune_outputs import unknown_result
 from qaic.errors import CompileError
 
@@ -110,7 +111,7 @@ def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     present = {value.name for value in graph.output}
     for name in names:
         if name not in present:
-            graph.output.add().name = name
+            add_output(graph, name)
 
 
 def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collection[str]) -> list[str]:

@@ -13,7 +13,8 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import FreshNames, uses
+from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
+from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
@@ -71,9 +72,9 @@ def fold_batch_normalization(
         Number of nodes folded.
     """
     graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output}
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
         return 0
+    makers = producers(graph.node)
     constants = ConstantReader(graph, weights)
     count = uses(graph)
     fresh = FreshNames(graph)
@@ -99,12 +100,10 @@ def fold_batch_normalization(
         new_bias = fresh.make(norm.output[0], "folded_bias")
         constants.add(Weight(new_kernel, FLOAT, kernel.dims, ScaledSource(kernel.source, factors)))
         constants.add_array(new_bias, bias)
-        del conv.input[1:]
-        conv.input.extend([new_kernel, new_bias])
-        conv.output[0] = norm.output[0]
+        set_inputs(conv, [conv.input[0], new_kernel, new_bias])
+        rename_output(conv, 0, norm.output[0])
         folded.append(index)
-    for index in reversed(folded):
-        del graph.node[index]
+    remove_nodes(graph, folded)
     return len(folded)
 
 

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.elem_types import INT32, INT64
+from qaic.compiler.ir.graph_edits import (
+    add_attribute,
+    clear_attributes,
+    clone,
+    remove_nodes,
+    set_inputs,
+    set_nodes,
+)
 from qaic.compiler.ir.graph_walk import (
     STANDARD_DOMAINS,
     FreshNames,
@@ -21,11 +29,12 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     subgraphs,
 )
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableSequence
+    from collections.abc import Callable, Iterable
 
     import onnx
 
@@ -55,32 +64,34 @@ def legalize_exports(model: onnx.ModelProto) -> None:
     """
     import onnx
 
-    _legalize(model.graph.node, model.graph, _version(model))
+    _legalize(model.graph, model.graph, standard_version(model))
     for function in model.functions:
-        ends = [onnx.ValueInfoProto(name=name) for name in function.output]
-        graph = onnx.GraphProto(node=function.node, output=ends, value_info=function.value_info)
-        graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
-        _legalize(function.node, graph, _version(function))
+        graph = onnx.GraphProto(
+            node=function.node,
+            input=[onnx.ValueInfoProto(name=name) for name in function.input],
+            output=[onnx.ValueInfoProto(name=name) for name in function.output],
+            value_info=function.value_info,
+        )
+        _legalize(function, graph, standard_version(function))
 
 
-def _version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
-    return next((entry.version for entry in stamped.opset_import if entry.domain in STANDARD_DOMAINS), 0)
-
-
-def _legalize(nodes: MutableSequence[onnx.NodeProto], graph: onnx.GraphProto, version: int) -> None:
+def _legalize(body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto, version: int) -> None:
     """Rewrite the nodes of a body, which `graph` describes."""
-    found = find_nodes(nodes, _REWRITTEN)
+    found = find_nodes(body.node, _REWRITTEN)
     if not found:
         return
     scope = _Scope(graph, version, {name for node in found for name in node.input})
     scope.declare(graph)
-    scope.rewrite(nodes)
+    scope.rewrite(body)
     if scope.splits:
-        read = {name for node in all_nodes(nodes) for name in node.input}
+        read = {name for node in all_nodes(body.node) for name in node.input}
         read |= {value.name for current in all_graphs(graph) for value in current.output}
-        for at in reversed(range(len(nodes))):
-            if standard(nodes[at], "SplitToSequence") and nodes[at].output[0] not in read:
-                del nodes[at]
+        unread = [
+            at
+            for at, node in enumerate(body.node)
+            if standard(node, "SplitToSequence") and node.output[0] not in read
+        ]
+        remove_nodes(body, unread)
 
 
 @dataclass(slots=True)
@@ -94,7 +105,7 @@ class _Scope:
     #: numbers of dims
     ranks: dict[str, int] = field(default_factory=dict)
     #: dims that the model declares
-    dims: dict[str, _Dims] = field(default_factory=dict)
+    shapes: dict[str, _Dims] = field(default_factory=dict)
     #: integers that are constants: one, or a list
     integers: dict[str, int | list[int]] = field(default_factory=dict)
     #: sequence -> the node that makes it
@@ -110,24 +121,24 @@ class _Scope:
             if value.name in self.wanted and value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
                 self.ranks[value.name] = len(dims)
-                self.dims[value.name] = tuple(
+                self.shapes[value.name] = tuple(
                     dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims
                 )
         for tensor in graph.initializer:
             if len(tensor.dims) <= 1:
                 self._constant(tensor.name, tensor)
 
-    def rewrite(self, nodes: MutableSequence[onnx.NodeProto]) -> None:
-        """Rewrite the nodes of a graph and of those nested in it."""
+    def rewrite(self, body: onnx.GraphProto | onnx.FunctionProto) -> None:
+        """Rewrite the nodes of a graph or function and of the graphs nested in it."""
         written: list[onnx.NodeProto] = []
         changed = False
-        for node in nodes:
+        for node in body.node:
             for inner in subgraphs(node):
                 nested = replace(
-                    self, ranks=dict(self.ranks), dims=dict(self.dims), integers=dict(self.integers)
+                    self, ranks=dict(self.ranks), shapes=dict(self.shapes), integers=dict(self.integers)
                 )
                 nested.declare(inner)
-                nested.rewrite(inner.node)
+                nested.rewrite(inner)
             self._learn(node)
             rewrite = _REWRITTEN.get(node.op_type)
             if rewrite is None or not standard(node, node.op_type):
@@ -138,9 +149,7 @@ class _Scope:
             changed = changed or replacement is not node
             written += [*self.made, replacement]
         if changed:
-            copies = [type(node).FromString(node.SerializeToString()) for node in written]
-            del nodes[:]
-            nodes.extend(copies)
+            set_nodes(body, written)
 
     def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in front; returns the name of its result, which is made from `result`."""
@@ -233,7 +242,7 @@ def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     sliced = scope.add("Slice", result, split.input[0], *bounds)
     if scope.version < _AXES_AS_INPUT:
         squeezed = _copy(node, "Squeeze", [sliced])
-        squeezed.attribute.append(helper.make_attribute("axes", [axis]))
+        add_attribute(squeezed, helper.make_attribute("axes", [axis]))
         return squeezed
     return _copy(node, "Squeeze", [sliced, bounds[2]])
 
@@ -244,7 +253,7 @@ def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     query, key, mask, past_key = inputs[0], inputs[1], inputs[_MASK], inputs[_PAST_KEY]
     if not mask:
         return node
-    of_mask, of_query = scope.dims.get(mask, ()), scope.dims.get(query, ())
+    of_mask, of_query = scope.shapes.get(mask, ()), scope.shapes.get(query, ())
     has_rows = (
         min(len(of_mask), len(of_query)) >= 2 and of_mask[-2] is not None and of_mask[-2] == of_query[-2]
     )
@@ -280,13 +289,11 @@ _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]]
 
 def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[str] = ()) -> onnx.NodeProto:
     """Copy a node with other inputs, and where `operator` is given as another operator without attributes."""
-    copy = type(node)()
-    copy.CopyFrom(node)
-    del copy.input[:]
-    copy.input.extend(inputs)
+    copy = clone(node)
+    set_inputs(copy, inputs)
     if operator is not None:
         copy.op_type = operator
-        del copy.attribute[:]
+        clear_attributes(copy)
     return copy
 
 

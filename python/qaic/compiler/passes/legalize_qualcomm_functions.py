@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
+from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableSequence
-
     import onnx
 
     from qaic.compiler.ir.context import Context
@@ -56,13 +56,11 @@ def legalize(model: onnx.ModelProto) -> bool:
         if function.domain not in DOMAINS:
             continue
         found = True
-        version = next(
-            (entry.version for entry in function.opset_import if entry.domain in {"", "ai.onnx"}), 0
-        )
+        version = standard_version(function)
         if _is_rms_norm(function) and version >= _CAST_LIKE:
             _write_rms_norm(function, version)
         elif any(standard(node, *_REWRITTEN) for node in all_nodes(function.node)):
-            _rewrite(function.node, FreshNames(_graph_of(function)), version)
+            _rewrite(function, FreshNames(_graph_of(function)), version)
     return found
 
 
@@ -77,24 +75,18 @@ def _graph_of(function: onnx.FunctionProto) -> onnx.GraphProto:
     return onnx.GraphProto(node=function.node)
 
 
-def _rewrite(nodes: MutableSequence[onnx.NodeProto], fresh: FreshNames, version: int) -> None:
+def _rewrite(body: onnx.GraphProto | onnx.FunctionProto, fresh: FreshNames, version: int) -> None:
     rewritten: list[onnx.NodeProto] = []
-    for node in nodes:
+    for node in body.node:
         for inner in subgraphs(node):
-            _rewrite(inner.node, fresh, version)
+            _rewrite(inner, fresh, version)
         rewrite = _REWRITTEN.get(node.op_type) if standard(node, node.op_type) else None
         if rewrite is not None:
             writer = _Writer(node, fresh, version)
             rewrite(writer)
             rewritten += writer.made
         rewritten.append(node)
-    _replace(nodes, rewritten)
-
-
-def _replace(nodes: MutableSequence[onnx.NodeProto], made: Iterable[onnx.NodeProto]) -> None:
-    copies = [type(node).FromString(node.SerializeToString()) for node in made]
-    del nodes[:]
-    nodes.extend(copies)
+    set_nodes(body, rewritten)
 
 
 @dataclass(slots=True)
@@ -127,7 +119,8 @@ class _Writer:
 def _guard_gather(writer: _Writer) -> None:
     """GatherND: read the nearest row in place of one outside."""
     skipped = next((a.i for a in writer.node.attribute if a.name == "batch_dims"), 0)
-    writer.node.input[1] = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
+    nearest = _nearest(writer, _wide_indices(writer), _sizes(writer, skipped))
+    replace_input_with(writer.node, 1, nearest)
 
 
 def _guard_scatter(writer: _Writer) -> None:
@@ -162,8 +155,8 @@ def _guard_scatter(writer: _Writer) -> None:
     of_rows = add("Where", valid, counting, add("Where", has_first, first, count))
     tuples = add("Gather", add("Concat", tuples, spare, axis=0), of_tuples, axis=0)
     rows = add("Gather", add("Concat", rows, there, axis=0), of_rows, axis=0)
-    writer.node.input[1] = add("Reshape", tuples, add("Shape", indices))
-    writer.node.input[2] = add("Reshape", rows, add("Shape", updates))
+    replace_input_with(writer.node, 1, add("Reshape", tuples, add("Shape", indices)))
+    replace_input_with(writer.node, 2, add("Reshape", rows, add("Shape", updates)))
 
 
 def _wide_indices(writer: _Writer) -> str:
@@ -224,15 +217,16 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
     else:
         mean = add("ReduceMean", squares, add("Constant", value_ints=[-1]), keepdims=1)
     epsilon = add("Constant")
-    nodes[-1].attribute.append(
+    add_attribute(
+        nodes[-1],
         onnx.AttributeProto(
             name="value_float", ref_attr_name="epsilon", type=onnx.AttributeProto.AttributeType.FLOAT
-        )
+        ),
     )
     scaled = add("Div", wide, add("Sqrt", add("Add", mean, epsilon)))
     product = add("Mul", scaled, add("Cast", weight, to=FLOAT))
     nodes.append(helper.make_node("CastLike", [product, source], [result]))
-    _replace(function.node, nodes)
+    set_nodes(function, nodes)
 
 
 class LegalizeQualcommFunctions(Always):

@@ -18,8 +18,8 @@ from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
+from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
 from qaic.compiler.ir.graph_walk import (
-    STANDARD_DOMAINS,
     FreshNames,
     all_graphs,
     all_nodes,
@@ -27,11 +27,12 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableSequence
+    from collections.abc import Iterable
 
     import onnx
 
@@ -78,7 +79,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
     for node in all_nodes(model.graph.node):
         if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
             _unpack_zero_points(node, constants, model.graph)
-    version = _version(model.opset_import)
+    version = standard_version(model)
     bodies = (model.graph.node, *(function.node for function in model.functions))
     has_casts = any(_is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"}))
     if has_casts or _HAS_CHANNELS <= version < _HAS_BLOCKS:
@@ -86,11 +87,11 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
     if version >= _HAS_CHANNELS and _is_rewritten(model.graph.node, version):
         floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == FLOAT}
         floats |= {name for name, weight in weights.items() if weight.elem_type == FLOAT}
-        exact += _Rewriter(FreshNames(model.graph), version, floats).run(model.graph.node)
+        exact += _Rewriter(FreshNames(model.graph), version, floats).run(model.graph)
     for function in model.functions:
-        version = _version(function.opset_import)
+        version = standard_version(function)
         if version >= _HAS_CHANNELS and _is_rewritten(function.node, version):
-            exact += _Rewriter(_names_of(function), version, set()).run(function.node)
+            exact += _Rewriter(_names_of(function), version, set()).run(function)
             _keep_declared(function)
     return exact
 
@@ -136,11 +137,7 @@ def _widen(tensor: onnx.TensorProto) -> None:
     kept = _KEPT_IN.get(tensor.data_type)
     if kept is None:
         return
-    content = dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes()
-    name, dims = tensor.name, list(tensor.dims)
-    tensor.Clear()
-    tensor.name, tensor.data_type, tensor.raw_data = name, kept, content
-    tensor.dims.extend(dims)
+    set_payload(tensor, kept, dense(tensor).astype("int8" if kept == INT8 else "uint8").tobytes())
 
 
 def _wide(weight: Weight) -> Weight:
@@ -154,10 +151,6 @@ def _wide(weight: Weight) -> Weight:
     if weight.elem_type == _INT4:
         values = ((values ^ 8).astype(np.int8) - 8).view(np.uint8)
     return Weight(weight.name, _KEPT_IN[weight.elem_type], weight.dims, MemoryRange(values.tobytes()))
-
-
-def _version(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
-    return next((int(entry.version) for entry in imports if entry.domain in STANDARD_DOMAINS), 0)
 
 
 def _names_of(function: onnx.FunctionProto) -> FreshNames:
@@ -186,13 +179,13 @@ class _Rewriter:
     exact: list[str] = field(default_factory=list)
     made: list[onnx.NodeProto] = field(default_factory=list)
 
-    def run(self, nodes: MutableSequence[onnx.NodeProto]) -> list[str]:
-        """Rewrite nodes; returns the values that were added for weights."""
+    def run(self, body: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
+        """Rewrite the nodes of a body; returns the values that were added for weights."""
         made: list[onnx.NodeProto] = []
         changed = False
-        for node in nodes:
+        for node in body.node:
             for graph in subgraphs(node):
-                self.run(graph.node)
+                self.run(graph)
             self.made = made
             if not _is_ahead(node, self.version):
                 made.append(node)
@@ -203,9 +196,7 @@ class _Rewriter:
             else:
                 self._dequantize(node)
         if changed:
-            copies = [type(node).FromString(node.SerializeToString()) for node in made]
-            del nodes[:]
-            nodes.extend(copies)
+            set_nodes(body, made)
         return self.exact
 
     def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
@@ -302,7 +293,7 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
 
     dtype = helper.tensor_dtype_to_np_dtype(scales.elem_type)
     constants.add_array(name, np.ascontiguousarray(numbers).reshape(-1).astype(dtype))
-    node.input[3] = name
+    replace_input_with(node, 3, name)
 
 
 class LegalizeQuantizedWeights(Always):

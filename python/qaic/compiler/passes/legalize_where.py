@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.elem_types import BOOL, INT8, INT16, INT32, UINT16
+from qaic.compiler.ir.graph_edits import set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
@@ -46,9 +47,7 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
         made: list[onnx.NodeProto] = []
         for at, node in enumerate(graph.node):
             made += _as_int32(node, types, fresh) if at in found else [node]
-        copies = [type(node).FromString(node.SerializeToString()) for node in made]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, made)
     return fresh is not None
 
 

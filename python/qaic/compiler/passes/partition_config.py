@@ -14,7 +14,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import SideFile
-from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.graph_walk import all_nodes, producers
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 
@@ -54,7 +54,7 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
             listing(unknown),
             nodes=unknown,
         )
-    makers = {name: node for node in graph.node if _name(node) in place for name in node.output if name}
+    makers = producers(node for node in graph.node if _name(node) in place)
     for node in graph.node:
         if _name(node) not in place:
             continue

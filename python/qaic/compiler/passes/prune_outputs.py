@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions
+from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
 from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.passes.inlining import expand
@@ -57,15 +58,7 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
             "output_node_names: outputs keep the order of the model: %s",
             listing(ordered, 20),
         )
-    declared = outputs | {value.name: value for value in graph.value_info}
-    import onnx
-
-    values = [onnx.ValueInfoProto(name=name) for name in ordered]
-    for value in values:
-        if value.name in declared:
-            value.CopyFrom(declared[value.name])
-    del graph.output[:]
-    graph.output.extend(values)
+    set_outputs(graph, ordered)
     _prune(graph)
 
 
@@ -73,25 +66,22 @@ def _prune(graph: onnx.GraphProto) -> None:
     """Drop the nodes that no output needs, and the inputs that only those have read."""
     read_before = _read(graph.node)
     needed = {value.name for value in graph.output}
-    kept: list[int] = []
+    dead: list[int] = []
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
         if any(name in needed for name in node.output if name):
-            kept.append(index)
             needed |= _read([node])
-    kept_set = set(kept)
-    for index in reversed(range(len(graph.node))):
-        if index not in kept_set:
-            del graph.node[index]
-    for index in reversed(range(len(graph.input))):
-        name = graph.input[index].name
-        if name in read_before and name not in needed:
-            note(
-                "outputs.unused_input",
-                "output_node_names: input %r is not needed for the outputs and was dropped",
-                name,
-            )
-            del graph.input[index]
+        else:
+            dead.append(index)
+    remove_nodes(graph, dead)
+    unread = [value.name for value in graph.input if value.name in read_before - needed]
+    for name in reversed(unread):
+        note(
+            "outputs.unused_input",
+            "output_node_names: input %r is not needed for the outputs and was dropped",
+            name,
+        )
+    remove_inputs(graph, unread)
 
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:

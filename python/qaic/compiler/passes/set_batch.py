@@ -13,6 +13,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
@@ -96,7 +97,7 @@ def set_batch(
     _rewrite_reshapes(model, _batched(model, changed), batch)
     for value in model.graph.output:
         if value.name in claims:
-            value.type.tensor_type.shape.dim[0].Clear()
+            clear_dim(value, 0)
     _require_batch(model, weights, claims, batch, values)
     return values
 
@@ -154,8 +155,8 @@ def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> 
         # A copy: the same constant may shape something without a batch.
         shape[0] = batch
         name = fresh.make(node.input[1], "batch")
-        model.graph.initializer.append(numpy_helper.from_array(shape, name))
-        node.input[1] = name
+        register_initializer(model.graph, numpy_helper.from_array(shape, name))
+        replace_input_with(node, 1, name)
 
 
 def _shape(tensor: onnx.TensorProto) -> npt.NDArray[np.int64] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.pass_contract import Always
 
@@ -47,17 +48,9 @@ def _separate(graph: onnx.GraphProto, outer: Mapping[str, str], taken: set[str],
         else:
             renamed.pop(name, None)
             taken.add(name)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        value.name = renamed.get(value.name, value.name)
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for sparse in graph.sparse_initializer:
-        sparse.values.name = renamed.get(sparse.values.name, sparse.values.name)
+    rename_declared(graph, renamed)
     for node in graph.node:
-        for names in (node.input, node.output):
-            for position, name in enumerate(names):
-                if name in renamed:
-                    names[position] = renamed[name]
+        rename_operands(node, renamed)
         for inner in subgraphs(node):
             _separate(inner, renamed, taken, fresh)
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_edits import add_attribute, import_opset, rename_output
 from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.quantization.raise_opset import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ class GraphBuilder:
         self.classes = classes
         self.constants = ConstantReader(model.graph, weights)
         self.fresh = FreshNames(model.graph)
-        self.version = version_of(model)
+        self.version = standard_version(model)
         self.nodes: list[onnx.NodeProto] = []
         #: class of the nodes that are being written
         self.kind = PrecisionClass.INT8
@@ -131,11 +132,11 @@ class GraphBuilder:
 
         needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
         domain = "" if self.version >= needed else "com.microsoft"
-        if domain and all(entry.domain != domain for entry in self.model.opset_import):
-            self.model.opset_import.append(helper.make_opsetid(domain, 1))
+        if domain:
+            import_opset(self.model, domain, 1)
         node = helper.make_node(op, inputs, [target], domain=domain)
         if axis is not None:
-            node.attribute.append(helper.make_attribute("axis", axis))
+            add_attribute(node, helper.make_attribute("axis", axis))
         self.add(node)
 
     def reshaped(self, stored: QuantizedTensor, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
@@ -155,7 +156,7 @@ class GraphBuilder:
     def rename(self, node: onnx.NodeProto, position: int) -> str:
         """Give a result of a node another name; returns the one it had."""
         name = node.output[position]
-        node.output[position] = self.fresh.make(name, "float")
+        rename_output(node, position, self.fresh.make(name, "float"))
         self.note_like(node.output[position], FLOAT, name)
         return name
 

@@ -14,6 +14,7 @@ from qaic.compiler.ir.constants.initializers import lift_float_constants
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
+from qaic.compiler.ir.graph_edits import remove_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.op_types import operands, quantizable
 from qaic.compiler.ir.precision import is_quantizing
@@ -164,14 +165,17 @@ def _computed(
     nbytes = tensor_bytes(FLOAT, shape)
     if nbytes > max(_SMALL, _GROWTH * sum(leaf.source.nbytes for leaf in leaves.values())):
         return None
-    program = onnx.ModelProto(ir_version=model.ir_version)
-    program.opset_import.extend(model.opset_import)
-    program.graph.name = "constant"
     order = {id(node): position for position, node in enumerate(model.graph.node)}
-    program.graph.node.extend(sorted(nodes.values(), key=lambda node: order.get(id(node), 0)))
-    for leaf in leaves.values():
-        program.graph.input.append(onnx.helper.make_tensor_value_info(leaf.name, leaf.elem_type, leaf.dims))
-    program.graph.output.append(onnx.helper.make_tensor_value_info(name, FLOAT, None))
+    graph = onnx.GraphProto(
+        name="constant",
+        node=sorted(nodes.values(), key=lambda node: order.get(id(node), 0)),
+        input=[
+            onnx.helper.make_tensor_value_info(leaf.name, leaf.elem_type, leaf.dims)
+            for leaf in leaves.values()
+        ],
+        output=[onnx.helper.make_tensor_value_info(name, FLOAT, None)],
+    )
+    program = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     source = ComputedSource(
         program.SerializeToString(deterministic=True), tuple(leaves.values()), name, nbytes
     )
@@ -183,11 +187,13 @@ def _drop_dead(graph: onnx.GraphProto, folded: set[str], known: set[str]) -> Non
     count = uses(graph)
     for name in folded:
         count[name] = 0
+    dead: list[int] = []
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
         if any(name in known for name in node.output) and not any(count[name] for name in node.output):
             count.subtract(node.input)
-            del graph.node[index]
+            dead.append(index)
+    remove_nodes(graph, dead)
 
 
 class FoldConstants:

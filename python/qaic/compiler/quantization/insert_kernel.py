@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import INT8, INT16
+from qaic.compiler.ir.graph_edits import set_inputs
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
 from qaic.compiler.quantization.weights import ProductSource
 
@@ -36,8 +37,7 @@ def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWe
             if attribute.name in {"alpha", "beta"}:
                 attribute.f = 1.0
     data = inserter.real(node.input[0], planned)
-    del node.input[:]
-    node.input.extend([data, *operands])
+    set_inputs(node, [data, *operands])
     inserter.finish(planned, node)
 
 

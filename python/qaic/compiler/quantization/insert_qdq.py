@@ -15,6 +15,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_edits import (
+    add_attribute,
+    clone,
+    rename_output,
+    replace_input_with,
+    set_inputs,
+    set_nodes,
+)
 from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.op_types import operands, results
 from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
@@ -72,9 +80,7 @@ class Inserter(GraphBuilder):
     def written(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Copy a node of the plan, once; what is inserted changes names in the copy."""
         if id(node) not in self._written:
-            copy = type(node)()
-            copy.CopyFrom(node)
-            self._written[id(node)] = copy
+            self._written[id(node)] = clone(node)
         return self._written[id(node)]
 
     def insert(self, plan: QuantizationPlan) -> None:
@@ -87,8 +93,7 @@ class Inserter(GraphBuilder):
                 self.kind = PrecisionClass.INT8 if entry.precision == "Int8" else PrecisionClass.INT16
                 self._insert_group(entry)
         self._drop_unread()
-        del self.graph.node[:]
-        self.graph.node.extend(self.nodes)
+        set_nodes(self.graph, self.nodes)
 
     def _insert_group(self, planned: QuantizedGroup) -> None:
         match planned.scheme:
@@ -109,7 +114,7 @@ class Inserter(GraphBuilder):
             case Scheme.DEQUANTIZED:
                 node = self.written(planned.group.node)
                 for position in operands(node):
-                    node.input[position] = self.real(node.input[position], planned)
+                    replace_input_with(node, position, self.real(node.input[position], planned))
                 self.finish(planned, node)
 
     def _share_operands(self, entry: FloatNodes) -> None:
@@ -119,7 +124,7 @@ class Inserter(GraphBuilder):
             for node in map(self.written, entry.readers):
                 for position, given in enumerate(node.input):
                     if given == name:
-                        node.input[position] = shared
+                        replace_input_with(node, position, shared)
 
     def _shared(self, real: str, stored: QuantizedTensor) -> str:
         """Add a node behind a dequantized value that changes nothing: a Clip to what integers can mean.
@@ -152,7 +157,7 @@ class Inserter(GraphBuilder):
         for node in (*before, last):
             for position, name in enumerate(node.input):
                 if name == entry:
-                    node.input[position] = real
+                    replace_input_with(node, position, real)
         for node in before:
             self.add(node)
         self.finish(planned, last)
@@ -161,10 +166,10 @@ class Inserter(GraphBuilder):
         """Let an operator move the integers of its operand."""
         node = self.written(planned.group.node)
         source = self.integers(node.input[0], planned)
-        node.input[0] = source.name
+        replace_input_with(node, 0, source.name)
         names = [node.output[position] for position in results(node)]
         for position, name in zip(results(node), names, strict=True):
-            node.output[position] = self.fresh.make(name, "quantized")
+            rename_output(node, position, self.fresh.make(name, "quantized"))
             self.note_like(node.output[position], source.params.elem_type, name)
         self.add(node)
         for position, name in zip(results(node), names, strict=True):
@@ -176,7 +181,7 @@ class Inserter(GraphBuilder):
         """Write an operator between DQ and Q that share scale and zero point."""
         node = self.written(planned.group.node)
         source = self.integers(node.input[0], planned)
-        node.input[0] = self.real(node.input[0], planned)
+        replace_input_with(node, 0, self.real(node.input[0], planned))
         renamed = [(self.rename(node, position), node.output[position]) for position in results(node)]
         self.add(node)
         for name, raw in renamed:
@@ -188,10 +193,10 @@ class Inserter(GraphBuilder):
         params = planned.results[output]
         sources = [self.integers(node.input[position], planned) for position in operands(node)]
         for position, source in zip(operands(node), sources, strict=True):
-            node.input[position] = source.name
+            replace_input_with(node, position, source.name)
         if node.op_type == "Pad":
             self._store_padding(node, params)
-        node.output[0] = self.fresh.make(output, "quantized")
+        rename_output(node, 0, self.fresh.make(output, "quantized"))
         self.note_like(node.output[0], params.elem_type, output)
         self.add(node)
         result = QuantizedTensor(node.output[0], params, sources[0].scale, sources[0].zero)
@@ -205,15 +210,14 @@ class Inserter(GraphBuilder):
         value = float(self.constants.read(given).reshape(-1)[0]) if given else 0.0
         dtype = np.uint8 if params.precision == "Int8" else np.int16
         name = self.number(node.output[0], "padding", np.array(params.store(value), dtype))
-        while len(node.input) < 3:
-            node.input.append("")
-        node.input[2] = name
+        data, pads, _, *axes = [*node.input, "", ""][: max(3, len(node.input))]
+        set_inputs(node, [data, pads, name, *axes])
 
     def finish(self, planned: QuantizedGroup, node: onnx.NodeProto) -> None:
         """Add the node of a group and quantize its result, bounds included."""
         group = planned.group
         raw = self.fresh.make(group.output, "float")
-        node.output[0] = raw
+        rename_output(node, 0, raw)
         self.note_like(raw, FLOAT, group.output)
         self.add(node)
         if node.op_type == "Softmax" and self.kind is PrecisionClass.INT8:
@@ -263,7 +267,7 @@ class Inserter(GraphBuilder):
                 clip = helper.make_node("Clip", [raw], [name])
                 for side, value in (("min", low), ("max", high)):
                     if not math.isinf(value):
-                        clip.attribute.append(helper.make_attribute(side, value))
+                        add_attribute(clip, helper.make_attribute(side, value))
                 self.add(clip)
             else:
                 bounds = [

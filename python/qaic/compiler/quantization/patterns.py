@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, consumers, producers, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 
@@ -121,11 +121,8 @@ class PatternFinder:
         self.facts = facts
         self.classes = classes
         self.places = {node_key(node): place for place, node in enumerate(nodes)}
-        self.makers = {name: node for node in nodes for name in node.output if name}
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in nodes:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+        self.makers = producers(nodes)
+        self.readers = consumers(nodes)
         #: values that nested graphs read, which therefore have to exist
         self.nested = {name for node in nodes for inner in subgraphs(node) for name in _names_read(inner)}
 

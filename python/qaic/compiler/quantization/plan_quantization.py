@@ -20,12 +20,13 @@ from qaic.compiler.ir.op_types import (
     quantizable,
     results,
 )
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
 from qaic.compiler.ir.quant_params import QuantParams
 from qaic.compiler.ir.quantization_plan import FloatNodes, Group, QuantizationPlan, QuantizedGroup, Scheme
 from qaic.compiler.quantization.groups import find_groups
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
-from qaic.compiler.quantization.raise_opset import has_integer_forms, version_of
+from qaic.compiler.quantization.raise_opset import has_integer_forms
 from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
 
@@ -163,7 +164,7 @@ class _Planner:
         options: CompileOptions,
     ) -> None:
         self.graph = model.graph
-        self.version = version_of(model)
+        self.version = standard_version(model)
         self.constants = constants
         self.facts = facts
         self.classes = classes

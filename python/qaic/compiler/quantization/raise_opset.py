@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import import_opset, remove_inputs, replace_graph
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 
 if TYPE_CHECKING:
@@ -31,11 +33,6 @@ WANTED: Final = 12
 _CHANGED_IN_12: Final = "Dropout"
 
 
-def version_of(model: onnx.ModelProto) -> int:
-    """Read the version of the standard operator set."""
-    return next((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), 1)
-
-
 def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
     """Raise an old operator set; changes `model` in place, and no name of a value.
 
@@ -44,7 +41,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     bool
         Whether the model can be quantized.
     """
-    version = version_of(model)
+    version = standard_version(model)
     if version >= WANTED:
         return True
     kinds = {node.op_type for node in all_nodes(model.graph.node)}
@@ -71,21 +68,17 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     made = {name for node in converted.graph.node for name in node.output}
     if not made.issuperset(name for node in model.graph.node for name in node.output if name):
         return version >= NEEDED
-    for index in reversed(range(len(converted.graph.input))):
-        if converted.graph.input[index].name in weights:
-            del converted.graph.input[index]
+    remove_inputs(converted.graph, weights)
     for entry in model.opset_import:
         if entry.domain not in STANDARD_DOMAINS:
-            converted.opset_import.append(entry)
-    model.graph.CopyFrom(converted.graph)
-    del model.opset_import[:]
-    model.opset_import.extend(converted.opset_import)
+            import_opset(converted, entry.domain, entry.version)
+    replace_graph(model, converted)
     return True
 
 
 def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:
     """Whether nodes of a model are to be quantized, and its operator set has integer forms of them."""
-    return version_of(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
+    return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
 
 
 class RaiseOpsetVersion:
@@ -99,7 +92,7 @@ class RaiseOpsetVersion:
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
-        before = version_of(model.proto)
+        before = standard_version(model.proto)
         if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
             raise_operator_set(model.proto, model.weights)
-        return version_of(model.proto) != before
+        return standard_version(model.proto) != before

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT, INT64
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, producers, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 
@@ -63,7 +63,7 @@ def hints(
     """
     shapes, types = collect_shapes(form), collect_types(form)
     constants = constant_values(form.graph, weights)
-    makers = {name: node for node in form.graph.node for name in node.output if name}
+    makers = producers(form.graph.node)
     found: dict[str, list[str]] = {}
     for node in form.graph.node:
         key = node_key(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -43,13 +43,10 @@ class Origins:
         self._order = {node.name: number for number, node in enumerate(nodes)}
         self._by_name = {node.name: node for node in nodes}
         self._lengths = sorted({len(name) for name in self._order}, reverse=True)
-        self._makers = {name: node for node in nodes for name in node.output if name}
+        self._makers = producers(nodes)
         #: the values that nodes of the given graph compute
         self.values = self._makers.keys()
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in nodes:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
+        self._readers = consumers(nodes)
         #: the engine's nodes in the order of the graph, those of nested graphs behind the one that has them
         self.engine_nodes = list(all_nodes(optimized.node))
         self._given = {name for node in self.engine_nodes for name in node.output}

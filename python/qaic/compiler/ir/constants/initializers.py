@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
+from qaic.compiler.ir.graph_edits import register_initializer, remove_initializers, remove_nodes
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
@@ -91,23 +92,18 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
                 continue
             attribute = node.attribute[0]
             if attribute.name == "value" and attribute.t.data_type in elem_types.FLOATS:
-                tensor = graph.initializer.add()
-                tensor.CopyFrom(attribute.t)
-                tensor.name = node.output[0]
+                register_initializer(graph, attribute.t, node.output[0])
             elif attribute.name == "value_float":
-                graph.initializer.append(
-                    helper.make_tensor(node.output[0], elem_types.FLOAT, [], [attribute.f])
-                )
+                scalar = helper.make_tensor(node.output[0], elem_types.FLOAT, [], [attribute.f])
+                register_initializer(graph, scalar)
             elif attribute.name == "value_floats":
                 values = list(attribute.floats)
-                graph.initializer.append(
-                    helper.make_tensor(node.output[0], elem_types.FLOAT, [len(values)], values)
-                )
+                made = helper.make_tensor(node.output[0], elem_types.FLOAT, [len(values)], values)
+                register_initializer(graph, made)
             else:
                 continue
             lifted.append(index)
-        for index in reversed(lifted):
-            del graph.node[index]
+        remove_nodes(graph, lifted)
 
 
 def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
@@ -122,10 +118,9 @@ def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         and (weight.source.nbytes < INLINE_LIMIT or weight.elem_type not in _MAPPED_TYPES)
     ]:
         weight = weights.pop(name)
-        graph.initializer.append(
-            onnx.TensorProto(
-                name=name, data_type=weight.elem_type, dims=weight.dims, raw_data=read_all(weight.source)
-            )
+        data = read_all(weight.source)
+        register_initializer(
+            graph, onnx.TensorProto(name=name, data_type=weight.elem_type, dims=weight.dims, raw_data=data)
         )
     large = [
         index
@@ -136,8 +131,7 @@ def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     for index in large:
         weight = as_weight(graph.initializer[index])
         weights[weight.name] = weight
-    for index in reversed(large):
-        del graph.initializer[index]
+    remove_initializers(graph, large)
 
 
 class SettleSizes(Always):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, usages
 from qaic.compiler.ir.precision_ops import (
     GRIDS,
     NOT_COMMUTING,
@@ -79,10 +79,8 @@ def classify(
         Filled.
     """
     local, constant_nodes = _split(graph, constants)
-    readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    readers = usages(graph.node)
     for node in graph.node:
-        for position, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, position))
         for inner in subgraphs(node):
             classify(inner, local, rules, result)
     for node in reversed(constant_nodes):

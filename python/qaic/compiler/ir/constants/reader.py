@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, TABLE
+from qaic.compiler.ir.graph_edits import register_initializer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,9 +64,7 @@ class ConstantReader:
         """Add a constant to the graph."""
         from onnx import numpy_helper
 
-        tensor = self.graph.initializer.add()
-        tensor.CopyFrom(numpy_helper.from_array(values, name))
-        self._tensors[name] = tensor
+        self._tensors[name] = register_initializer(self.graph, numpy_helper.from_array(values, name))
 
 
 def read_array(weight: Weight) -> npt.NDArray[Any]:

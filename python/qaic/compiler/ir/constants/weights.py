@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.graph_edits import add_input, clone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -183,10 +184,7 @@ def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]
     """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
     from onnx import helper
 
-    copy = type(model)()
-    copy.CopyFrom(model)
-    copy.graph.input.extend(
-        helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims)
-        for weight in weights.values()
-    )
+    copy = clone(model)
+    for weight in weights.values():
+        add_input(copy.graph, helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims))
     return copy

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, INT8
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames
+from qaic.compiler.ir.graph_edits import register_initializer, rename_output
+from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.opset_version import standard_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +45,7 @@ class Converter:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.fresh = FreshNames(model.graph)
-        self.operators = max(
-            (item.version for item in model.opset_import if item.domain in STANDARD_DOMAINS), default=1
-        )
+        self.operators = standard_version(model)
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[float, str] = {}
 
@@ -118,7 +118,7 @@ class Converter:
 
         if value not in self._constants:
             name = self.fresh.make("custom_io", what)
-            self.model.graph.initializer.append(helper.make_tensor(name, FLOAT, [], [value]))
+            register_initializer(self.model.graph, helper.make_tensor(name, FLOAT, [], [value]))
             self._constants[value] = name
         return self._constants[value]
 
@@ -142,5 +142,5 @@ class Converter:
             self.node("Identity", [value])
             value = self._nodes[-1].output[0]
         last = self._nodes[-1]
-        last.output[list(last.output).index(value)] = wanted
+        rename_output(last, list(last.output).index(value), wanted)
         return self._nodes

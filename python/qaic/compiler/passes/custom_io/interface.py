@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.frontend.interface import check_hardware
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.graph_edits import (
+    permute_shape,
+    rename_initializers,
+    rename_values,
+    set_nodes,
+)
 from qaic.compiler.ir.interface import Interface, check_size
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.passes.custom_io.conversion import Converter
@@ -102,27 +107,13 @@ def _change_graph(
                 nodes.extend(converter.into_model(spec, entry, value.name, inner))
             else:
                 nodes.extend(converter.out_of_model(spec, entry, inner, value.name))
-    # The graph owns its nodes: emptying it first would empty them.
-    copies = [type(node).FromString(node.SerializeToString()) for node in (*before, *graph.node, *after)]
-    del graph.node[:]
-    graph.node.extend(copies)
+    set_nodes(graph, (*before, *graph.node, *after))
 
 
 def _rename(model: onnx.ModelProto, weights: dict[str, Weight], names: Mapping[str, str]) -> None:
     """Rename values everywhere but in the declarations of the main graph's inputs and outputs."""
-    for graph in all_graphs(model.graph):
-        for node in graph.node:
-            for names_of in (node.input, node.output):
-                for position, name in enumerate(names_of):
-                    if name in names:
-                        names_of[position] = names[name]
-        for tensor in graph.initializer:
-            tensor.name = names.get(tensor.name, tensor.name)
-        for sparse in graph.sparse_initializer:
-            sparse.values.name = names.get(sparse.values.name, sparse.values.name)
-        if graph is not model.graph:
-            for value in graph.output:
-                value.name = names.get(value.name, value.name)
+    rename_values(model.graph.node, names)
+    rename_initializers(model.graph, names)
     if weights.keys() & names.keys():
         # In place and in order: the order is the one they are stored in.
         held = [replace(weight, name=names.get(name, name)) for name, weight in weights.items()]
@@ -135,18 +126,15 @@ def _retype(value: onnx.ValueInfoProto, spec: TensorSpec, entry: CustomIo) -> No
     tensor = value.type.tensor_type
     # The graph computes with the values of blocks; the device makes them.
     tensor.elem_type = FLOAT if entry.precision == "mxint8" else _border_type(spec, entry)
-    dims = [type(dim).FromString(dim.SerializeToString()) for dim in tensor.shape.dim]
     if entry.layout == "NHWC":
-        dims = [dims[at] for at in _CHANNELS_LAST]
-    if entry.precision == "mxint8" and not dims[-1].HasField("dim_value"):
+        permute_shape(value, _CHANNELS_LAST)
+    if entry.precision == "mxint8" and not tensor.shape.dim[-1].HasField("dim_value"):
         raise OptionError(
             f"{FILE}: the last dim of {spec.name!r} is not the same in all specializations; Precision "
             "mxint8 makes blocks along it and needs one size",
             code="option.custom_io",
             context={"options": [FILE], "tensor": spec.name},
         )
-    del tensor.shape.dim[:]
-    tensor.shape.dim.extend(dims)
 
 
 def _border_type(spec: TensorSpec, entry: CustomIo) -> int:

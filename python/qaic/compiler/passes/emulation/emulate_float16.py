@@ -22,7 +22,17 @@ from qaic.compiler.ir.constants.propagation import (
 )
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, subgraphs, uses
+from qaic.compiler.ir.graph_edits import (
+    clone_unnamed,
+    register_initializer,
+    rename_output,
+    replace_input_with,
+    set_initializers,
+    set_nodes,
+    set_values,
+)
+from qaic.compiler.ir.graph_walk import FreshNames, subgraphs, usages, uses
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
 from qaic.compiler.ir.precision import Classification, PrecisionClass
@@ -122,8 +132,7 @@ class Float16Emulator:
     def run(self) -> None:
         """Rewrite the model."""
         classify(self.model.graph, self.weights.keys(), self, self.constants)
-        version = next((s.version for s in self.model.opset_import if s.domain in STANDARD_DOMAINS), 1)
-        if self.overflows.clip and version >= _WHERE:
+        if self.overflows.clip and standard_version(self.model) >= _WHERE:
             self.beyond = may_exceed(
                 self.model.graph, self.constants.folded, lambda node: self.preserved(node, FLOAT16)
             )
@@ -170,8 +179,7 @@ class Float16Emulator:
         scope.defined.update(tensor.name for tensor in graph.initializer)
         for node in graph.node:
             scope.defined.update(node.output)
-            for position, name in enumerate(node.input):
-                scope.readers.setdefault(name, []).append((node, position))
+        scope.readers = usages(graph.node)
         self._narrow_constants(scope)
         outputs = {value.name for value in graph.output}
         for node in graph.node:
@@ -183,14 +191,12 @@ class Float16Emulator:
             for value in graph.output:
                 if self._wanted(owner, value.name) and not self._on_grid(scope, value.name, grid):
                     value.name = self._copy(scope, value.name, grid)
-        rewritten = [type(node).FromString(node.SerializeToString()) for node in scope.nodes]
-        del graph.node[:]
-        graph.node.extend(rewritten)
+        set_nodes(graph, scope.nodes)
 
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
         """Keep a constant computation in fp32; round it only where it is an output of the program."""
         for position, name in enumerate(node.input):
-            node.input[position] = self._folded_name(scope, name)
+            replace_input_with(node, position, self._folded_name(scope, name))
         scope.nodes.append(node)
         if filling(node) is not None:
             self.fillings[node.output[0]] = node
@@ -216,9 +222,9 @@ class Float16Emulator:
         casts = grid and cast_target(node) == grid
         for position, name in enumerate(node.input):
             if casts or not self.reads(node, position):
-                node.input[position] = self._folded_name(scope, name)
+                replace_input_with(node, position, self._folded_name(scope, name))
             elif name not in scope.deferred and not self._on_grid(scope, name, grid):
-                node.input[position] = self._copy(scope, name, grid)
+                replace_input_with(node, position, self._copy(scope, name, grid))
         nested = list(subgraphs(node))
         controls = bool(nested) and standard(node, "If", "Loop", "Scan")
         for inner in nested:
@@ -288,7 +294,7 @@ class Float16Emulator:
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
         narrow = self.fresh.make(name, type_name(grid))
-        node.output[position] = raw
+        rename_output(node, position, raw)
         self.types[raw] = self.types[name]
         source = raw
         if name in self.beyond and grid == FLOAT16:
@@ -316,14 +322,12 @@ class Float16Emulator:
 
     def _clip_filling(self, node: onnx.NodeProto) -> None:
         """Clip the value that a node fills a tensor with, and count it; other nodes stay as they are."""
-        from onnx import numpy_helper
-
         values = filling(node)
         if values is None or not exceeds(values):
             return
         limited = self.overflows.to_grid(node.output[0], values, FLOAT16).astype(values.dtype)
         attribute = next(item for item in node.attribute if item.name == "value")
-        attribute.t.CopyFrom(numpy_helper.from_array(limited, attribute.t.name))
+        set_values(attribute.t, limited)
 
     def _clipped(self, scope: _Scope, source: str, name: str) -> str:
         """Add what clips a computed constant, and leaves infinities and NaN; returns the clipped value.
@@ -341,9 +345,8 @@ class Float16Emulator:
 
         made = self.fillings.get(name)
         if made is not None:
-            twin = type(made).FromString(made.SerializeToString())
-            twin.ClearField("name")
-            twin.output[0] = self.fresh.make(name, "clipped")
+            twin = clone_unnamed(made)
+            rename_output(twin, 0, self.fresh.make(name, "clipped"))
             self.types[twin.output[0]] = self.types[name]
             self._clip_filling(twin)
             scope.nodes.append(twin)
@@ -371,7 +374,7 @@ class Float16Emulator:
         if key not in self.scalars:
             self.scalars[key] = self.fresh.make("limit", type_name(elem_type))
             tensor = helper.make_tensor(self.scalars[key], elem_type, [], [value])
-            self.model.graph.initializer.append(tensor)
+            register_initializer(self.model.graph, tensor)
             self.types[tensor.name] = elem_type
         return self.scalars[key]
 
@@ -395,9 +398,7 @@ class Float16Emulator:
                 kept.append(
                     onnx.TensorProto(name=narrow, data_type=grid, dims=tensor.dims, raw_data=values.tobytes())
                 )
-        copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
-        del scope.graph.initializer[:]
-        scope.graph.initializer.extend(copies)
+        set_initializers(scope.graph, kept)
         if scope.parent is not None:
             return
         entries = list(self.weights.values())

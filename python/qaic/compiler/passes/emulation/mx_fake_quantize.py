@@ -14,6 +14,7 @@ import numpy as np
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import DOUBLE, FLOAT
+from qaic.compiler.ir.graph_edits import append_nodes
 from qaic.compiler.ir.graph_walk import FreshNames
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class _Builder:
         from onnx import helper
 
         output = self.fresh.make(self.base, "mxint8")
-        self.graph.node.append(helper.make_node(op_type, list(inputs), [output], **attributes))
+        append_nodes(self.graph, [helper.make_node(op_type, list(inputs), [output], **attributes)])
         return output
 
     def constant(self, values: npt.NDArray[np.generic]) -> str:

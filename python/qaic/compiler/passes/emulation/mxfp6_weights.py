@@ -18,7 +18,8 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, uses
+from qaic.compiler.ir.graph_edits import remove_nodes, replace_input_with
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, uses
 from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
@@ -165,7 +166,7 @@ class _Compressor:
         self.model = model
         self.classes = classes
         self.fresh = FreshNames(graph)
-        self.makers = {name: node for node in graph.node for name in node.output if name}
+        self.makers = producers(graph.node)
         self.small = {tensor.name: tensor for tensor in graph.initializer}
         self.passed: set[str] = set()
         self.made: dict[tuple[str, bool, bool], str] = {}
@@ -196,7 +197,7 @@ class _Compressor:
             facts.shapes[name] = dims
             if node.input[1] in facts.narrow:
                 facts.narrow[name] = facts.narrow[node.input[1]]
-        node.input[1] = name
+        replace_input_with(node, 1, name)
         return True
 
     def _constant(self, name: str) -> tuple[Weight | None, bool]:
@@ -232,8 +233,7 @@ class _Compressor:
             if len(node.output) == 1 and node.output[0] in self.passed and not count[node.output[0]]:
                 dead.append(index)
                 count.subtract(node.input)
-        for index in dead:
-            del graph.node[index]
+        remove_nodes(graph, dead)
 
 
 class CompressWeights:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, subgraphs
+from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
 
@@ -61,9 +63,7 @@ class _Traffic:
         self.numbers = {name: number for number, names in enumerate(listed) for name in names}
         self.constants = constant_values(graph, model.weights)
         self.fresh = FreshNames(graph)
-        self.opset = next(
-            entry.version for entry in model.proto.opset_import if entry.domain in STANDARD_DOMAINS
-        )
+        self.opset = standard_version(model.proto)
         #: value -> partition of its node
         self.places: dict[str, int] = {}
         #: values that hold integers in the card: they are small already
@@ -78,14 +78,13 @@ class _Traffic:
                 for name in sorted(self._crossing(node, place)):
                     if name not in self.rounded:
                         self.rounded[name] = self._round(scratch, name)
-                    _rename(node, name, self.rounded[name])
+                    replace_all_uses_with([node], {name: self.rounded[name]})
                 self.places.update((name, place) for name in node.output if name)
             if standard(node, "DequantizeLinear"):
                 self.integers.update(node.output)
-            scratch.node.append(node)
+            append_nodes(scratch, [node])
         if self.rounded:
-            del self.graph.node[:]
-            self.graph.node.extend(scratch.node)
+            set_nodes(self.graph, scratch.node)
         return len(self.rounded)
 
     def _place(self, node: onnx.NodeProto) -> int | None:
@@ -126,19 +125,6 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             for nested in graph.node:
                 yield from nested.input
             yield from (value.name for value in graph.output)
-
-
-def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
-    """Make a node read another value."""
-    for position, name in enumerate(node.input):
-        if name == old:
-            node.input[position] = new
-    for inner in subgraphs(node):
-        for nested in inner.node:
-            _rename(nested, old, new)
-        for value in inner.output:
-            if value.name == old:
-                value.name = new
 
 
 class RoundPartitionTraffic:

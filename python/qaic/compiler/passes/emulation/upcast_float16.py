@@ -13,6 +13,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
+from qaic.compiler.ir.graph_edits import rename_values, set_nodes, set_values
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
@@ -50,8 +51,6 @@ def as_float32(model: onnx.ModelProto) -> bool:
     bool
         Whether anything had one of these types.
     """
-    from onnx import numpy_helper
-
     if not mentions_half(model, {}):
         return False
     bodies = [*(list(f.node) for f in model.functions)]
@@ -61,7 +60,7 @@ def as_float32(model: onnx.ModelProto) -> bool:
                 value.type.tensor_type.elem_type = FLOAT
         for tensor in graph.initializer:
             if tensor.data_type in GRIDS:
-                tensor.CopyFrom(numpy_helper.from_array(dense(tensor).astype("float32"), tensor.name))
+                set_values(tensor, dense(tensor).astype("float32"))
         bodies.append(list(graph.node))
     for nodes in bodies:
         for node in nodes:
@@ -113,15 +112,14 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
             for weight in entries:
                 name = renamed.get(weight.name, weight.name)
                 weights[name] = Weight(name, weight.elem_type, weight.dims, weight.source)
-            front += _widen_inputs(graph, halves, facts, fresh)
-            back += _widen_outputs(graph, halves, facts, fresh)
+            into, out_of = _widen_interface(graph, halves, facts, fresh)
+            front += into
+            back += out_of
         else:
             for value in (*graph.input, *graph.output):
                 if value.name in halves:
                     value.type.tensor_type.elem_type = FLOAT
-        nodes = [type(node).FromString(node.SerializeToString()) for node in (*front, *graph.node, *back)]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        set_nodes(graph, (*front, *graph.node, *back))
     for name in halves:
         types[name] = FLOAT
     facts.narrow.update(halves)
@@ -140,33 +138,25 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
     return {name for name, elem_type in types.items() if elem_type in GRIDS and name not in computed}
 
 
-def _widen_inputs(
+def _widen_interface(
     graph: onnx.GraphProto, halves: dict[str, int], facts: ValueInfo, fresh: FreshNames
-) -> list[onnx.NodeProto]:
-    """Read inputs through a cast; the program's interface stays as it is."""
-    casts = []
+) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+    """Read inputs and yield outputs through casts; the program's interface stays as it is."""
+    into, out_of = [], []
+    renamed: dict[str, str] = {}
     outputs = {value.name for value in graph.output}
     for value in graph.input:
         if value.name in halves and value.name not in outputs:
-            wide = fresh.make(value.name, "float32")
-            _rename(graph, value.name, wide)
-            casts.append(_cast(value.name, wide, FLOAT))
-            _move(value.name, wide, halves, facts)
-    return casts
-
-
-def _widen_outputs(
-    graph: onnx.GraphProto, halves: dict[str, int], facts: ValueInfo, fresh: FreshNames
-) -> list[onnx.NodeProto]:
-    """Yield outputs through a cast."""
-    casts = []
+            renamed[value.name] = fresh.make(value.name, "float32")
+            into.append(_cast(value.name, renamed[value.name], FLOAT))
+            _move(value.name, renamed[value.name], halves, facts)
     for value in graph.output:
         if value.name in halves:
-            wide = fresh.make(value.name, "float32")
-            _rename(graph, value.name, wide)
-            casts.append(_cast(wide, value.name, halves[value.name]))
-            _move(value.name, wide, halves, facts)
-    return casts
+            renamed[value.name] = fresh.make(value.name, "float32")
+            out_of.append(_cast(renamed[value.name], value.name, halves[value.name]))
+            _move(value.name, renamed[value.name], halves, facts)
+    rename_values(graph.node, renamed)
+    return into, out_of
 
 
 def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> None:
@@ -177,25 +167,13 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
         facts.shapes[wide] = facts.shapes[name]
 
 
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Rename a value of the main graph where nodes make or read it."""
-    for node in all_nodes(graph.node):
-        for names in (node.input, node.output):
-            for position, name in enumerate(names):
-                if name == old:
-                    names[position] = new
-
-
 def _widen_attributes(node: onnx.NodeProto) -> None:
     """Change the attributes that say one of these types to say float32."""
-    from onnx import numpy_helper
-
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in GRIDS:
             attribute.i = FLOAT
         elif attribute.HasField("t") and attribute.t.data_type in GRIDS:
-            values = dense(attribute.t).astype("float32")
-            attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
+            set_values(attribute.t, dense(attribute.t).astype("float32"))
 
 
 def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:

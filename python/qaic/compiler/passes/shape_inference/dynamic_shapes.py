@@ -16,6 +16,7 @@ from qaic.compiler.frontend import specialization, symbols
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.specialization import TensorSpecs
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import clear_shape
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
@@ -201,7 +202,7 @@ def _named_specs(
     view = with_weights_as_inputs(model, weights)
     for value in view.graph.output:
         # What the file claims may speak of one size.
-        value.type.tensor_type.ClearField("shape")
+        clear_shape(value)
     found = symbols.infer(view).graph
     values = {value.name: value for value in (*found.input, *found.output)}
     sides = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.elem_types import CODES, FLOAT
+from qaic.compiler.ir.graph_edits import add_output, clone, describe_value, set_shape
+from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision_ops import GRIDS
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
@@ -44,16 +46,15 @@ def complete(
     str
         What the engine said when it could not load the model, which leaves `view` as it is; else empty.
     """
-    import onnx
     import onnxruntime as ort
 
-    probe = onnx.ModelProto()
-    probe.CopyFrom(view)
+    probe = clone(view)
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
     legalize_where(probe, types)
     is_widened = as_float32(probe)
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    for name in names:
+        add_output(probe.graph, name)
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
@@ -68,13 +69,12 @@ def complete(
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         return str(error).strip()
-    producers = {name: node for node in view.graph.node for name in node.output}
+    makers = producers(view.graph.node)
     declared = {value.name: value for value in (*view.graph.value_info, *view.graph.output)}
     for found in session.get_outputs():
         value = declared.get(found.name)
         if value is None:
-            value = view.graph.value_info.add()
-            value.name = found.name
+            value = describe_value(view.graph, found.name)
         name = found.type.removeprefix("tensor(").removesuffix(")")
         code = CODES.get(_SPELLINGS.get(name, name))
         if code is None or not found.type.startswith("tensor("):
@@ -83,17 +83,12 @@ def complete(
         if not is_widened:
             tensor.elem_type = code
         elif not tensor.elem_type:
-            tensor.elem_type = types[found.name] = _before_widening(producers[found.name], types, code)
+            tensor.elem_type = types[found.name] = _before_widening(makers[found.name], types, code)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         # Of a value whose rank it does not know the engine says what it says of a scalar.
         if known or found.shape is None or not (found.shape or folding):
             continue
-        tensor.ClearField("shape")
-        tensor.shape.SetInParent()
-        for size in found.shape:
-            dim = tensor.shape.dim.add()
-            if isinstance(size, int) and size >= 0:
-                dim.dim_value = size
+        set_shape(value, [size if isinstance(size, int) and size >= 0 else None for size in found.shape])
     return ""
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.value_info import known_dims
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def _values(model: onnx.ModelProto) -> dict[str, Array]:
     from onnx import numpy_helper
 
     graph = model.graph
-    version = next((s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS), 1)
+    version = standard_version(model)
     declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     known = {
         tensor.name: numpy_helper.to_array(tensor)
@@ -119,17 +121,21 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
         if name in read
     ]
     copy = type(model)(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
+        ir_version=model.ir_version,
+        opset_import=model.opset_import,
+        functions=model.functions,
+        graph=type(graph)(
+            name=graph.name,
+            input=graph.input,
+            output=graph.output,
+            initializer=graph.initializer,
+            sparse_initializer=graph.sparse_initializer,
+            node=(*constants, *others),
+        ),
     )
-    copy.graph.name = graph.name
-    copy.graph.input.extend(graph.input)
-    copy.graph.output.extend(graph.output)
-    copy.graph.initializer.extend(graph.initializer)
-    copy.graph.sparse_initializer.extend(graph.sparse_initializer)
-    copy.graph.node.extend((*constants, *others))
     for value in copy.graph.output:
         if _is_open(value):
-            value.type.tensor_type.ClearField("shape")
+            clear_shape(value)
     return copy
 
 
@@ -139,9 +145,9 @@ def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         own = declared.get(value.name)
         if own is None:
-            found.graph.value_info.add().CopyFrom(value)
+            describe_value(found.graph, value)
         elif _is_open(own):
-            own.CopyFrom(value)
+            redescribe(own, value)
 
 
 def _checked(count: int) -> int:

@@ -1,0 +1,308 @@
+"""Edits of a graph: the only place outside the front end and the back end that changes fields of a protobuf.
+
+The operations have the names of onnx-ir (https://onnx.ai/ir-py) where that library has them. A node or value
+that is given to one of them is copied, so that what belongs to a graph can be given back to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qaic.compiler.ir.graph_walk import subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
+    from typing import TypeVar
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    _Message = TypeVar(
+        "_Message",
+        onnx.ModelProto,
+        onnx.GraphProto,
+        onnx.NodeProto,
+        onnx.AttributeProto,
+        onnx.ValueInfoProto,
+        onnx.TensorProto,
+    )
+
+
+def clone(message: _Message) -> _Message:
+    """Copy a model, or a part of one."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def clone_unnamed(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Copy a node without its name, for which a graph has room once."""
+    copy = clone(node)
+    copy.ClearField("name")
+    return copy
+
+
+def plain(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
+    """Copy an attribute without its description and without the name of its tensor."""
+    copy = clone(attribute)
+    copy.ClearField("doc_string")
+    if copy.HasField("t"):
+        copy.t.ClearField("name")
+    return copy
+
+
+# --- the nodes of a graph or function -----------------------------------------------------------------------
+
+
+def set_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give a graph or function other nodes, in this order; its own may be among them.
+
+    Whatever refers to a node of the body from before refers to no node of it afterwards.
+    """
+    _assign(body.node, nodes)
+
+
+def append_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Add nodes behind the others."""
+    body.node.extend(nodes)
+
+
+def remove_nodes(body: onnx.GraphProto | onnx.FunctionProto, positions: Collection[int]) -> None:
+    """Remove the nodes at these positions."""
+    _remove(body.node, positions)
+
+
+def replace_graph(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
+    """Give a model the graph of another one, and the operator sets that it is written in."""
+    model.graph.CopyFrom(other.graph)
+    _assign(model.opset_import, other.opset_import)
+
+
+def import_opset(model: onnx.ModelProto, domain: str, version: int) -> None:
+    """Let nodes be of an operator set; where one of the domain is imported it stays."""
+    if all(entry.domain != domain for entry in model.opset_import):
+        model.opset_import.add(domain=domain, version=version)
+
+
+# --- one node -----------------------------------------------------------------------------------------------
+
+
+def set_inputs(node: onnx.NodeProto, names: Iterable[str]) -> None:
+    """Let a node read these values and no other."""
+    _assign(node.input, names)
+
+
+def replace_input_with(node: onnx.NodeProto, position: int, name: str) -> None:
+    """Let a node read another value at one position."""
+    node.input[position] = name
+
+
+def rename_output(node: onnx.NodeProto, position: int, name: str) -> None:
+    """Give a result of a node another name; what reads it stays as it is."""
+    node.output[position] = name
+
+
+def rename_operands(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Give what a node itself reads and makes other names; graphs inside of it stay as they are."""
+    _rename(node.input, names)
+    _rename(node.output, names)
+
+
+def add_attribute(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+    """Add an attribute that a node does not have."""
+    node.attribute.append(attribute)
+
+
+def clear_attributes(node: onnx.NodeProto) -> None:
+    """Remove all attributes of a node."""
+    node.ClearField("attribute")
+
+
+# --- values -------------------------------------------------------------------------------------------------
+
+
+def replace_all_uses_with(nodes: Iterable[onnx.NodeProto], replacements: Mapping[str, str]) -> None:
+    """Let nodes read other values, graphs nested in them included.
+
+    Parameters
+    ----------
+    nodes : iterable
+        The nodes; what they make keeps its name.
+    replacements : mapping
+        Value -> what is read in its place.
+    """
+    for node in nodes:
+        _rename(node.input, replacements)
+        for graph in subgraphs(node):
+            replace_all_uses_with(graph.node, replacements)
+            for value in graph.output:
+                value.name = replacements.get(value.name, value.name)
+
+
+def rename_values(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
+    """Give values other names wherever nodes read or make them, graphs nested in them included.
+
+    A name has to mean one value.
+    """
+    for node in nodes:
+        rename_operands(node, names)
+        for graph in subgraphs(node):
+            rename_declared(graph, names)
+            rename_values(graph.node, names)
+
+
+def rename_declared(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give the inputs, outputs and initializers of a graph other names, and the values that it describes."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    rename_initializers(graph, names)
+
+
+def rename_initializers(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give the initializers of a graph other names; what reads them stays as it is."""
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+
+
+def add_input(graph: onnx.GraphProto, value: onnx.ValueInfoProto, name: str = "") -> None:
+    """Add an input that is declared as `value` is, under another name where one is given."""
+    graph.input.append(value)
+    graph.input[-1].name = name or value.name
+
+
+def add_output(
+    graph: onnx.GraphProto, value: onnx.ValueInfoProto | str, name: str = ""
+) -> onnx.ValueInfoProto:
+    """Add an output that is declared as `value` is; of a name nothing but that is declared."""
+    if isinstance(value, str):
+        return graph.output.add(name=value)
+    graph.output.append(value)
+    graph.output[-1].name = name or value.name
+    return graph.output[-1]
+
+
+def set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """Make these values the outputs, described as the graph describes them."""
+    described = {value.name: value for value in (*graph.output, *graph.value_info)}
+    fresh = type(graph)()
+    for name in names:
+        if name in described:
+            fresh.output.append(described[name])
+        else:
+            fresh.output.add(name=name)
+    _assign(graph.output, fresh.output)
+
+
+def remove_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Remove inputs by their names."""
+    _remove(graph.input, [at for at, value in enumerate(graph.input) if value.name in names])
+
+
+def describe_value(graph: onnx.GraphProto, value: onnx.ValueInfoProto | str) -> onnx.ValueInfoProto:
+    """Describe a value of a graph that is not described yet: as another is, or by its name alone."""
+    if isinstance(value, str):
+        return graph.value_info.add(name=value)
+    graph.value_info.append(value)
+    return graph.value_info[-1]
+
+
+def redescribe(value: onnx.ValueInfoProto, other: onnx.ValueInfoProto) -> None:
+    """Describe a value as another is described, whose name it takes too."""
+    value.CopyFrom(other)
+
+
+def set_shape(value: onnx.ValueInfoProto, sizes: Iterable[int | None]) -> None:
+    """Declare the dims of a tensor; None for a size that is not known."""
+    tensor = value.type.tensor_type
+    tensor.ClearField("shape")
+    tensor.shape.SetInParent()
+    for size in sizes:
+        dim = tensor.shape.dim.add()
+        if size is not None:
+            dim.dim_value = size
+
+
+def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
+    """Declare the dims of a tensor in another order; symbols stay with their dims."""
+    dims = value.type.tensor_type.shape.dim
+    _assign(dims, [dims[position] for position in order])
+
+
+def clear_shape(value: onnx.ValueInfoProto) -> None:
+    """Declare nothing about the dims of a tensor, not even how many it has."""
+    value.type.tensor_type.ClearField("shape")
+
+
+def clear_dim(value: onnx.ValueInfoProto, position: int) -> None:
+    """Declare nothing about one dim of a tensor."""
+    value.type.tensor_type.shape.dim[position].Clear()
+
+
+# --- constants ----------------------------------------------------------------------------------------------
+
+
+def register_initializer(
+    graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str = ""
+) -> onnx.TensorProto:
+    """Add a constant, under another name where one is given; returns the one that the graph has then."""
+    graph.initializer.append(tensor)
+    added = graph.initializer[-1]
+    added.name = name or tensor.name
+    return added
+
+
+def register_sparse_initializer(graph: onnx.GraphProto, tensor: onnx.SparseTensorProto, name: str) -> None:
+    """Add a sparse constant under a name."""
+    graph.sparse_initializer.append(tensor)
+    graph.sparse_initializer[-1].values.name = name
+
+
+def set_initializers(graph: onnx.GraphProto, tensors: Iterable[onnx.TensorProto]) -> None:
+    """Give a graph other constants, in this order; its own may be among them."""
+    _assign(graph.initializer, tensors)
+
+
+def remove_initializers(graph: onnx.GraphProto, positions: Collection[int]) -> None:
+    """Remove the constants at these positions."""
+    _remove(graph.initializer, positions)
+
+
+def set_values(tensor: onnx.TensorProto, values: npt.NDArray[np.generic]) -> None:
+    """Give a tensor other numbers, with their type and shape; its name stays."""
+    from onnx import numpy_helper
+
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def set_payload(tensor: onnx.TensorProto, elem_type: int, data: bytes) -> None:
+    """Give a tensor other numbers of the same shape, as bytes; its name stays."""
+    name, dims = tensor.name, list(tensor.dims)
+    tensor.Clear()
+    tensor.name, tensor.data_type, tensor.raw_data = name, elem_type, data
+    tensor.dims.extend(dims)
+
+
+# --- repeated fields ----------------------------------------------------------------------------------------
+
+
+def _assign(field: MutableSequence[Any], items: Iterable[Any]) -> None:
+    """Replace the items of a repeated field, which may be given back to it."""
+    held = len(field)
+    # Behind the old ones first: a field that is emptied may empty the messages that it owns.
+    field.extend(list(items))
+    del field[:held]
+
+
+def _remove(field: MutableSequence[Any], positions: Collection[int]) -> None:
+    """Remove items of a repeated field; the others stay the objects that they are."""
+    for position in sorted(positions, reverse=True):
+        del field[position]
+
+
+def _rename(names: MutableSequence[str], renamed: Mapping[str, str]) -> None:
+    for position, name in enumerate(names):
+        if name in renamed:
+            names[position] = renamed[name]
