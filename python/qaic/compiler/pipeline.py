@@ -103,8 +103,8 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         TranslateNames(),
         InferShapes(),
         LegalizeWhere(),
-        InferShapes(),
         AddEveryOutput(),
+        # The sizes of every output that was added, in every set of shapes; nothing where none was.
         InferShapes(),
         NameSpecializations(),
         CheckRetainedState(),

@@ -65,7 +65,7 @@ class CheckStructure(Always):
 
 
 class RemoveUnused(Always):
-    """Remove nodes and constants that no output needs."""
+    """Remove constants that nothing reads."""
 
     name = "remove-unused"
 
