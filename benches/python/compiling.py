@@ -53,7 +53,7 @@ def compiling(folder: str, name: str, side: str) -> dict[str, float]:
 
 def compile_rows(folder: str, effort: Effort) -> Iterator[Row]:
     """Rows of the group `compile`."""
-    for name in models.NAMES[1:]:
+    for name in (*models.NAMES[1:], "chain"):
         size = models.load(name, Path(folder)).path.stat().st_size
         sides: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
         for _ in range(effort.processes):

@@ -22,6 +22,7 @@ TITLES = {
     "magika": "Magika (3 MB)",
     "conv": "conv net (25 MB)",
     "ffn": "FFN stack (101 MB)",
+    "chain": "9,000 small nodes (2 MB)",
 }
 _OPSET = 17
 _SEED = 20
@@ -183,10 +184,22 @@ def _convolutions(generator: np.random.Generator) -> onnx.ModelProto:
     return graph.model(_MADE["convolutions"][1], x, [1, 64, 56, 56])
 
 
+def _chain(generator: np.random.Generator) -> onnx.ModelProto:
+    """Many operators on few numbers, so that time goes by nodes and not by weights."""
+    graph = _Graph(generator)
+    width, x = 16, "x"
+    for _ in range(9_000 // 6):
+        x = graph.node("Add", graph.node("MatMul", x, graph.weight(width, width)), graph.ones(width, 0.1))
+        x = graph.node("Mul", graph.node("Relu", x), graph.ones(width))
+        x = graph.node("Tanh", graph.node("Sub", x, graph.ones(width, 0.2)))
+    return graph.model(_MADE["chain"][1], x, [1, width])
+
+
 _MADE: dict[str, tuple[Callable[[np.random.Generator], onnx.ModelProto], dict[str, list[int]]]] = {
     "tiny": (_tiny, {"x": [1, 16], "y": [1, 16]}),
     "conv": (_conv, {"x": [1, 3, 224, 224]}),
     "ffn": (_ffn, {"x": [1, 32, 768]}),
+    "chain": (_chain, {"x": [1, 16]}),
     "products": (_products, {"x": [128, 768]}),
     "convolutions": (_convolutions, {"x": [1, 64, 56, 56]}),
 }
