@@ -16,7 +16,7 @@ from .worker import measure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qaic.compiler.ir.profile import Profile
+    from qaic.compiler.ir.quantization.profile import Profile
 
     from .effort import Effort
 

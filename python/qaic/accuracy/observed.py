@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 #: operators of the deployed graph behind which a value has its final numbers
 _ROUNDING: Final = ("Cast", "DequantizeLinear")

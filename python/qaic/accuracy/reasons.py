@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from qaic.accuracy.observed import ObservedNode
-    from qaic.compiler.ir.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 
 class Reason(enum.StrEnum):

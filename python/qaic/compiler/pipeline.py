@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.backend.op_profiling.describe_operations import DescribeOperations
 from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
-from qaic.compiler.backend.op_profiling.names import RecordProvenance
+from qaic.compiler.backend.op_profiling.record_provenance import RecordProvenance
 from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
 from qaic.compiler.frontend import custom_ops, value_options
 from qaic.compiler.frontend.check_model import (
@@ -44,17 +44,17 @@ from qaic.compiler.passes.emulation.partition_io import RoundPartitionTraffic
 from qaic.compiler.passes.emulation.upcast_float16 import UpcastFloat16
 from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
 from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
-from qaic.compiler.passes.infer_shapes import InferShapes
 from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineUnits
-from qaic.compiler.passes.legalize_exports import LegalizeExports
-from qaic.compiler.passes.legalize_qualcomm_functions import LegalizeQualcommFunctions
-from qaic.compiler.passes.legalize_quantized_weights import LegalizeQuantizedWeights
-from qaic.compiler.passes.legalize_where import LegalizeWhere
+from qaic.compiler.passes.legalize.legalize_exports import LegalizeExports
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
+from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
+from qaic.compiler.passes.legalize.legalize_where import LegalizeWhere
 from qaic.compiler.passes.name_specializations import NameSpecializations
 from qaic.compiler.passes.partition_config import CheckPartitions, DumpPartitionTemplate
 from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
+from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes
 from qaic.compiler.passes.unique_names import UniqueNames
 from qaic.compiler.quantization.fold_constants import FoldConstants
 from qaic.compiler.quantization.insert_qdq import InsertQdq

@@ -10,7 +10,7 @@ from onnx import helper
 
 from qaic.compiler.calibration.glow_names import entry_keys, legalize
 from qaic.compiler.calibration.glow_profile import read_profile, write_profile
-from qaic.compiler.ir.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
 from qaic.errors import OptionError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -16,10 +16,10 @@ from qaic.compiler import driver
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import read_all
-from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import is_quantizing
+from qaic.compiler.ir.quantization.float_reasons import FloatReason
 from qaic.compiler.pipeline import PHASES, run_passes
 from qaic.compiler.quantization import plan_files
 from qaic.compiler.quantization.plan_quantization import PlanQuantization

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir import op_types
+from qaic.compiler.ir.quantization import op_types
 
 # Typed in here, not taken from the table that is tested.
 COMPUTING = """Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Relu LeakyRelu PRelu Clip Sigmoid Tanh

@@ -21,7 +21,7 @@ from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import fitted
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.profile import TensorProfile
+from qaic.compiler.ir.quantization.profile import TensorProfile
 from qaic.errors import InferenceError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 

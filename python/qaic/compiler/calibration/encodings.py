@@ -16,7 +16,7 @@ from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS,
 from qaic.compiler.calibration.glow_names import legalize
 from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.compiler.calibration.glow_profile_entries import fixed
-from qaic.compiler.ir.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.calibration.glow_profile_entries import ProfileFile
-    from qaic.compiler.ir.profile import Profile
+    from qaic.compiler.ir.quantization.profile import Profile
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20

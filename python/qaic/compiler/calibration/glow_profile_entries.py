@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from qaic.compiler.calibration.glow_names import entry_keys, find_keys
-from qaic.compiler.ir.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:

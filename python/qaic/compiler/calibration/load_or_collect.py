@@ -18,7 +18,7 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
-from qaic.compiler.ir.profile import Profile
+from qaic.compiler.ir.quantization.profile import Profile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
 

@@ -10,8 +10,8 @@ import numpy as np
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
-from qaic.compiler.ir.op_types import operands, quantizable, results
 from qaic.compiler.ir.precision_ops import RANDOM
+from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:

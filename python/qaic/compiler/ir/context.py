@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.custom_ops import CustomOps
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.profile import Profile
-    from qaic.compiler.ir.quantization_plan import QuantizationPlan
+    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
 
 #: level of statistics from which on operations are measured

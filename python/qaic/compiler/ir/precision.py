@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from qaic.compiler.ir.float_reasons import FloatReason
+    from qaic.compiler.ir.quantization.float_reasons import FloatReason
     from qaic.options.models import CompileOptions
 
 

@@ -14,12 +14,12 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
-from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
-from qaic.compiler.ir.op_types import operands, quantizable, results
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED, Classification, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
+from qaic.compiler.ir.quantization.float_reasons import FloatReason
+from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
 from qaic.options.codecs.op_types import operator_kind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.profile import TensorProfile
+    from qaic.compiler.ir.quantization.profile import TensorProfile
     from qaic.compiler.ir.value_info import ValueInfo
     from qaic.options.models import CompileOptions
 

@@ -14,7 +14,7 @@ from qaic.compiler.ir.inlined_names import Call, calls_in
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
-from qaic.compiler.passes.legalize_qualcomm_functions import is_unit
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

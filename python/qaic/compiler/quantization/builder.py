@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
     from qaic.compiler.ir.value_info import ValueInfo
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits

@@ -16,9 +16,9 @@ from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_edits import remove_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
-from qaic.compiler.ir.op_types import operands, quantizable
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
+from qaic.compiler.ir.quantization.op_types import operands, quantizable
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 
 if TYPE_CHECKING:

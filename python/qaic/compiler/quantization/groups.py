@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.op_types import VALUE_PRESERVING, WEIGHTED
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization_plan import Group
+from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING, WEIGHTED
+from qaic.compiler.ir.quantization.quantization_plan import Group
 from qaic.compiler.quantization.patterns import PatternFinder
 
 if TYPE_CHECKING:

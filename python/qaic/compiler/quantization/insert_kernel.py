@@ -15,7 +15,7 @@ from qaic.compiler.quantization.quantized_tensor import quantized_weight
 from qaic.compiler.quantization.weights import ProductSource
 
 if TYPE_CHECKING:
-    from qaic.compiler.ir.quantization_plan import PlannedWeight, QuantizedBias, QuantizedGroup
+    from qaic.compiler.ir.quantization.quantization_plan import PlannedWeight, QuantizedBias, QuantizedGroup
     from qaic.compiler.quantization.builder import QuantizedTensor
     from qaic.compiler.quantization.insert_qdq import Inserter
 

@@ -24,9 +24,9 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
 )
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.op_types import operands, results
 from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
-from qaic.compiler.ir.quantization_plan import FloatNodes, Scheme
+from qaic.compiler.ir.quantization.op_types import operands, results
+from qaic.compiler.ir.quantization.quantization_plan import FloatNodes, Scheme
 from qaic.compiler.quantization import rowwise_embeddings
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
 from qaic.compiler.quantization.insert_kernel import insert_kernel
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quant_params import QuantParams
-    from qaic.compiler.ir.quantization_plan import Group, QuantizationPlan, QuantizedGroup
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.quantization_plan import Group, QuantizationPlan, QuantizedGroup
     from qaic.compiler.ir.value_info import ValueInfo
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})

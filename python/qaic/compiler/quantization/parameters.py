@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
-from qaic.compiler.ir.quant_params import QuantParams
+from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.ir.profile import Profile, TensorProfile
+    from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
     from qaic.options.models import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}

@@ -16,8 +16,12 @@ from qaic.compiler.ir.constants.propagation import node_key
 if TYPE_CHECKING:
     import onnx
 
-    from qaic.compiler.ir.quant_params import QuantParams
-    from qaic.compiler.ir.quantization_plan import PlannedWeight, QuantizationPlan, QuantizedGroup
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.quantization_plan import (
+        PlannedWeight,
+        QuantizationPlan,
+        QuantizedGroup,
+    )
 
 _BITS = {"Int8": 8, "Int16": 16}
 _FLOAT_BITS = {"fp16": 16, "fp32": 32}

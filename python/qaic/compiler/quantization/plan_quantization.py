@@ -10,9 +10,11 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.float_reasons import FloatReason
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
-from qaic.compiler.ir.op_types import (
+from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
+from qaic.compiler.ir.quantization.float_reasons import FloatReason
+from qaic.compiler.ir.quantization.op_types import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
     WEIGHTED,
@@ -20,10 +22,14 @@ from qaic.compiler.ir.op_types import (
     quantizable,
     results,
 )
-from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
-from qaic.compiler.ir.quant_params import QuantParams
-from qaic.compiler.ir.quantization_plan import FloatNodes, Group, QuantizationPlan, QuantizedGroup, Scheme
+from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization.quantization_plan import (
+    FloatNodes,
+    Group,
+    QuantizationPlan,
+    QuantizedGroup,
+    Scheme,
+)
 from qaic.compiler.quantization.groups import find_groups
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms
@@ -38,8 +44,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.profile import Profile
-    from qaic.compiler.ir.quantization_plan import PlannedTable
+    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization.quantization_plan import PlannedTable
     from qaic.compiler.ir.value_info import ValueInfo
     from qaic.options.models import CompileOptions
 

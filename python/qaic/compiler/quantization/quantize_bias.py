@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
-from qaic.compiler.ir.quantization_plan import QuantizedBias
+from qaic.compiler.ir.quantization.quantization_plan import QuantizedBias
 
 if TYPE_CHECKING:
     import numpy as np

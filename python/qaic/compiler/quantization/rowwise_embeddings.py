@@ -9,7 +9,7 @@ from qaic.compiler.ir.constants.reader import read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization_plan import PlannedTable
+from qaic.compiler.ir.quantization.quantization_plan import PlannedTable
 from qaic.compiler.quantization.parameters import value_range
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.quantization_plan import QuantizedGroup
+    from qaic.compiler.ir.quantization.quantization_plan import QuantizedGroup
     from qaic.compiler.quantization.insert_qdq import Inserter
     from qaic.options.models import CompileOptions
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.reader import read_array
-from qaic.compiler.ir.quantization_plan import PlannedWeight
+from qaic.compiler.ir.quantization.quantization_plan import PlannedWeight
 from qaic.compiler.quantization.parameters import value_range
 from qaic.compiler.quantization.quantize_bias import quantize_bias
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.constants.reader import ConstantReader
     from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.profile import TensorProfile
-    from qaic.compiler.ir.quantization_plan import Group
+    from qaic.compiler.ir.quantization.profile import TensorProfile
+    from qaic.compiler.ir.quantization.quantization_plan import Group
     from qaic.compiler.quantization.parameters import QuantParamsChooser
     from qaic.options.models import CompileOptions
 

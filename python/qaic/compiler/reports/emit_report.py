@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import Specialization
     from qaic.compiler.ir.precision import PrecisionClass
-    from qaic.compiler.ir.quantization_plan import QuantizationPlan
+    from qaic.compiler.ir.quantization.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")

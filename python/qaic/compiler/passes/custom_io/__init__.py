@@ -4,7 +4,7 @@ The border of a program gets the type and the layout that were asked for; just i
 what the model was written for.
 """
 
-from qaic.compiler.passes.custom_io.interface import ApplyCustomIo
-from qaic.compiler.passes.custom_io.template import DumpIoTemplate
+from qaic.compiler.passes.custom_io.apply_custom_io import ApplyCustomIo
+from qaic.compiler.passes.custom_io.dump_io_template import DumpIoTemplate
 
 __all__ = ["ApplyCustomIo", "DumpIoTemplate"]

@@ -13,7 +13,7 @@ from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision_ops import GRIDS
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
-from qaic.compiler.passes.legalize_where import legalize_where
+from qaic.compiler.passes.legalize.legalize_where import legalize_where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.float_reasons import FloatReason
-    from qaic.compiler.ir.quant_params import QuantParams
+    from qaic.compiler.ir.quantization.float_reasons import FloatReason
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 
 @dataclass(slots=True)

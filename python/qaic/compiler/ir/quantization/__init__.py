@@ -1,0 +1,1 @@
+"""What is known of values that are quantized, and the plan of it."""

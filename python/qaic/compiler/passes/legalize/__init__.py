@@ -1,0 +1,1 @@
+"""Forms that the engine takes, in the place of those that it does not."""
