@@ -115,3 +115,13 @@ def test_copy_of_a_model_changes_alone():
     copy.weights["w"] = None
     copy.facts.types["x"] = onnx.TensorProto.FLOAT
     assert (model.proto.graph.node[0].op_type, model.weights, model.facts.types) == ("Relu", {}, {})
+
+
+@pytest.mark.parametrize("kind", sorted({type(step) for step in PASSES}, key=lambda kind: kind.__name__))
+def test_every_pass_has_its_tests(kind):
+    """A file mirrors the module of a pass, or has the name of the pass, and names it."""
+    module = kind.__module__.removeprefix("qaic.").split(".")
+    name = next(step.name for step in PASSES if type(step) is kind)
+    folder = Path(__file__).parents[1].joinpath(*module[:-1])
+    files = [folder / f"test_{stem}.py" for stem in (module[-1], name.replace("-", "_"))]
+    assert any(file.exists() for file in files), files

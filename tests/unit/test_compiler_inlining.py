@@ -4,7 +4,6 @@ from onnx import helper
 
 import qaic
 from qaic.cli.qpc.diff_graph import graph_of
-from qaic.compiler.passes.inlining import inline_functions
 
 SETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
@@ -30,29 +29,6 @@ def nested(body):
     value = helper.make_tensor_value_info
     graph = helper.make_graph(nodes, "g", [value("x", 1, [2])], [value("z", 1, [2])])
     return helper.make_model(graph, functions=[inner, outer], opset_imports=SETS, ir_version=10)
-
-
-def test_nodes_are_named_after_the_calls_they_came_from():
-    body = [
-        helper.make_node("Mul", ["a", "b"], ["t"], name="product"),
-        helper.make_node("Relu", ["t"], ["c"]),
-    ]
-    flat = inline_functions(nested(body))
-    assert not flat.functions
-    assert [(node.op_type, node.name) for node in flat.graph.node] == [
-        ("Abs", ""),
-        ("Mul", "first/squared/product"),
-        ("Relu", "first/squared/c"),
-        ("Neg", "first/negated"),
-        ("Mul", "z/product"),
-        ("Relu", "z/c"),
-    ]
-
-
-def test_a_model_without_functions_is_returned_as_it_is():
-    model = nested([helper.make_node("Mul", ["a", "b"], ["c"])])
-    del model.functions[:]
-    assert inline_functions(model) is model
 
 
 @pytest.mark.parametrize("always", [True, False])

@@ -1,0 +1,77 @@
+"""Refusing what is no model, and the one form of the rest."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler_oracle import info, model_of, node
+from qaic.errors import CompileError
+from single_pass import applied, before, begun, content, ops
+
+
+def relu(**more):
+    return model_of([node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2])], **more)
+
+
+@pytest.mark.parametrize("name", ["check-model", "check-operators", "check-structure"])
+def test_checks_change_nothing(name):
+    model, context = before(name, relu())
+    found = content(model)
+    for _ in range(2):
+        assert not applied(name, model, context)
+    assert content(model) == found
+    assert context.is_checked == (name == "check-structure")
+
+
+def test_function_that_calls_itself_is_refused():
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    call = helper.make_node("F", ["a"], ["b"], domain="local")
+    function = helper.make_function("local", "F", ["a"], ["b"], [call], sets)
+    model, context = begun(relu(functions=[function]))
+    with pytest.raises(CompileError, match="a call of itself"):
+        applied("check-model", model, context)
+
+
+def test_normal_form_has_no_text_for_humans():
+    proto = relu()
+    proto.doc_string = proto.graph.doc_string = proto.graph.node[0].doc_string = "words"
+    proto.graph.input[0].doc_string = "words"
+    model, context = before("normalize", proto)
+    assert applied("normalize", model, context)
+    assert b"words" not in content(model)[0]
+    found = content(model)
+    applied("normalize", model, context)
+    assert content(model) == found
+
+
+def test_unknown_operator_is_refused():
+    proto = model_of([node("Nothing", ["x"], ["y"])], [info("x", [2])], [info("y", [2])])
+    model, context = before("check-operators", proto)
+    with pytest.raises(CompileError, match="Nothing"):
+        applied("check-operators", model, context)
+
+
+def test_structure_that_the_checker_refuses_is_named():
+    model, context = before("check-structure", relu())
+    model.specialized[0].graph.node[0].op_type = "Add"
+    with pytest.raises(CompileError):
+        applied("check-structure", model, context)
+    assert not context.is_checked
+
+
+@pytest.mark.parametrize("size", [1, 1 << 10])
+def test_constants_that_nothing_reads_are_removed(size):
+    weights = [(name, np.ones(size, np.float32)) for name in ("w", "unused")]
+    proto = model_of([node("Add", ["x", "w"], ["y"])], [info("x", [size])], [info("y", [size])], weights)
+    model, context = before("remove-unused", proto)
+    # As a pass leaves it that has taken the last use of a constant.
+    model.proto.graph.node[0].input[1] = "x"
+    applied("remove-unused", model, context)
+    assert ops(model) == ["Add"]
+    assert not model.proto.graph.initializer
+    assert not model.weights
+    found = content(model)
+    applied("remove-unused", model, context)
+    assert content(model) == found
+    assert isinstance(model.proto, onnx.ModelProto)
