@@ -176,3 +176,84 @@ def branching():
     ]
     inputs = {"x": [4, 16]}
     return model_of(nodes, inputs, {"y": [4, 16]}, constants), samples(inputs)
+
+
+def calls_of_a_function(calls=3, width=16):
+    """A function with a sum of squares, called in a chain; every call overflows."""
+    body = [
+        helper.make_node("Mul", ["v", "v"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["mean"], axes=[-1]),
+        helper.make_node("Sqrt", ["mean"], ["deviation"]),
+        helper.make_node("Div", ["v", "deviation"], ["normal"]),
+    ]
+    function = helper.make_function(
+        "local", "Normalize", ["v"], ["normal"], body, [helper.make_opsetid("", 17)]
+    )
+    rng = np.random.default_rng(13)
+    value, nodes, constants = "x", [], []
+    for at in range(calls):
+        weight = (300 * rng.standard_normal((width, width)) / width**0.5).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"w{at}"))
+        nodes += [
+            helper.make_node("MatMul", [value, f"w{at}"], [f"wide{at}"], name=f"product{at}"),
+            helper.make_node("Normalize", [f"wide{at}"], [f"y{at}"], domain="local", name=f"call{at}"),
+        ]
+        value = f"y{at}"
+    graph = helper.make_graph(
+        nodes,
+        "calls",
+        [helper.make_tensor_value_info("x", FLOAT, [4, width])],
+        [helper.make_tensor_value_info(value, FLOAT, [4, width])],
+        constants,
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8)
+    return model, samples({"x": [4, width]})
+
+
+def mixed_faults(kinds, width=16):
+    """A chain of blocks, each harmless or with one planted fault; also returns name -> reason.
+
+    Kinds are ``calm``, ``overflow``, ``cancellation`` and ``underflow``. Every block takes and gives values
+    of about the size 1.
+    """
+    rng = np.random.default_rng(17)
+    constants = {
+        "large": np.array(3000, np.float32),
+        "wide": np.array(400, np.float32),
+        "narrow": np.array(1 / 400, np.float32),
+        "small": np.array(2.0**-12, np.float32),
+        "back": np.array(2.0**12, np.float32),
+    }
+    nodes, planted, value = [], {}, "x"
+    for at, kind in enumerate(kinds):
+        constants[f"w{at}"] = np.linalg.qr(rng.standard_normal((width, width)))[0].astype(np.float32)
+        nodes.append(node("MatMul", f"{value} w{at}", f"turned{at}"))
+        value = f"turned{at}"
+        if kind == "overflow":
+            nodes += [
+                node("Mul", f"{value} wide", f"wide{at}"),
+                node("Mul", f"wide{at} wide{at}", f"square{at}"),
+                node("Sqrt", f"square{at}", f"size{at}"),
+                node("Mul", f"size{at} narrow", f"y{at}"),
+            ]
+            planted[f"square{at}"] = "overflow"
+        elif kind == "cancellation":
+            nodes += [
+                node("Add", f"{value} large", f"raised{at}"),
+                node("Sub", f"raised{at} large", f"y{at}"),
+            ]
+            planted[f"y{at}"] = "cancellation"
+        elif kind == "underflow":
+            nodes += [
+                node("Mul", f"{value} small", f"less{at}"),
+                node("Mul", f"less{at} small", f"least{at}"),
+                node("Mul", f"least{at} back", f"more{at}"),
+                node("Mul", f"more{at} back", f"y{at}"),
+            ]
+            planted[f"least{at}"] = "underflow"
+        else:
+            nodes.append(node("Tanh", value, f"y{at}"))
+        value = f"y{at}"
+    inputs = {"x": [4, width]}
+    return model_of(nodes, inputs, {value: [4, width]}, constants), samples(inputs), planted

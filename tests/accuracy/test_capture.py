@@ -29,7 +29,7 @@ MIXED = {
 
 def run_both(model, to, given, **options):
     """Run the program as it is deployed, and the instrumented one."""
-    wanted = compile_options_of(to, Samples(given), options)
+    wanted = compile_options_of(model, to, Samples(given), None, options)
     settings = options_of(to, options)
     if settings.get("convert_to_quantize"):
         settings = {**settings, "calibration_data": given}

@@ -13,7 +13,7 @@ import accuracy_models as models
 from qaic.accuracy.capture import capture
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.instrument import Observe
-from qaic.accuracy.report import PrecisionAccuracy
+from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 
 GRAPHS = int(os.environ.get("QAIC_FAULT_GRAPHS", "25"))
@@ -80,7 +80,8 @@ def blamed(seed, monkeypatch):
     given = Samples(samples)
     with monkeypatch.context() as patch:
         patch.setattr(Observe, "run", with_fault)
-        found = PrecisionAccuracy("fp16", capture(model, compile_options_of("fp16", given, {}), given), 0.0)
+        options = compile_options_of(model, "fp16", given, None, {})
+        found = PrecisionAccuracy("fp16", capture(model, options, given), 0.0)
     return planted[0], str(found.nodes["name"][np.argmin(found.nodes["own_sqnr_db"])])
 
 

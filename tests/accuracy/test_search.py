@@ -7,6 +7,7 @@ import yaml
 import accuracy_models as models
 import qaic
 from qaic import accuracy
+from qaic.accuracy.precision_search.targets import parse
 from qaic.errors import OptionError, StateError
 
 
@@ -46,7 +47,9 @@ def test_the_planted_set_is_found(places, tmp_path):
 def test_operands_that_cancel_are_found():
     model, samples, planted = models.cancelling()
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=60")
-    assert set(plan.nodes) == set(planted)
+    # A product and what is added to it round once, and are kept together.
+    assert plan.units == 2
+    assert set(plan.nodes) == {"plain", *planted}
 
 
 def test_the_same_search_gives_the_same_file(tmp_path):
@@ -73,6 +76,67 @@ def test_integers():
     assert len(plan.nodes) < plan.of
 
 
+def test_float16_may_be_what_is_kept(tmp_path):
+    model, samples = models.convolutional(outlier=1000.0)
+    given = {"samples": samples, "target": "sqnr>=30", "enable_channelwise": True}
+    plan = accuracy.search(model, to="int8", keep="fp16", **given)
+    assert plan.before < 30 <= plan.after
+    file = plan.write(tmp_path / "precision.yaml")
+    assert yaml.safe_load(file.read_text()) == {"FP16NodeInstanceNames": list(plan.nodes)}
+    with pytest.raises(OptionError, match="found 'fp16' for fp16"):
+        accuracy.search(model, to="fp16", samples=samples, target="sqnr>=30", keep="fp16")
+
+
+def test_what_is_found_holds_in_a_program_that_is_compiled_with_it():
+    model, samples = models.convolutional(outlier=1000.0)
+    options = {"enable_channelwise": True, "convert_to_quantize": True, "calibration_data": samples}
+    plan = accuracy.search(model, to="int8", samples=samples, target="sqnr>=30", enable_channelwise=True)
+    lists = {"FP32NodeInstanceNames": list(plan.nodes)}
+    assert sqnr_of(model, samples[:4], **options) == pytest.approx(plan.before, abs=1e-4)
+    assert sqnr_of(model, samples[:4], **options, node_precision_info_file=lists) == pytest.approx(
+        plan.after, abs=1e-4
+    )
+    # Nothing is measured that the set does not need: the last sample was kept back.
+    assert sqnr_of(model, samples[4:], **options, node_precision_info_file=lists) == pytest.approx(
+        plan.held_out, abs=1e-4
+    )
+
+
+def test_names_in_functions_stand_for_all_calls(tmp_path):
+    model, samples = models.calls_of_a_function()
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
+    assert set(plan.nodes) == {"square", "mean", "deviation"}
+    assert plan.units == 3
+    file = plan.write(tmp_path / "precision.yaml")
+    assert sqnr_of(model, samples, convert_to_fp16=True, node_precision_info_file=file) >= 40
+
+
+def test_the_margin_is_that_of_the_samples():
+    rng = np.random.default_rng(2)
+    reference = [{"y": rng.standard_normal((1, 8))} for _ in range(40)]
+    found = [{"y": item["y"].copy()} for item in reference]
+    for at in range(0, 40, 10):
+        found[at]["y"] = -found[at]["y"]
+    target = parse("same>=85%")
+    score = target.score(found, reference)
+    assert score.value == 0.9
+    # Ten groups of four samples, of which some have one that differs.
+    by_group = [np.mean([1 - (at % 10 == 0) for at in range(40) if at % 10 != left]) for left in range(10)]
+    assert score.standard_error == pytest.approx(np.sqrt(9 * np.var(by_group)))
+    assert target.holds(score, safely=False)
+    equal = target.score(reference, reference)
+    assert equal.safe == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_samples(count):
+    model, samples, _ = models.overflowing((1,))
+    plan = accuracy.search(model, to="fp16", samples=samples[:count], target="sqnr>=40")
+    assert np.isnan(plan.held_out)
+    assert plan.is_reached
+    assert "no samples kept back" in str(plan)
+
+
 def weakest(found, reference):
     return min(float((a["y"] * b["y"]).sum()) for a, b in zip(found, reference, strict=True))
 
@@ -89,7 +153,7 @@ def test_a_function_of_the_user():
 
 def test_a_target_out_of_reach():
     model, samples, _ = models.overflowing((1,))
-    with pytest.raises(StateError, match=r"found 0 with all \d+ nodes in float32, expected at least 1"):
+    with pytest.raises(StateError, match=r"found 0 with all \d+ units in fp32, expected at least 1"):
         accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:nothing>=1")
 
 
@@ -101,6 +165,8 @@ def test_a_target_out_of_reach():
         ("psnr>=4", "the metric 'psnr'"),
         ("same>=99.5", r"a share of 99\.5 \(write 99\.5%\)"),
         ("sqnr>=4e", "the bound '4e'"),
+        ("tokens>=0", "0 tokens"),
+        ("tokens>=2.5", r"2\.5 tokens"),
         ("no_such_module:f>=1", "'no_such_module:f', which cannot be imported"),
         ("math:pi>=1", "'math:pi', which is no function"),
     ],

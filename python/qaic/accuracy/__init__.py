@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qaic.accuracy.comparison import compare
-    from qaic.accuracy.report import AccuracyReport, PrecisionAccuracy
-    from qaic.accuracy.search import PrecisionPlan, search
+    from qaic.accuracy.precision_search.plan import PrecisionPlan
+    from qaic.accuracy.precision_search.search import search
+    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 
 __all__ = ["AccuracyReport", "PrecisionAccuracy", "PrecisionPlan", "compare", "search"]
 
 _HOMES = {
-    "AccuracyReport": "report",
-    "PrecisionAccuracy": "report",
-    "PrecisionPlan": "search",
+    "AccuracyReport": "reports.report",
+    "PrecisionAccuracy": "reports.report",
+    "PrecisionPlan": "precision_search.plan",
     "compare": "comparison",
-    "search": "search",
+    "search": "precision_search.search",
 }
 
 

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qaic import _core
-from qaic.accuracy.instrument import FIELDS, REFERENCE, STATISTICS, ZERO, Observe
+from qaic.accuracy.decoding import Decoder, DecodingAccuracy, Passage, cache_accuracy, decoded, steps_of
+from qaic.accuracy.histograms import Histograms
+from qaic.accuracy.instrument import ELEMENTS, FIELDS, REFERENCE, STATISTICS, ZERO
 from qaic.accuracy.metrics import OutputSums
-from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.accuracy.prepared import prepared
 from qaic.compiler.calibration.observed_tensors import model_inputs
-from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.driver import opened
-from qaic.compiler.pipeline import PHASES, begin, run_passes
 from qaic.errors import OptionError
-from qaic.options.models import CompileOptions
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import onnx
     from numpy.typing import NDArray
 
     from qaic.accuracy.instrument import Twin
     from qaic.accuracy.metrics import OutputAccuracy
     from qaic.accuracy.observed import ObservedNode
+    from qaic.accuracy.prepared import ModelSource, PreparedModel
     from qaic.accuracy.samples import Samples
     from qaic.compiler.calibration.dataset import SampledInput
     from qaic.compiler.ir.model import Model
-
-    ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
+    from qaic.options.models import CompileOptions
 
 #: fields whose largest value over all samples counts; of the smallest it is the smallest, others are added
 _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_maximum"})
@@ -53,14 +50,21 @@ class Capture:
         One row for each node, with the columns of `FIELDS`.
     outputs
         Errors of the outputs.
-    samples
-        Number of samples.
+    samples, runs
+        Number of samples or prompts, and of inferences.
+    histograms
+        Values of the rounded nodes.
+    decoding
+        How tokens differ; None where the model makes none.
     """
 
     nodes: Sequence[ObservedNode]
     sums: NDArray[np.float64]
     outputs: tuple[OutputAccuracy, ...]
     samples: int
+    runs: int
+    histograms: Histograms
+    decoding: DecodingAccuracy | None = None
 
 
 class InstrumentedProgram:
@@ -88,10 +92,44 @@ class InstrumentedProgram:
             given |= self._zero
         return self._set.run(given, None, None, None)
 
+    def passages(self, samples: Samples, tokens: int | None, total: Totals) -> Iterator[Passage]:
+        """Run everything, one passage after another; sums of nodes go to `total`.
 
-def load(path: Path) -> _core.InferenceSet:
-    """Load a program of this host's own virtual card."""
-    return _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, 1, _refit)
+        Raises
+        ------
+        OptionError
+            A sample does not fit the model.
+        """
+        if tokens is None:
+            for arrays in self.samples(samples):
+                found = self.run(arrays)
+                total.add(found)
+                reference = {
+                    name.removeprefix(REFERENCE): array
+                    for name, array in found.items()
+                    if name.startswith(REFERENCE)
+                }
+                deployed = {name: found[name] for name in reference}
+                passage = Passage([(arrays, None)], 1, reference, deployed)
+                total.end(passage)
+                yield passage
+            return
+        decoder = Decoder(self.inputs, self.reference.outputs)
+
+        def run(feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            found = self.run(feed)
+            total.add(found)
+            return found
+
+        for prompt in decoder.prompts(samples, tokens):
+            passage = decoded(decoder, prompt, tokens, run, REFERENCE)
+            total.end(passage)
+            yield passage
+
+
+def load(path: Path, workers: int = 1) -> _core.InferenceSet:
+    """Load a program of this host's own virtual card, for some inferences at a time."""
+    return _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
 
 
 @contextlib.contextmanager
@@ -105,39 +143,40 @@ def instrumented(model: ModelSource, options: CompileOptions) -> Iterator[Instru
     OptionError
         An option contradicts the model, or changes the border of the program, which is not compared.
     """
-    if options.custom_io_list_file:
-        raise OptionError(
-            "custom_io_list_file: accuracy compares the outputs of the model, which this option changes; "
-            "leave it out",
-            code="option.accuracy_custom_io",
-            context={"options": ["custom_io_list_file"]},
-        )
+    with prepared(model, options, "comparing") as source, loaded(source) as program:
+        yield program
+
+
+@contextlib.contextmanager
+def loaded(source: PreparedModel) -> Iterator[InstrumentedProgram]:
+    """Load the instrumented program of a model; its files are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:
         path = Path(folder, "program.bin")
-        with opened(model) as source, Progress("comparing") as progress:
-            deployed, context = begin(source, options, progress)
-            for phase in ("legalize", "shapes", "precision"):
-                run_passes(PHASES[phase], deployed, context)
-            reference = deployed.copy()
-            inputs = model_inputs(reference, has_state=options.retained_state)
-            observe = Observe(reference)
-            run_passes(
-                [*PHASES["quantize"], *PHASES["emulate"], observe, *PHASES["interface"]], deployed, context
-            )
-            plain = CompileOptions(
-                retained_state=options.retained_state,
-                combine_outputs=False,
-                aic_num_cores=options.aic_num_cores,
-            )
-            progress.stage("write")
-            write_unchecked(path, deployed, plain)
-        yield InstrumentedProgram(path, observe.twin, inputs, reference)
+        twin, reference = source.write_instrumented(path)
+        inputs = model_inputs(reference, has_state=source.options.retained_state)
+        yield InstrumentedProgram(path, twin, inputs, reference)
 
 
-def capture(model: ModelSource, options: CompileOptions, samples: Samples) -> Capture:
+def capture(
+    model: ModelSource,
+    options: CompileOptions,
+    samples: Samples,
+    tokens: int | None = None,
+    *,
+    keep: Callable[[Passage], None] | None = None,
+) -> Capture:
     """Run all samples through the instrumented graph.
 
-    Blocking; Ctrl-C ends it and leaves nothing behind. One sample is in memory at a time.
+    Blocking; Ctrl-C ends it and leaves nothing behind. One passage is in memory at a time.
+
+    Parameters
+    ----------
+    model, options, samples
+        What is compared.
+    tokens
+        How many tokens a decoder makes; None for models that are none.
+    keep
+        Gets every passage.
 
     Raises
     ------
@@ -148,40 +187,58 @@ def capture(model: ModelSource, options: CompileOptions, samples: Samples) -> Ca
     """
     with instrumented(model, options) as program:
         total = Totals(program.twin)
-        for arrays in program.samples(samples):
-            total.add(program.run(arrays))
+        for passage in program.passages(samples, tokens, total):
+            if keep is not None:
+                keep(passage)
         return total.result()
 
 
-@dataclass(slots=True)
 class Totals:
-    """Sums over samples."""
+    """Sums over samples.
 
-    twin: Twin
-    samples: int = 0
-    sums: NDArray[np.float64] = field(init=False)
-    outputs: dict[str, OutputSums] = field(init=False)
+    Parameters
+    ----------
+    twin : Twin
+        What is observed.
+    """
 
-    def __post_init__(self) -> None:
-        self.sums = np.zeros((len(self.twin.nodes), len(FIELDS)))
-        self.outputs = {name: OutputSums(name) for name in self.twin.outputs}
+    def __init__(self, twin: Twin) -> None:
+        self._twin = twin
+        self._samples = self._runs = 0
+        self._sums = np.zeros((len(twin.nodes), len(FIELDS)))
+        self._outputs: dict[str, OutputSums] = {}
+        self._last: NDArray[np.float64] = self._sums
+        self._caches = [at for at, node in enumerate(twin.nodes) if node.name.endswith(RETAINED_STATE_SUFFIX)]
+        self._cache_sums = np.zeros((len(self._caches), len(FIELDS)))
+        self._steps: list[NDArray[np.void]] = []
+        self._histograms = Histograms(twin.elements)
 
     def add(self, found: Mapping[str, NDArray[Any]]) -> None:
         """Take what one run of the instrumented program gave."""
-        rows = found[STATISTICS][: len(self.twin.nodes)].astype(np.float64)
+        rows = found[STATISTICS][: len(self._twin.nodes)].astype(np.float64)
         for at, name in enumerate(FIELDS):
-            column, total = rows[:, at], self.sums[:, at]
+            column, total = rows[:, at], self._sums[:, at]
             if name == "minimum":
-                self.sums[:, at] = np.fmin(total, column) if self.samples else column
+                self._sums[:, at] = np.fmin(total, column) if self._runs else column
             elif name in _LARGEST:
-                self.sums[:, at] = np.fmax(total, column) if self.samples else column
+                self._sums[:, at] = np.fmax(total, column) if self._runs else column
             else:
-                self.sums[:, at] += column
-        for name, sums in self.outputs.items():
-            # State stays on the device; its errors are those of the nodes that make it.
-            if name in found:
-                sums.add(found[REFERENCE + name], found[name])
-        self.samples += 1
+                self._sums[:, at] += column
+        if ELEMENTS in found:
+            self._histograms.add(found[ELEMENTS])
+        self._last = rows
+        self._runs += 1
+
+    def end(self, passage: Passage) -> None:
+        """Take the outputs of a passage that ends; state stays on the device, and has rows of its own."""
+        for name, array in passage.reference.items():
+            self._outputs.setdefault(name, OutputSums(name)).add(array, passage.deployed[name])
+        if passage.feeds[0][1] is not None:
+            steps = steps_of([passage])
+            steps["prompt"] = self._samples
+            self._steps.append(steps)
+            self._cache_sums += self._last[self._caches]
+        self._samples += 1
 
     def result(self) -> Capture:
         """Return what was measured.
@@ -191,20 +248,18 @@ class Totals:
         OptionError
             There was no sample.
         """
-        if not self.samples:
+        if not self._samples:
             raise OptionError("samples: found no samples, expected at least one", code="option.samples")
-        outputs = tuple(sums.result() for sums in self.outputs.values() if sums.samples)
-        return Capture(self.twin.nodes, self.sums, outputs, self.samples)
-
-
-def with_kept(options: CompileOptions, names: Sequence[str]) -> CompileOptions:
-    """Return the options with nodes in float32, beside those that are there already."""
-    from qaic.options.files.node_precision import NodePrecision
-
-    lists = options.node_precision_info_file or NodePrecision()
-    single = tuple(dict.fromkeys((*lists.fp32, *names)))
-    half = tuple(name for name in lists.fp16 if name not in set(names))
-    return replace(options, node_precision_info_file=NodePrecision(half, single))
+        decoding = None
+        if self._steps:
+            signal, noise = (self._cache_sums[:, FIELDS.index(name)] for name in ("signal", "inherited"))
+            names = [self._twin.nodes[at].name for at in self._caches]
+            caches = cache_accuracy(names, signal.tolist(), noise.tolist())
+            decoding = DecodingAccuracy(len(self._steps[0]), np.concatenate(self._steps), caches)
+        outputs = tuple(sums.result() for sums in self._outputs.values())
+        return Capture(
+            self._twin.nodes, self._sums, outputs, self._samples, self._runs, self._histograms, decoding
+        )
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.capture import capture
+from qaic.accuracy.card_outputs import CardOutputs
+from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precisions import named, options_of
-from qaic.accuracy.report import AccuracyReport, PrecisionAccuracy
+from qaic.accuracy.prepared import prepared
+from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 from qaic.accuracy.samples import Samples
-from qaic.compiler.diagnostics.record import recorded
+from qaic.compiler.diagnostics.record import recorded, silenced
+from qaic.errors import OptionError
 from qaic.options.resolution import resolve
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.accuracy.prepared import ModelSource
     from qaic.options.models import CompileOptions
 
 #: options with samples that are run, and with files of what was measured
@@ -31,6 +36,8 @@ def compare(
     *,
     to: str | Sequence[str],
     samples: str | os.PathLike[str] | Iterable[Mapping[str, object]],
+    tokens: int | None = None,
+    against: str | os.PathLike[str] | None = None,
     **compile_options: object,
 ) -> AccuracyReport:
     """Compare a model in reduced precision with itself in float32, output by output and node by node.
@@ -52,6 +59,14 @@ def compare(
         `qaic.Session.run` takes them; the path of an input list, of a folder of ``.npz`` files or of one
         such file, whose arrays may have a dimension for samples in front; or ``"random"``. Integers are
         calibrated with them unless an option says otherwise.
+    tokens
+        For decoders: samples are prompts (``input_ids`` alone, integers of shape [n] or [prompts, n], not
+        padded), and each is continued by so many tokens, greedily. Both sides get the tokens of the
+        reference. The model has caches as retained state, and shapes for a prompt and for one token.
+    against
+        Outputs of a real card for the same samples: a folder that ``qaic-runner --write-output-dir`` wrote,
+        an ``.npz`` file, or a folder of those. The report then says first whether the card loses more than
+        the precision, of which there is one, must cost.
     **compile_options
         Compile options of `qaic.compile`; they win over those of a precision.
 
@@ -70,27 +85,61 @@ def compare(
         A file cannot be read.
     """
     names = named(to)
+    check_tokens(tokens)
+    if against is not None and (len(names) != 1 or tokens is not None):
+        beside = "tokens" if len(names) == 1 else f"the precisions {', '.join(names)}"
+        raise OptionError(
+            f"against: found {beside} beside it, expected the one precision that the card computed in, and "
+            "outputs of samples",
+            code="option.accuracy_against",
+        )
     given = Samples(samples)
     found = []
     for name in names:
         started = time.monotonic()
-        options = compile_options_of(name, given, compile_options)
+        card = None if against is None else CardOutputs(against)
         with recorded() as diagnostics:
-            measured = capture(model, options, given)
+            options = compile_options_of(model, name, given, tokens, compile_options)
+            measured = capture(model, options, given, tokens, keep=None if card is None else card.take)
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
-        found.append(PrecisionAccuracy(name, measured, time.monotonic() - started, messages))
+        seconds = time.monotonic() - started
+        found.append(
+            PrecisionAccuracy(name, measured, seconds, messages, () if card is None else card.result())
+        )
     return AccuracyReport(title_of(model), tuple(found))
 
 
-def compile_options_of(name: str, samples: Samples, given: Mapping[str, object]) -> CompileOptions:
+def compile_options_of(
+    model: ModelSource, name: str, samples: Samples, tokens: int | None, given: Mapping[str, object]
+) -> CompileOptions:
     """Return the typed compile options of a precision; samples calibrate integers unless options do."""
     wanted = options_of(name, given)
     if _PROFILES & wanted.keys():
         # Such a file asks for integers by itself.
         wanted.pop("convert_to_quantize", None)
     if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
-        wanted |= samples.calibration()
+        wanted |= samples.calibration() if tokens is None else _prefill(model, samples, tokens, given)
     return resolve(wanted, options_path=None, model_is_container=False).compile
+
+
+def check_tokens(tokens: object) -> None:
+    """Refuse what is no number of tokens."""
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        raise OptionError(
+            f"tokens: found {tokens!r}, expected how many tokens to make, at least 1",
+            code="option.accuracy_tokens",
+        )
+
+
+def _prefill(
+    model: ModelSource, samples: Samples, tokens: int, given: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the option that calibrates with the inferences of prompts, as the model takes them."""
+    plain = resolve(dict(given), options_path=None, model_is_container=False).compile
+    with silenced(), prepared(model, plain, "reading") as source:
+        decoder = Decoder(source.inputs, source.shaped.outputs)
+    prompts = decoder.prompts(samples, tokens)
+    return {"calibration_data": [feed for prompt in prompts for feed, _ in decoder.prefill(prompt)]}
 
 
 def title_of(model: object) -> str:

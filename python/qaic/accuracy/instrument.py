@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.accuracy.added_interface import extend_interface
 from qaic.accuracy.observed import Kind, observed_nodes
 from qaic.compiler.ir.constants.propagation import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
@@ -18,19 +19,18 @@ from qaic.compiler.ir.graph_edits import (
     add_input,
     add_output,
     append_nodes,
-    clone,
     clone_unnamed,
     register_initializer,
     register_sparse_initializer,
     rename_values,
 )
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, subgraphs
-from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import onnx
 
@@ -63,6 +63,10 @@ FIELDS: Final = (
     "channel_maximum",
 )
 
+#: output with evenly spaced elements of rounded values, for histograms
+ELEMENTS: Final = "accuracy/elements"
+#: how many of each value, at most
+_HISTOGRAM_ELEMENTS: Final = 256
 #: elements of a value from which its quantile and its underflow are taken from evenly spaced ones
 SPACED: Final = 1 << 14
 #: largest number of channels whose median is taken
@@ -71,6 +75,15 @@ _MOST_CHANNELS: Final = 1 << 13
 _INFINITE_HALF: Final = 65520.0
 #: smallest normal float16
 _SMALLEST_HALF: Final = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Where `ELEMENTS` has those of one value: first those of the reference, then as many deployed ones."""
+
+    row: int
+    begin: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +100,15 @@ class Twin:
         Its outputs.
     added_inputs
         Inputs that only the observers have.
+    elements
+        What `ELEMENTS` has.
     """
 
     nodes: tuple[ObservedNode, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     added_inputs: tuple[str, ...] = ()
+    elements: tuple[Elements, ...] = ()
 
 
 class Observe(Always):
@@ -102,22 +118,26 @@ class Observe(Always):
     ----------
     reference : Model
         The float graph.
+    folded : mapping
+        Results of convolutions that took up a normalization -> what the convolution made before.
     """
 
     name = "observe-accuracy"
 
-    def __init__(self, reference: Model) -> None:
+    def __init__(self, reference: Model, folded: Mapping[str, str]) -> None:
         self._reference = reference
+        self._folded = folded
         self.twin = Twin()
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
-        nodes = observed_nodes(self._reference, model, context)
+        nodes = observed_nodes(self._reference, model, context, self._folded)
         inputs = tuple(value.name for value in model.proto.graph.input)
         outputs = tuple(value.name for value in model.proto.graph.output)
-        _Instrumenter(self._reference, model, nodes).run()
+        instrumenter = _Instrumenter(self._reference, model, nodes)
+        instrumenter.run()
         added = tuple(value.name for value in model.proto.graph.input)[len(inputs) :]
-        self.twin = Twin(tuple(nodes), inputs, outputs, added)
+        self.twin = Twin(tuple(nodes), inputs, outputs, added, tuple(instrumenter.elements))
         return True
 
 
@@ -143,6 +163,8 @@ class _Instrumenter:
         self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
         #: what is added, in topological order
         self.added: list[onnx.NodeProto] = []
+        self.elements: list[Elements] = []
+        self.element_parts: list[str] = []
         #: values of the deployed graph that another graph of it takes as integers of an observed value
         self.integers = {
             str(node.input[0])
@@ -152,13 +174,19 @@ class _Instrumenter:
 
     def run(self) -> None:
         self._add_reference()
-        rows = [self._row(row) for row in self.rows]
+        rows = [self._row(at, row) for at, row in enumerate(self.rows)]
         if rows:
             self._add_node("Concat", rows, STATISTICS, axis=0)
         else:
             self._add_node("Identity", [self._number([[0.0] * len(FIELDS)])], STATISTICS)
+        if self.element_parts:
+            self._add_node("Concat", self.element_parts, ELEMENTS, axis=1)
         append_nodes(self.graph, self.added)
-        self._extend_interface(max(1, len(rows)))
+        added = [TensorSpec(STATISTICS, FLOAT, (max(1, len(rows)), len(FIELDS)))]
+        if self.elements:
+            last = self.elements[-1]
+            added.append(TensorSpec(ELEMENTS, FLOAT, (1, last.begin + 2 * last.count)))
+        extend_interface(self.deployed, added, REFERENCE, ZERO)
 
     # --- the reference ---------------------------------------------------------------------------------
 
@@ -281,7 +309,7 @@ class _Instrumenter:
 
     # --- observers -------------------------------------------------------------------------------------
 
-    def _row(self, row: ObservedNode) -> str:
+    def _row(self, at: int, row: ObservedNode) -> str:
         """Add what observes one value; returns the name of its sums, ``[1, fields]``."""
         value = row.value
         real = self.named[value]
@@ -289,15 +317,17 @@ class _Instrumenter:
         found: dict[str, str] = {"signal": self._reduced("ReduceSumSquare", flat)}
         deployed = value if row.is_read_directly else self._repeated(value)
         if deployed is not None:
+            deployed = self._flat(deployed)
             found["inherited"] = self._distance(deployed, flat)
+            self._add_elements(at, row, flat, deployed)
         for name, operator in (("minimum", "ReduceMin"), ("maximum", "ReduceMax")):
             found[name] = self._reduced(operator, flat)
         own = self._own(row)
         if own is not None:
-            found["own"] = self._distance(own, flat)
+            found["own"] = self._distance(self._flat(own), flat)
             raw = self._before_rounding(row)
             if raw is not None:
-                found["weights"] = self._distance(raw, flat)
+                found["weights"] = self._distance(self._flat(raw), flat)
             if row.precision.value == "fp16":
                 found["overflow"] = self._where_beyond(
                     found, _INFINITE_HALF, lambda: self._overflows(own, flat)
@@ -354,9 +384,9 @@ class _Instrumenter:
         return result
 
     def _distance(self, name: str, flat: str) -> str:
-        """Sum the squares of differences from the reference."""
+        """Sum the squares of differences from the reference; both are flat."""
         apart = self.fresh.make(name, "difference")
-        self._add_node("Sub", [self._flat(name), flat], apart)
+        self._add_node("Sub", [name, flat], apart)
         return self._reduced("ReduceSumSquare", apart)
 
     def _count(self, condition: str) -> str:
@@ -437,11 +467,7 @@ class _Instrumenter:
             return
         spaced = flat
         if size > SPACED:
-            step = -(-size // SPACED) | 1
-            spaced = self.fresh.make(flat, "spaced")
-            bounds = [self._number([number], integers=True) for number in (0, size, 1, step)]
-            self._add_node("Slice", [flat, *bounds], spaced)
-            size = len(range(0, size, step))
+            spaced, size = self._spaced(flat, size, SPACED)
         sizes = self._abs(spaced)
         found["quantile"] = self._nth_largest(sizes, max(1, math.ceil(size / 1000)))
         if row.precision.value == "fp16" and row.kind is Kind.ROUNDED:
@@ -456,6 +482,27 @@ class _Instrumenter:
         self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
         found["channel_median"] = self._nth_largest(channels, shape[axis] // 2 + 1)
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
+
+    def _spaced(self, flat: str, size: int, most: int) -> tuple[str, int]:
+        """Pick evenly spaced elements; returns their name and number."""
+        step = -(-size // most) | 1
+        spaced = self.fresh.make(flat, "spaced")
+        bounds = [self._number([number], integers=True) for number in (0, size, 1, step)]
+        self._add_node("Slice", [flat, *bounds], spaced)
+        return spaced, len(range(0, size, step))
+
+    def _add_elements(self, at: int, row: ObservedNode, flat: str, deployed: str) -> None:
+        """Hand out some elements of a rounded value, and of the same value in the deployed program."""
+        size = 0 if row.shape is None else math.prod(row.shape)
+        if not size or self.version < 11 or row.kind is not Kind.ROUNDED:
+            return
+        if size > _HISTOGRAM_ELEMENTS:
+            flat, count = self._spaced(flat, size, _HISTOGRAM_ELEMENTS)
+            deployed, _ = self._spaced(deployed, size, _HISTOGRAM_ELEMENTS)
+            size = count
+        before = self.elements[-1] if self.elements else Elements(0, 0, 0)
+        self.elements.append(Elements(at, before.begin + 2 * before.count, size))
+        self.element_parts += [flat, deployed]
 
     def _channel_largest(self, sizes: str, axes: list[int]) -> str:
         largest = self.fresh.make(sizes, "largest")
@@ -497,47 +544,6 @@ class _Instrumenter:
 
             add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
-
-    # --- the border --------------------------------------------------------------------------------------
-
-    def _extend_interface(self, rows: int) -> None:
-        """Declare the inputs and outputs that were added, for every set of shapes."""
-        from onnx import helper
-
-        statistics = helper.make_tensor_value_info(STATISTICS, FLOAT, [rows, len(FIELDS)])
-        add_output(self.graph, statistics)
-        model, known = self.deployed, self.deployed.interface
-        count = len(known.inputs)
-        own_outputs = {value.name for value in self.graph.output}
-        inputs = tuple(replace(spec, name=REFERENCE + spec.name) for spec in known.inputs)
-        kept = [at for at, spec in enumerate(known.outputs) if REFERENCE + spec.name in own_outputs]
-        outputs = tuple(replace(known.outputs[at], name=REFERENCE + known.outputs[at].name) for at in kept)
-        has_zero = any(value.name == ZERO for value in self.graph.input)
-        zero = (TensorSpec(ZERO, FLOAT, (1,)),) if has_zero else ()
-        sums = TensorSpec(STATISTICS, FLOAT, (rows, len(FIELDS)))
-        specializations = tuple(
-            replace(
-                item,
-                inputs=(*item.inputs, *item.inputs, *(spec.dims for spec in zero)),
-                outputs=(*item.outputs, *(item.outputs[at] for at in kept), sums.dims),
-            )
-            for item in known.specializations
-        )
-        model.known = Interface(
-            (*known.inputs, *inputs, *zero), (*known.outputs, *outputs, sums), specializations
-        )
-        specialized = []
-        for given in model.specialized:
-            form = clone(given)
-            for value in given.graph.input[:count]:
-                add_input(form.graph, value, REFERENCE + value.name)
-            if has_zero:
-                add_input(form.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
-            for value in given.graph.output:
-                add_output(form.graph, value, REFERENCE + value.name)
-            add_output(form.graph, statistics)
-            specialized.append(form)
-        model.specialized = specialized
 
 
 def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:

@@ -17,9 +17,12 @@ from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
 from qaic.compiler.ir.precision_ops import parameter_outputs, standard
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
 
     from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.quantization.quant_params import QuantParams
 
@@ -54,7 +57,7 @@ class ObservedNode:
     value
         The result in the expanded graph.
     name
-        Its name in the user's model.
+        Its name in the user's model; of a value in the body of a function behind the path of the call.
     op_type
         Operator.
     node_name
@@ -67,6 +70,9 @@ class ObservedNode:
         Observed values and inputs of the model that it is computed from.
     fused
         Names of the results inside of its unit.
+    kept_by
+        Names with which a node precision file keeps the unit; one in the body of a function stands for that
+        value in every call.
     shape
         Of the result; None where it is not known or differs between sets of shapes.
     channel_axis
@@ -85,13 +91,16 @@ class ObservedNode:
     kind: Kind
     inputs: tuple[str, ...]
     fused: tuple[str, ...]
+    kept_by: tuple[str, ...]
     shape: tuple[int, ...] | None
     channel_axis: int | None
     params: QuantParams | None
     is_read_directly: bool
 
 
-def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[ObservedNode]:
+def observed_nodes(
+    reference: Model, deployed: Model, context: Context, folded: Mapping[str, str]
+) -> list[ObservedNode]:
     """List what can be observed, in the order of the graph.
 
     Parameters
@@ -102,6 +111,8 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
         The same after its floats were rounded or quantized.
     context
         What was decided about its nodes.
+    folded
+        Results of convolutions that took up a normalization -> what the convolution made before.
     """
     graph = reference.proto.graph
     facts = reference.facts
@@ -116,6 +127,7 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
     sources: dict[str, tuple[str, ...]] = {value.name: (value.name,) for value in graph.input}
     #: value inside of a unit -> the values inside of it up to there
     inner: dict[str, tuple[str, ...]] = {}
+    titles = _Titles(facts.original, context.names)
     for node in graph.node:
         key = node_key(node)
         precision = context.plan.classes.get(key, PrecisionClass.FP32)
@@ -127,6 +139,7 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
             sources[name] = read
             if name in constants or facts.types.get(name) != FLOAT or position in parameter_outputs(node):
                 continue
+            taken = (folded[name],) if name in folded else ()
             maker = makers.get(name)
             behind = maker is not None and (standard(maker, *_ROUNDING) or maker.op_type in _ROUNDING)
             is_direct = maker is not None and (behind or name in outputs)
@@ -136,7 +149,7 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
                 precision in ROUNDED and (key in context.plan.requested or facts.narrow.get(name, 0) == grid)
             )
             if maker is None or (rounds and not moves and not is_direct):
-                inner[name] = (*fused, facts.original.get(name, name))
+                inner[name] = (*fused, *taken, name)
                 continue
             if rounds and behind:
                 kind = Kind.ROUNDED
@@ -151,13 +164,14 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
             found.append(
                 ObservedNode(
                     value=name,
-                    name=facts.original.get(name, name),
+                    name=titles[name][0],
                     op_type=node.op_type,
                     node_name=node.name,
                     precision=precision,
                     kind=kind,
                     inputs=read,
-                    fused=fused,
+                    fused=tuple(titles[part][0] for part in (*fused, *taken)),
+                    kept_by=tuple(dict.fromkeys(titles[part][1] for part in (*fused, *taken, name))),
                     shape=None if shape is None or min(shape, default=0) < 0 else shape,
                     channel_axis=_channel_axis(node, shape),
                     params=params.get(name),
@@ -165,6 +179,21 @@ def observed_nodes(reference: Model, deployed: Model, context: Context) -> list[
                 )
             )
     return found
+
+
+class _Titles(dict[str, tuple[str, str]]):
+    """Value of the graph -> its name for people, and its name for a node precision file."""
+
+    def __init__(self, original: Mapping[str, str], names: InlinedNames | None) -> None:
+        super().__init__()
+        self._original, self._names = original, names
+
+    def __missing__(self, value: str) -> tuple[str, str]:
+        name = self._original.get(value, value)
+        place = None if self._names is None else self._names.in_body(name)
+        title = (name, name) if place is None else ("/".join(place), place[1])
+        self[value] = title
+        return title
 
 
 def _narrow_constants(deployed: Model) -> set[str]:

@@ -68,7 +68,7 @@ class Measured:
     power
         Mean square of the reference; NaN where it is beyond float32.
     inherited_sqnr_db, own_sqnr_db
-        See `qaic.accuracy.report`; NaN where there is none.
+        See `qaic.accuracy.reports.report`; NaN where there is none.
     weights_share
         Part of the own error that comes from weights, 0 to 1.
     overflow, underflow, saturation

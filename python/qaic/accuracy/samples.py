@@ -100,6 +100,18 @@ class Samples:
         for sample in samples:
             yield fitted("samples", sample, inputs)
 
+    def given(self) -> Iterator[Sample]:
+        """Yield the samples as they are given, not yet compared with a model.
+
+        Raises
+        ------
+        OptionError
+            They are files without names, which a model has to say something about.
+        """
+        if self.path is not None or self.is_random:
+            raise _wrong(f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM))
+        yield from self._archived(None) if self._path is not None else self._given()
+
     def _given(self) -> Iterator[Sample]:
         for number, item in enumerate(self._items, start=1):
             if not isinstance(item, Mapping):

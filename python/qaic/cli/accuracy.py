@@ -20,6 +20,8 @@ examples:
   openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html
   openqaic accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json
   openqaic accuracy model.onnx --to fp16 --samples inputs.txt --target "same>=99.5%" --find precision.yaml
+  openqaic accuracy model.onnx --to fp16 --samples inputs.txt --against card-outputs
+  openqaic accuracy decoder.onnx --to fp16 --samples prompts.npz --tokens 64 --option retained_state=true
 
 Compile options follow as NAME=VALUE behind --option, as in --option aic_num_cores=4.
 """
@@ -40,9 +42,24 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="PAGE.html", help="write a page")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
     parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
-    parser.add_argument("--target", help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%")
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="continue prompts (input_ids) by N tokens, for decoders"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="PATH",
+        help="outputs of a card: a folder of qaic-runner --write-output-dir, or .npz files",
+    )
+    parser.add_argument(
+        "--target",
+        help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or "
+        "module:function>=1",
+    )
     parser.add_argument(
         "--find", metavar="FILE", help="search for the nodes that have to stay in float32; write them"
+    )
+    parser.add_argument(
+        "--keep", choices=("fp32", "fp16"), default="fp32", help="what they compute in (default: fp32)"
     )
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="compile option; may be repeated"
@@ -58,6 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
             code="option.accuracy_search",
         )
     if arguments.find is not None:
+        if arguments.against is not None:
+            raise OptionError(
+                "--against: found --find beside it, expected one of the two: outputs of a card are compared, "
+                "and nothing is searched with them",
+                code="option.accuracy_search",
+            )
         return _search(arguments, options)
     return _compare(arguments, options)
 
@@ -65,7 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import compare
 
-    report = compare(arguments.model, to=arguments.to, samples=arguments.samples, **options)
+    report = compare(
+        arguments.model,
+        to=arguments.to,
+        samples=arguments.samples,
+        tokens=arguments.tokens,
+        against=arguments.against,
+        **options,
+    )
     if arguments.json == "-":
         print_json(report.to_json())
     else:
@@ -84,7 +114,13 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 
     started = time.monotonic()
     plan = search(
-        arguments.model, to=arguments.to, samples=arguments.samples, target=arguments.target, **options
+        arguments.model,
+        to=arguments.to,
+        samples=arguments.samples,
+        target=arguments.target,
+        keep=arguments.keep,
+        tokens=arguments.tokens,
+        **options,
     )
     written = plan.write(arguments.find)
     if arguments.json == "-":

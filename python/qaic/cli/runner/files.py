@@ -50,8 +50,3 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
 def replace_content(path: Path, content: bytes) -> None:
     """Write a file of bytes that are there, as `replace`."""
     replace(path, lambda unfinished: unfinished.write_bytes(content))
-
-
-def safe_name(name: str) -> str:
-    """Name of a program or of one of its outputs as a part of a file name."""
-    return name.replace("/", "_").replace("\0", "_")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from qaic.cli.runner.files import replace, safe_name, writable_folder
+from qaic.cli.runner.files import replace, writable_folder
 from qaic.cli.runner.inputs.requests import file_bytes
 from qaic.errors import InputError
 from qaic.rt import BufferDataTypeEnum
+from qaic.support.program_names import safe_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -64,6 +64,8 @@ class _Index:
     instances: dict[tuple[str, int, str], str] = field(default_factory=dict)
     #: results of the calls inside of other calls, by function
     results: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    #: value -> path of the call that computes it, and its name in the body
+    places: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class InlinedNames:
@@ -110,6 +112,13 @@ class InlinedNames:
             found |= dict.fromkeys(self._of_rewritten(name))
         return list(found)
 
+    def in_body(self, value: str) -> tuple[str, str] | None:
+        """Return the path of the call that computes a value, and its name in the function's body.
+
+        None for a value of the model's own graph. The name in the body stands for the value in every call.
+        """
+        return None if value in self._own else self._indexed().places.get(value)
+
     def titles(self, name: str) -> dict[str, str]:
         """Map the values that a name stands for to names that an output can have: its own, or ``call/o``."""
         found = {value: value for value in self.find(name)}
@@ -147,6 +156,7 @@ class InlinedNames:
             index.values.setdefault(inner, {})[value] = None
             index.paths.setdefault(f"{call.path}/{inner}", {})[value] = None
             index.instances[call.function, call.number, inner] = value
+            index.places.setdefault(value, (call.path, inner))
         for node in call.nodes:
             held = {call.values[name]: None for name in node.output if name in call.values}
             if (node.domain, node.op_type) in self._bodies:

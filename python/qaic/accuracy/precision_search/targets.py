@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from qaic.accuracy.metrics import OutputSums
 from qaic.errors import OptionError
 
@@ -19,7 +21,33 @@ if TYPE_CHECKING:
     Outputs = Mapping[str, NDArray[Any]]
 
 _BOUND: Final = re.compile(r"\s*(.+?)\s*>=\s*([0-9.eE+-]+)\s*(%?)\s*")
-_EXPECTED: Final = "sqnr>=40, cosine>=0.999, same>=99.5%, or module:function>=NUMBER"
+_EXPECTED: Final = "sqnr>=40, cosine>=0.999, same>=99.5%, tokens>=64, or module:function>=NUMBER"
+_METRICS: Final = frozenset({"sqnr", "cosine", "same", "tokens"})
+#: parts of the samples that are left out in turn to see how far a value depends on which samples there are
+_PARTS: Final = 10
+#: how many standard errors a value has to be above its bound
+_STANDARD_ERRORS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Value of a metric on some samples.
+
+    Parameters
+    ----------
+    value
+        The metric.
+    standard_error
+        How far it would be off on other samples of the same kind; 0 where that is not known.
+    """
+
+    value: float
+    standard_error: float = 0.0
+
+    @property
+    def safe(self) -> float:
+        """Return the value that other samples hardly fall short of."""
+        return self.value - _STANDARD_ERRORS * self.standard_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +59,7 @@ class Target:
     text
         As the user gave it.
     metric
-        ``sqnr``, ``cosine``, ``same``, or the name of a function.
+        ``sqnr``, ``cosine``, ``same``, ``tokens``, or the name of a function.
     bound
         The smallest value; of ``same`` a share.
     function
@@ -44,11 +72,36 @@ class Target:
     bound: float
     function: Callable[[Sequence[Outputs], Sequence[Outputs]], float] | None = None
 
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens it is about; None where it is about outputs."""
+        return int(self.bound) if self.metric == "tokens" else None
+
+    def score(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> Score:
+        """Return the metric, and by leaving out parts of the samples in turn how far it can be trusted."""
+        value = self.value(found, reference)
+        parts = min(_PARTS, len(found))
+        # The soonest difference of tokens is one sample's, and says nothing about others.
+        if parts < 2 or self.metric == "tokens" or not math.isfinite(value):
+            return Score(value)
+        without = [
+            self.value(
+                [item for at, item in enumerate(found) if at % parts != left],
+                [item for at, item in enumerate(reference) if at % parts != left],
+            )
+            for left in range(parts)
+        ]
+        if not all(map(math.isfinite, without)):
+            return Score(value)
+        return Score(value, math.sqrt((parts - 1) * float(np.var(without))))
+
     def value(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
         """Return the metric: of several outputs that of the worst; NaN counts as minus infinity."""
         if self.function is not None:
             value = float(self.function(found, reference))
             return -math.inf if math.isnan(value) else value
+        if self.metric == "tokens":
+            return float(min(map(_equal_tokens, found, reference)))
         values = []
         for name in reference[0]:
             sums = OutputSums(name)
@@ -72,9 +125,9 @@ class Target:
             )
         return min(-math.inf if math.isnan(value) else value for value in values)
 
-    def holds(self, value: float) -> bool:
-        """Whether a value of the metric will do."""
-        return value >= self.bound
+    def holds(self, score: Score, *, safely: bool) -> bool:
+        """Whether a value of the metric will do, here or on other samples too."""
+        return (score.safe if safely else score.value) >= self.bound
 
     def show(self, value: float) -> str:
         """Return a value as people read it."""
@@ -82,7 +135,16 @@ class Target:
             return f"{value:.1%}"
         if self.metric == "sqnr":
             return f"{value:.1f} dB"
+        if self.metric == "tokens":
+            return f"{value:.0f} tokens"
         return f"{value:.4g}"
+
+
+def _equal_tokens(found: Outputs, reference: Outputs) -> int:
+    """Count the tokens of a prompt before the first that differs."""
+    ((name, expected),) = reference.items()
+    differs = np.flatnonzero(expected.argmax(axis=-1) != found[name].argmax(axis=-1))
+    return int(differs[0]) if differs.size else len(expected)
 
 
 def parse(target: object) -> Target:
@@ -104,8 +166,10 @@ def parse(target: object) -> Target:
     if ":" in name:
         return Target(str(target), name, bound / 100 if percent else bound, _function(name))
     metric = name.lower()
-    if metric not in {"sqnr", "cosine", "same"}:
+    if metric not in _METRICS:
         raise _wrong(f"the metric {name!r}")
+    if metric == "tokens" and (percent or bound < 1 or bound != int(bound)):
+        raise _wrong(f"{number}{percent} tokens")
     if percent:
         bound /= 100
     if metric == "same" and bound > 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic.accuracy.decoding import STEP_DTYPE
 from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.errors import InputError, StateError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.accuracy.capture import Capture
+    from qaic.accuracy.card_outputs import CardAccuracy
+    from qaic.accuracy.decoding import DecodingAccuracy
     from qaic.accuracy.metrics import OutputAccuracy
 
 #: columns of `AccuracyReport.nodes`
@@ -116,12 +119,25 @@ class PrecisionAccuracy:
         How long that took.
     warnings : sequence of str
         What the compiler had to say.
+    card : sequence of CardAccuracy
+        Outputs of a real card, where they were given.
     """
 
-    def __init__(self, to: str, capture: Capture, seconds: float, warnings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        to: str,
+        capture: Capture,
+        seconds: float,
+        warnings: Sequence[str] = (),
+        card: Sequence[CardAccuracy] = (),
+    ) -> None:
         self.to = to
         self.seconds = seconds
         self.samples = capture.samples
+        #: three ways to compute each output, where those of a card were given
+        self.card = tuple(card)
+        #: how the tokens of a decoder differ; None where none were made
+        self.decoding: DecodingAccuracy | None = capture.decoding
         self.warnings = tuple(warnings)
         #: errors of the outputs, in their order
         self.outputs: tuple[OutputAccuracy, ...] = capture.outputs
@@ -136,7 +152,7 @@ class PrecisionAccuracy:
         found: list[tuple[Measured, Reason]] = []
         known: dict[str, Measured] = {}
         for node, row in zip(self._capture.nodes, self._capture.sums, strict=True):
-            own = measured(node, dict(zip(FIELDS, row.tolist(), strict=True)), self.samples)
+            own = measured(node, dict(zip(FIELDS, row.tolist(), strict=True)), self._capture.runs)
             found.append((own, reason_of(node, own, known)))
             known[node.value] = own
         return found
@@ -196,8 +212,59 @@ class PrecisionAccuracy:
             node.name, node.op_type, reason.value, own.own_sqnr_db, own.inherited_sqnr_db, _REMEDIES[reason]
         )
 
+    def worst(self, count: int) -> list[int]:
+        """Return the rows of `nodes` that lose most by themselves, the worst first."""
+        pairs = list(zip(self._capture.nodes, self._measured, strict=True))
+        lossy = [at for at, (_, (own, _)) in enumerate(pairs) if own.own_sqnr_db < math.inf]
+        return sorted(lossy, key=lambda at: (-pairs[at][1][0].overflow, pairs[at][1][0].own_sqnr_db, at))[
+            :count
+        ]
+
+    def histogram(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return how many values of a row of `nodes` each octave has, in float32 and in the program.
+
+        Counts are of evenly spaced elements, by the bins of `qaic.accuracy.histograms`. None for results that
+        are not rounded, or whose shape is not known.
+        """
+        return self._capture.histograms.of(row)
+
+    def _card_sentences(self) -> Iterator[str]:
+        """Answer whether the card loses more than the precision must cost."""
+        if not self.card:
+            return
+        more = [item for item in self.card if item.is_more]
+        said = more or self.card
+        figures = "; ".join(
+            f"output {item.name} of the card is {decibel_text(item.card.sqnr_db)} from float32, where "
+            f"rounding as the card should gives {decibel_text(item.rounded.sqnr_db)}"
+            for item in said[:3]
+        )
+        yield f"Is this more than the format must cost? {'Yes' if more else 'No'}: {figures}."
+
+    def _decoding_sentences(self) -> Iterator[str]:
+        """Say where tokens differ, and which cache is worst."""
+        found = self.decoding
+        if found is None:
+            return
+        first = found.first_difference
+        same = float(np.mean(found.steps["token"] == found.steps["found"]))
+        if first is None:
+            yield f"{self.to}: all {found.tokens} tokens of {self.samples} prompts are those of float32."
+        else:
+            prompt, step = first
+            yield (
+                f"{self.to}: the first token that differs is number {step + 1} of prompt {prompt + 1}; "
+                f"{same:.1%} of the tokens of {self.samples} prompts are those of float32."
+            )
+        worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
+        if worst is not None:
+            size = decibel_text(worst.sqnr_db)
+            yield f"{self.to}: the cache with the largest error is {worst.name}, {size}."
+
     def sentences(self) -> Iterator[str]:
         """Yield what to know first."""
+        yield from self._card_sentences()
+        yield from self._decoding_sentences()
         for output in self.outputs:
             yield f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}: {_figures(output)}."
         offender = self.first_offender
@@ -319,7 +386,7 @@ class AccuracyReport:
 
     def __str__(self) -> str:
         """Return the verdict and tables as text."""
-        from qaic.accuracy.tables import as_reports
+        from qaic.accuracy.reports.tables import as_reports
         from qaic.stats.reports.render.text import to_text
 
         return "\n".join(to_text(report) for report in as_reports(self))
@@ -330,7 +397,7 @@ class AccuracyReport:
         return f"<AccuracyReport {self.title}: {verdicts}>"
 
     def _repr_html_(self) -> str:
-        from qaic.accuracy.tables import as_reports
+        from qaic.accuracy.reports.tables import as_reports
         from qaic.page.report_tables import report_html
 
         return "".join(report_html(report) for report in as_reports(self))
@@ -353,6 +420,22 @@ class AccuracyReport:
                         {key: _json(value) for key, value in asdict(output).items()}
                         for output in item.outputs
                     ],
+                    "card": [
+                        {
+                            "name": one.name,
+                            "is_more": one.is_more,
+                            **{
+                                side: {key: _json(value) for key, value in asdict(errors).items()}
+                                for side, errors in (
+                                    ("rounded", one.rounded),
+                                    ("card", one.card),
+                                    ("apart", one.apart),
+                                )
+                            },
+                        }
+                        for one in item.card
+                    ],
+                    "decoding": None if item.decoding is None else _decoding_json(item.decoding),
                     "nodes": [
                         {name: _json(row[name]) for name in NODE_DTYPE.names or () if name != "to"}
                         for row in item.nodes
@@ -392,7 +475,7 @@ class AccuracyReport:
         OSError
             The file cannot be written.
         """
-        from qaic.accuracy.page import accuracy_page
+        from qaic.accuracy.reports.page import accuracy_page
         from qaic.page.document import write_bytes
 
         if Path(path).suffix.lower() not in {".html", ".htm"}:
@@ -411,12 +494,21 @@ class AccuracyReport:
         to
             Precision; the first without one.
         """
-        from qaic.accuracy.overlay import overlay
+        from qaic.accuracy.reports.overlay import overlay
 
         target = Path(path)
         item = self.precisions[0] if to is None else self[to]
         replace_bytes(target, json.dumps(overlay(item), allow_nan=False).encode() + b"\n")
         return target
+
+
+def _decoding_json(found: DecodingAccuracy) -> dict[str, object]:
+    return {
+        "tokens": found.tokens,
+        "equal_tokens": found.equal_tokens,
+        "steps": [{name: _json(row[name]) for name in STEP_DTYPE.names or ()} for row in found.steps],
+        "caches": [{"name": cache.name, "sqnr_db": _json(cache.sqnr_db)} for cache in found.caches],
+    }
 
 
 def _json(value: object) -> object:

@@ -10,7 +10,8 @@ from qaic.stats.reports.render.table import Column, Report, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qaic.accuracy.report import AccuracyReport, PrecisionAccuracy
+    from qaic.accuracy.decoding import DecodingAccuracy
+    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
     from qaic.stats.reports.render.table import Cell
 
 _HOW_TO_READ = (
@@ -27,7 +28,16 @@ def as_reports(report: AccuracyReport) -> list[Report]:
         "accuracy",
         f"Accuracy of {report.title}",
         report.sentences(),
-        [outputs_table(report.precisions)],
+        [
+            *(card_table(item) for item in report.precisions if item.card),
+            outputs_table(report.precisions),
+            *(
+                make(item, item.decoding)
+                for item in report.precisions
+                if item.decoding is not None
+                for make in (steps_table, caches_table)
+            ),
+        ],
     )
     return [
         first,
@@ -71,6 +81,78 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
         for output in item.outputs
     ]
     return Table("outputs", "Outputs", columns, rows)
+
+
+def card_table(item: PrecisionAccuracy) -> Table:
+    """Return three ways to compute the outputs: in float32, as the card should round, on the card."""
+    columns = (
+        Column("output"),
+        Column("as it should round", "dB", "float"),
+        Column("card", "dB", "float"),
+        Column("card to rounding", "dB", "float"),
+        Column("same, rounding", None, "percent"),
+        Column("same, card", None, "percent"),
+        Column("largest error, rounding", None, "float"),
+        Column("largest error, card", None, "float"),
+        Column("more than it must"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            one.name,
+            _finite(one.rounded.sqnr_db),
+            _decibels(one.card.sqnr_db),
+            _decibels(one.apart.sqnr_db),
+            _finite(100 * one.rounded.same),
+            _finite(100 * one.card.same),
+            _finite(one.rounded.largest_error),
+            _finite(one.card.largest_error),
+            "yes" if one.is_more else "no",
+        )
+        for one in item.card
+    ]
+    note = (
+        "SQNR against float32, but for the third, which is the card against what rounding gives; N/A where "
+        "both are equal. More than it must: an error of more than twice the power that rounding has, with "
+        "fewer equal decisions."
+    )
+    return Table("card", f"The card in {item.to}", columns, rows, note)
+
+
+def steps_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
+    """Return the errors of the logits of every token."""
+    columns = (
+        Column("prompt", None, "int"),
+        Column("token", None, "int"),
+        Column("float32", None, "int"),
+        Column(item.to, None, "int"),
+        Column("differs"),
+        Column("SQNR", "dB", "float"),
+        Column("cosine", None, "float"),
+        Column("largest error", None, "float"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            int(row["prompt"]) + 1,
+            int(row["step"]) + 1,
+            int(row["token"]),
+            int(row["found"]),
+            None if row["token"] == row["found"] else "differs",
+            _decibels(row["sqnr_db"]),
+            _finite(row["cosine"]),
+            _finite(row["largest_error"]),
+        )
+        for row in decoding.steps
+    ]
+    note = "Both sides go on with the token of float32. Errors are those of the logits."
+    return Table(f"steps-{item.to}", f"Tokens in {item.to}", columns, rows, note)
+
+
+def caches_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
+    """Return the errors of the caches."""
+    columns = (Column("cache"), Column("SQNR", "dB", "float"))
+    rows: list[tuple[Cell, ...]] = [(cache.name, _decibels(cache.sqnr_db)) for cache in decoding.caches]
+    note = "Behind the last token of every prompt, all rows of the cache."
+    return Table(f"caches-{item.to}", f"Caches in {item.to}", columns, rows, note)
 
 
 def nodes_table(item: PrecisionAccuracy) -> Table:

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from qaic.accuracy.report import PrecisionAccuracy
+    from qaic.accuracy.reports.report import PrecisionAccuracy
 
 #: dB -> colour, from wrong to good
 _GRADIENT: Final = (("0.0", "#c0392b"), ("0.5", "#f1c40f"), ("1.0", "#27ae60"))

@@ -1,0 +1,195 @@
+"""Outputs of a real card beside those that rounding as the card does would give.
+
+They come from a folder that ``qaic-runner --write-output-dir`` wrote, with files
+``NAME-activation-A-inf-I.bin`` where ``I`` is the number of the sample, from an ``.npz`` file whose arrays
+have the names of outputs and, for several samples, a dimension in front, or from a folder of such files, one
+for each sample in the order of their names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.accuracy.metrics import OutputSums
+from qaic.errors import OptionError
+from qaic.support.program_names import safe_name
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from qaic.accuracy.decoding import Passage
+    from qaic.accuracy.metrics import OutputAccuracy
+
+_WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
+#: power of the card's error over that of rounding, above which it is more than the format must cost: 3 dB
+_MORE: Final = 2.0
+#: share of decisions that may be lost beside
+_MORE_DECISIONS: Final = 0.01
+#: errors so small that no format is to blame for them, in dB
+_EQUAL_DB: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class CardAccuracy:
+    """Three ways to compute an output: in float32, as the card should round, on the card.
+
+    Parameters
+    ----------
+    name
+        Name of the output.
+    rounded, card
+        Errors against float32.
+    apart
+        The card against what rounding gives.
+    """
+
+    name: str
+    rounded: OutputAccuracy
+    card: OutputAccuracy
+    apart: OutputAccuracy
+
+    @property
+    def is_more(self) -> bool:
+        """Whether the card loses more than the format must cost.
+
+        That is an error of more than twice the power that rounding has (3 dB), with fewer equal decisions by
+        more than one in a hundred or, where the output decides nothing, by itself.
+        """
+        if self.card.sqnr_db >= _EQUAL_DB or math.isnan(self.card.sqnr_db):
+            return False
+        is_noisier = self.card.sqnr_db < self.rounded.sqnr_db - 10 * math.log10(_MORE)
+        if math.isnan(self.card.same) or self.card.sqnr_db < self.rounded.sqnr_db - 20:
+            return is_noisier
+        return is_noisier and self.card.same < self.rounded.same - _MORE_DECISIONS
+
+
+class CardOutputs:
+    """Outputs of a card by sample.
+
+    Parameters
+    ----------
+    path : path
+        Where they are.
+
+    Raises
+    ------
+    OptionError
+        Nothing there is an output of a card.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        if not self._path.exists():
+            raise self._wrong("nothing", "a folder or an .npz file")
+        self._archives: list[Path] = []
+        #: output and number of the sample -> file
+        self._files: dict[tuple[str, int], Path] = {}
+        if self._path.is_dir():
+            for file in sorted(self._path.iterdir()):
+                written = _WRITTEN.fullmatch(file.name)
+                if written is not None:
+                    self._files[written[1], int(written[3])] = file
+                elif file.suffix.lower() == ".npz":
+                    self._archives.append(file)
+            if not self._files and not self._archives:
+                raise self._wrong(
+                    "neither NAME-activation-A-inf-I.bin nor .npz files",
+                    "what qaic-runner --write-output-dir writes",
+                )
+        self._stacked = None if self._path.is_dir() else _archive(self._path)
+        self._sums: dict[str, tuple[OutputSums, OutputSums, OutputSums]] = {}
+        self._taken = 0
+
+    def _wrong(self, found: str, expected: str) -> OptionError:
+        return OptionError(
+            f"against: found {found} in {str(self._path)!r}, expected {expected}",
+            code="option.accuracy_against",
+        )
+
+    def take(self, passage: Passage) -> None:
+        """Compare the next sample.
+
+        Raises
+        ------
+        OptionError
+            The card's output has another size or shape.
+        """
+        number, self._taken = self._taken, self._taken + 1
+        given: Mapping[str, NDArray[Any]] = {}
+        if self._archives:
+            given = _archive(self._archives[number]) if number < len(self._archives) else {}
+        for name, reference in passage.reference.items():
+            found = self._found(name, number, reference, given)
+            if found is None:
+                continue
+            rounded = passage.deployed[name]
+            sums = self._sums.setdefault(name, (OutputSums(name), OutputSums(name), OutputSums(name)))
+            sums[0].add(reference, rounded)
+            sums[1].add(reference, found)
+            sums[2].add(rounded, found)
+
+    def _found(
+        self, name: str, number: int, reference: NDArray[Any], given: Mapping[str, NDArray[Any]]
+    ) -> NDArray[Any] | None:
+        """Return what the card gave; None where it is not there."""
+        file = self._files.get((safe_name(name), number))
+        if file is not None:
+            return self._read(file, name, reference)
+        array = given.get(name)
+        if self._stacked is not None and name in self._stacked:
+            array = self._stacked[name]
+            if array.ndim == reference.ndim + 1:
+                if number >= len(array):
+                    return None
+                array = array[number]
+            elif number:
+                return None
+        if array is not None and array.shape != reference.shape:
+            raise self._wrong(
+                f"{name!r} of shape {list(array.shape)}", f"{list(reference.shape)} for sample {number + 1}"
+            )
+        return array
+
+    def _read(self, file: Path, name: str, reference: NDArray[Any]) -> NDArray[Any]:
+        size = file.stat().st_size
+        types = [reference.dtype, *([np.dtype(np.float16)] if reference.dtype == np.float32 else [])]
+        for dtype in types:
+            if size == reference.size * dtype.itemsize:
+                found: NDArray[Any] = np.fromfile(file, dtype).reshape(reference.shape)
+                return found
+        sizes = " or ".join(str(reference.size * dtype.itemsize) for dtype in types)
+        raise self._wrong(f"{size} bytes of {name!r} as {file.name}", f"{sizes} bytes")
+
+    def result(self) -> tuple[CardAccuracy, ...]:
+        """Return the comparison of every output that the card gave.
+
+        Raises
+        ------
+        OptionError
+            No output of any sample was there.
+        """
+        if not self._sums:
+            raise self._wrong(
+                f"no output of the {self._taken} samples", "outputs by their names, for the same samples"
+            )
+        return tuple(CardAccuracy(name, *(one.result() for one in sums)) for name, sums in self._sums.items())
+
+
+def _archive(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, AttributeError) as error:
+        raise OptionError(
+            f"against: found {str(path)!r}, which cannot be read as .npz ({error}), expected arrays by name",
+            code="option.accuracy_against",
+        ) from error

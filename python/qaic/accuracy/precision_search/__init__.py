@@ -1,0 +1,1 @@
+"""Searching the nodes that have to stay in a higher precision."""

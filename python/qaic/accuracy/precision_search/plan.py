@@ -1,0 +1,135 @@
+"""What a search found: the nodes, what they gain, and the file that keeps them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.support.atomic_io import replace_bytes
+
+if TYPE_CHECKING:
+    import os
+
+    from qaic.accuracy.precision_search.targets import Target
+
+#: list of a node precision file by precision, and what that is called
+_LISTS: Final = {"fp32": "FP32NodeInstanceNames", "fp16": "FP16NodeInstanceNames"}
+_WORDS: Final = {"fp32": "float32", "fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionPlan:
+    """Nodes that stay in a higher precision, and what that gains.
+
+    Parameters
+    ----------
+    model, to, target, keep
+        What was asked for.
+    nodes
+        First outputs of the nodes, as node precision files have them, in the order of the graph; of a unit
+        that rounds once all its nodes.
+    units, of
+        Number of units that were chosen, and that could have been.
+    before, after
+        The metric of the target on the samples that were searched on, without the nodes and with them.
+    standard_error
+        Of `after`: how far it depends on which samples those are.
+    held_out
+        The metric on samples that the search has not seen, with the nodes; NaN where there were too few
+        samples.
+    is_reached
+        Whether the target holds on all samples.
+    is_safe
+        Whether it was searched with a margin of two standard errors, which is left out where even all nodes
+        in the higher precision do not have it.
+    samples
+        Number of samples that were searched on.
+    runs
+        Number of programs that were compiled and run.
+    seconds
+        How long it took.
+    """
+
+    model: str
+    to: str
+    target: Target
+    keep: str
+    nodes: tuple[str, ...]
+    units: int
+    of: int
+    before: float
+    after: float
+    standard_error: float
+    held_out: float
+    is_reached: bool
+    is_safe: bool
+    samples: int
+    runs: int
+    seconds: float
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write a node precision file, complete or not at all; the same plan gives the same bytes."""
+        import yaml
+
+        target = Path(path)
+        count = f"{self.units} of {self.of} units stay in {_WORDS[self.keep]}"
+        head = f"# {count}: {self.target.text} for {self.to}\n"
+        lists = {_LISTS[self.keep]: list(self.nodes)}
+        text = head + yaml.safe_dump(lists, sort_keys=False, allow_unicode=True, width=1 << 20)
+        replace_bytes(target, text.encode())
+        return target
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything as values that JSON has."""
+        return {
+            "model": self.model,
+            "to": self.to,
+            "target": self.target.text,
+            "keep": self.keep,
+            "nodes": list(self.nodes),
+            "units": self.units,
+            "of": self.of,
+            "before": _json(self.before),
+            "after": _json(self.after),
+            "standard_error": _json(self.standard_error),
+            "held_out": _json(self.held_out),
+            "is_reached": self.is_reached,
+            "is_safe": self.is_safe,
+            "samples": self.samples,
+            "runs": self.runs,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        """Return the plan as text."""
+        show = self.target.show
+        names = f" ({len(self.nodes)} names)" if len(self.nodes) != self.units else ""
+        back = (
+            "no samples kept back"
+            if math.isnan(self.held_out)
+            else f"on samples kept back {show(self.held_out)}"
+        )
+        lines = [
+            f"{self.model} in {self.to}: {self.units} of {self.of} units{names} stay in "
+            f"{_WORDS[self.keep]} for {self.target.text}",
+            f"before {show(self.before)}, after {show(self.after)} on {self.samples} samples, {back}; "
+            f"{self.runs} programs, {self.seconds:.1f} s",
+            *(f"  {name}" for name in self.nodes),
+        ]
+        if not self.is_safe:
+            lines.append(
+                "no margin: even with all units kept the target is within two standard errors of the bound"
+            )
+        if not self.is_reached:
+            lines.append(
+                "the target does not hold on the samples that were kept back: search with more samples"
+            )
+        return "\n".join(lines)
+
+
+def _json(value: float) -> object:
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else "inf" if value > 0 else "-inf"

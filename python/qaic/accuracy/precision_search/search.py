@@ -1,0 +1,243 @@
+"""`search`: a smallest set of nodes that has to stay in a higher precision for a target to hold.
+
+Units are ranked by what they add to the error of the outputs. The first of them are taken in growing steps
+until the target holds, and the last step is bisected; then every unit is taken out that it holds without,
+until each one that is left was tried. So the set is 1-minimal on the samples that are searched on, where the
+target has to hold with a margin, and it is verified on samples that are not among them.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.accuracy.capture import Totals, loaded
+from qaic.accuracy.comparison import check_tokens, compile_options_of, title_of
+from qaic.accuracy.decoding import Decoder
+from qaic.accuracy.precision_search.candidates import ranked_units
+from qaic.accuracy.precision_search.plan import PrecisionPlan
+from qaic.accuracy.precision_search.targets import Score, parse
+from qaic.accuracy.precision_search.trials import Trials, run_passages
+from qaic.accuracy.precisions import named
+from qaic.accuracy.prepared import prepared
+from qaic.accuracy.reports.report import PrecisionAccuracy
+from qaic.accuracy.samples import Samples
+from qaic.compiler.diagnostics.record import silenced
+from qaic.errors import OptionError, StateError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx
+
+    from qaic.accuracy.precision_search.candidates import Unit
+    from qaic.accuracy.precision_search.targets import Target
+    from qaic.accuracy.prepared import PreparedModel
+
+#: one of so many samples is kept back
+_HELD_BACK: Final = 5
+_KEPT: Final = ("fp32", "fp16")
+
+
+def search(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    to: str,
+    samples: str | os.PathLike[str] | Iterable[Mapping[str, object]],
+    target: str,
+    keep: str = "fp32",
+    tokens: int | None = None,
+    **compile_options: object,
+) -> PrecisionPlan:
+    """Search for a smallest set of nodes that has to stay in float32 for a target to hold.
+
+    The set is 1-minimal: with any unit taken out, the target or its margin is missed. A unit is a node with
+    what rounds together with it, and a node of a function in all its calls. The set is found on the samples
+    but for the last fifth, where the target has to hold by two standard errors, and verified on that fifth.
+    The same model, samples and options give the same set. Blocking: one comparison, then a compilation and a
+    run of the samples for each set that is tried; Ctrl-C ends it. Nothing goes to the compile cache. Samples
+    and outputs of the reference are held in memory.
+
+    Parameters
+    ----------
+    model, samples, tokens, **compile_options
+        As for `compare`.
+    to
+        One precision, as for `compare`.
+    target
+        ``sqnr>=40`` (dB), ``cosine>=0.999``, ``same>=99.5%`` of decisions; ``tokens>=64``, equal tokens of a
+        decoder before the first that differs, on every prompt; or ``module:function>=NUMBER`` with a function
+        of outputs and those of the reference: lists with a dictionary of arrays for each sample.
+    keep
+        What the nodes compute in: ``fp32``, or where `to` has integers ``fp16``.
+
+    Returns
+    -------
+    PrecisionPlan
+        The nodes, and what they gain.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        The target or an option is wrong, or a sample does not fit the model.
+    qaic.errors.StateError
+        The target does not hold even with all nodes in the higher precision.
+    qaic.errors.CompileError
+        The model cannot be compiled.
+    """
+    started = time.monotonic()
+    wanted = parse(target)
+    check_tokens(tokens)
+    names = named(to)
+    if len(names) != 1:
+        raise OptionError(
+            f"to: found {', '.join(names)}, expected one precision to search in", code="option.to"
+        )
+    if keep not in _KEPT or (keep == "fp16" and "int" not in names[0]):
+        raise OptionError(
+            f"keep: found {keep!r} for {names[0]}, expected fp32, or fp16 beside int8 or int16",
+            code="option.accuracy_keep",
+        )
+    if wanted.tokens is not None and tokens not in {None, wanted.tokens}:
+        raise OptionError(
+            f"tokens: found {tokens} beside the target {wanted.text}, expected one number of tokens",
+            code="option.accuracy_tokens",
+        )
+    given = Samples(samples)
+    count = wanted.tokens if tokens is None else tokens
+    options = compile_options_of(model, names[0], given, count, compile_options)
+    with prepared(model, options, "searching") as source:
+        found = _Search(source, given, count, keep, wanted).run()
+    return PrecisionPlan(
+        model=title_of(model),
+        to=names[0],
+        target=wanted,
+        keep=keep,
+        seconds=time.monotonic() - started,
+        **found,
+    )
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self, source: PreparedModel, samples: Samples, tokens: int | None, keep: str, target: Target
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._is_safe = True
+        with silenced(), loaded(source) as program:
+            totals = Totals(program.twin)
+            self._passages = list(program.passages(samples, tokens, totals))
+            self._decoder = None if tokens is None else Decoder(program.inputs, program.reference.outputs)
+        capture = totals.result()
+        self._held = len(self._passages) // _HELD_BACK
+        seen = self._passages[: len(self._passages) - self._held]
+        self._trials = Trials(source, keep, target, self._decoder, seen)
+        self._keep = keep
+        self._ranked = ranked_units(PrecisionAccuracy("", capture, 0.0), capture.nodes)
+        self._order = {
+            name: (at, place)
+            for at, node in reversed(list(enumerate(capture.nodes)))
+            for place, name in enumerate(node.kept_by)
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Search; returns fields of the plan."""
+        before = self._trials.score([])
+        chosen: list[Unit] = []
+        if not self._target.holds(before, safely=True):
+            chosen = self._least(self._grown())
+        names = sorted(
+            dict.fromkeys(name for unit in chosen for name in unit.names), key=self._order.__getitem__
+        )
+        after = self._trials.score(chosen)
+        back = self._verified(names)
+        reached = self._target.holds(after, safely=False) and (
+            math.isnan(back.value) or self._target.holds(back, safely=False)
+        )
+        return {
+            "nodes": tuple(names),
+            "units": len(chosen),
+            "of": len(self._ranked),
+            "before": before.value,
+            "after": after.value,
+            "standard_error": after.standard_error,
+            "held_out": back.value,
+            "is_reached": reached,
+            "is_safe": self._is_safe,
+            "samples": len(self._passages) - self._held,
+            "runs": self._trials.count,
+        }
+
+    def _holds(self, units: Sequence[Unit]) -> bool:
+        return self._target.holds(self._trials.score(units), safely=self._is_safe)
+
+    def _verified(self, names: Sequence[str]) -> Score:
+        """Judge the set on the samples that were kept back."""
+        if not self._held:
+            return Score(math.nan)
+        half, single = (names, ()) if self._keep == "fp16" else ((), names)
+        back = self._passages[-self._held :]
+        with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder, silenced():
+            path = Path(folder, "program.bin")
+            self._source.write(path, half, single)
+            found = run_passages(path, back, self._decoder)
+        return self._target.score(found, [passage.reference for passage in back])
+
+    def _grown(self) -> list[Unit]:
+        """Take the first units in growing steps until the target holds, and bisect the last step."""
+        ranked = self._ranked
+        low, high = 0, 1
+        while not self._holds(ranked[:high]):
+            if high >= len(ranked):
+                return self._grown_without_margin()
+            low, high = high, min(2 * high, len(ranked))
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._holds(ranked[:middle]):
+                high = middle
+            else:
+                low = middle
+        return list(ranked[:high])
+
+    def _grown_without_margin(self) -> list[Unit]:
+        """Do with the target itself, where even all units do not leave a margin."""
+        if not self._is_safe:
+            score = self._trials.score(self._ranked)
+            raise StateError(
+                f"target {self._target.text}: found {self._target.show(score.value)} with all "
+                f"{len(self._ranked)} units in {self._keep}, expected at least "
+                f"{self._target.show(self._target.bound)}; what is left comes from "
+                "inputs, outputs or constants of another precision",
+                code="state.target_out_of_reach",
+            )
+        self._is_safe = False
+        return [] if self._holds([]) else self._grown()
+
+    def _least(self, taken: list[Unit]) -> list[Unit]:
+        """Take units out until a whole round finds every one of them to be needed.
+
+        As many are tried at once as were not needed the last times, those that add least in front.
+        """
+        size = max(1, len(taken) // 4)
+        is_less = True
+        while is_less:
+            is_less = False
+            # Needed as long as nothing else is taken out: errors may cancel, so that is tried again.
+            needed: set[Unit] = set()
+            while open_units := [unit for unit in taken if unit not in needed]:
+                tried = set(open_units[-size:])
+                rest = [unit for unit in taken if unit not in tried]
+                if self._holds(rest):
+                    taken, is_less, size = rest, True, 2 * size
+                elif len(tried) == 1:
+                    needed |= tried
+                else:
+                    size = max(1, len(tried) // 2)
+        return taken

@@ -1,0 +1,181 @@
+"""A model that is ready to be lowered, as often as there are lists of nodes to try.
+
+What does not depend on the lists is done once: reading, checking, shapes, and measuring what is quantized.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.accuracy.instrument import Observe
+from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.compiler.calibration.load_or_collect import Calibrate
+from qaic.compiler.calibration.observed_tensors import model_inputs
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.driver import opened
+from qaic.compiler.frontend.value_options import in_expanded_graph
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.precision import Classification
+from qaic.compiler.pipeline import PHASES, begin, run_passes
+from qaic.errors import OptionError
+from qaic.options.files.node_precision import NodePrecision
+from qaic.options.models import CompileOptions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from qaic.accuracy.instrument import Twin
+    from qaic.compiler.calibration.dataset import SampledInput
+    from qaic.compiler.frontend.files.onnx_file import OnnxFile
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.pass_contract import Pass
+
+    ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+#: what is left of lowering once values are measured, but for the precision of nodes
+_MEASURED: Final[Sequence[Pass]] = tuple(
+    step for step in PHASES["precision"] if not isinstance(step, Calibrate)
+)
+
+
+class PreparedModel:
+    """A model behind shape inference; made by `prepared`."""
+
+    def __init__(self, source: OnnxFile, options: CompileOptions, progress: Progress) -> None:
+        self._options = options
+        self._progress = progress
+        self._shaped, self._context = begin(source, options, progress)
+        if self._context.names is None and self._shaped.proto.functions:
+            # Reports name values as the bodies of functions do.
+            self._context.names = InlinedNames(self._shaped.proto)
+        for phase in ("legalize", "shapes"):
+            run_passes(PHASES[phase], self._shaped, self._context)
+        self._is_measured = False
+
+    @property
+    def options(self) -> CompileOptions:
+        """The compile options."""
+        return self._options
+
+    @property
+    def names(self) -> InlinedNames | None:
+        """What values are called in the bodies of functions; None where there are none."""
+        return self._context.names
+
+    @property
+    def inputs(self) -> list[SampledInput]:
+        """Inputs as samples have to fill them."""
+        return model_inputs(self._shaped, has_state=self._options.retained_state)
+
+    @property
+    def shaped(self) -> Model:
+        """The float graph with all shapes, before anything is done to its precision."""
+        return self._shaped
+
+    def write(self, path: Path, half: Sequence[str] = (), single: Sequence[str] = ()) -> None:
+        """Write the program with some nodes in float16 and in float32, by the names of a precision file.
+
+        It is the program that `qaic.compile` makes with the same options and that file, but that values are
+        measured once for all lists. Nothing is measured of what stays in float there, and nothing of that is
+        used here.
+        """
+        model, context = self._floats(half, single)
+        for phase in ("quantize", "emulate", "interface"):
+            run_passes(PHASES[phase], model, context)
+        self._write(path, model)
+
+    def write_instrumented(self, path: Path) -> tuple[Twin, Model]:
+        """Write the program with its reference and observers; returns what was added, and the float graph."""
+        model, context = self._floats()
+        reference = model.copy()
+        observe = Observe(reference, _folded(self._shaped, reference))
+        run_passes([*PHASES["quantize"], *PHASES["emulate"], observe, *PHASES["interface"]], model, context)
+        self._write(path, model)
+        return observe.twin, reference
+
+    def _floats(self, half: Sequence[str] = (), single: Sequence[str] = ()) -> tuple[Model, Context]:
+        """Return the float graph with a decision for every node."""
+        before = self._context
+        options = before.options
+        if half or single:
+            options = in_expanded_graph(
+                replace(options, node_precision_info_file=merged(self._options, half, single)),
+                before.names,
+                before.exact,
+            )
+        context = replace(
+            before,
+            options=options,
+            survey=Survey(),
+            overflows=Overflows(clip=options.clip_fp16_constants),
+            given_weights={},
+            plan=Classification(),
+            quantization=None,
+            side_files=[],
+        )
+        model = self._shaped.copy()
+        run_passes(_MEASURED if self._is_measured else PHASES["precision"], model, context)
+        if not (half or single):
+            before.profile, self._is_measured = context.profile, True
+        return model, context
+
+    def _write(self, path: Path, model: Model) -> None:
+        self._progress.stage("write")
+        plain = CompileOptions(
+            retained_state=self._options.retained_state,
+            combine_outputs=False,
+            aic_num_cores=self._options.aic_num_cores,
+        )
+        write_unchecked(path, model, plain)
+
+
+@contextlib.contextmanager
+def prepared(model: ModelSource, options: CompileOptions, title: str) -> Iterator[PreparedModel]:
+    """Open a model and make what does not depend on the precision of single nodes.
+
+    Raises
+    ------
+    CompileError
+        The model cannot be compiled.
+    OptionError
+        An option contradicts the model, or changes the border of the program, which is not compared.
+    """
+    if options.custom_io_list_file:
+        raise OptionError(
+            "custom_io_list_file: accuracy compares the outputs of the model, which this option changes; "
+            "leave it out",
+            code="option.accuracy_custom_io",
+            context={"options": ["custom_io_list_file"]},
+        )
+    with opened(model) as source, Progress(title) as progress:
+        yield PreparedModel(source, options, progress)
+
+
+def merged(options: CompileOptions, half: Sequence[str], single: Sequence[str]) -> NodePrecision:
+    """Add names to the lists of the options; a name that is added leaves the other list."""
+    lists = options.node_precision_info_file or NodePrecision()
+    moved = {*half, *single}
+    return NodePrecision(
+        (*(name for name in lists.fp16 if name not in moved), *dict.fromkeys(half)),
+        (*(name for name in lists.fp32 if name not in moved), *dict.fromkeys(single)),
+    )
+
+
+def _folded(shaped: Model, reference: Model) -> dict[str, str]:
+    """Map results of convolutions that took up a normalization to what the convolution made before."""
+    made = {name: node for node in shaped.proto.graph.node for name in node.output if name}
+    found = {}
+    for node in reference.proto.graph.node:
+        before = made.get(node.output[0]) if node.op_type == "Conv" and node.output else None
+        if before is not None and before.op_type == "BatchNormalization":
+            found[str(node.output[0])] = str(before.input[0])
+    return found

@@ -1,0 +1,1 @@
+"""What a comparison found, as objects, text, page and files."""

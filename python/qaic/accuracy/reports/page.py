@@ -1,0 +1,179 @@
+"""The page of a comparison: verdict and first offender, errors along the graph, then the tables."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
+from qaic.accuracy.reports.tables import as_reports
+from qaic.page.document import document
+from qaic.page.report_tables import report_html, table_html, verdict_html
+from qaic.page.text import escape
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
+
+_WIDTH, _HEIGHT = 1000, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 30
+#: dB at the top; more is drawn there
+_MOST_DB: Final = 100.0
+_STEP_DB: Final = 20
+#: points from which on several nodes share one place
+_POINTS: Final = 450
+#: nodes whose values are drawn
+_WORST: Final = 10
+#: bins of the smallest normal and of the largest float16
+_HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
+_HALF_HIGH: Final = 15 - LEAST_EXPONENT + 1
+
+
+def accuracy_page(report: AccuracyReport) -> str:
+    """Return the page as HTML."""
+    first, *nodes = as_reports(report)
+    charts = "".join(
+        f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR of each result in "
+        "the deployed program, in the order of the graph; bars are what a node loses by itself, from the top "
+        "down."
+        "</figcaption></figure>"
+        for item in report.precisions
+    )
+    shapes = "".join(worst_html(item) for item in report.precisions)
+    parts = [
+        ("verdict", "Verdict", verdict_html(first.verdict)),
+        ("course", "Errors along the graph", charts),
+        *((("values", "Values of the nodes that lose most", shapes),) if shapes else ()),
+        *((item.name, item.title, report_html(item)) for item in nodes),
+        ("outputs", "Outputs", "".join(map(table_html, first.tables))),
+    ]
+    precisions = ", ".join(item.to for item in report.precisions)
+    return document(first.title, f"float32 beside {precisions}", parts, by="the virtual card")
+
+
+def errors_svg(item: PrecisionAccuracy) -> str:
+    """Return inherited errors as a line and own errors as bars; lost results are at 0 dB."""
+    rows = item.nodes
+    count = len(rows)
+    together = max(1, -(-count // _POINTS))
+    places = range(0, count, together)
+    step = (_WIDTH - _LEFT - _RIGHT) / max(len(places), 1)
+    pieces = list(_axis())
+    points = []
+    for at, begin in enumerate(places):
+        part = rows[begin : begin + together]
+        own = min((_limited(row["own_sqnr_db"]) for row in part), default=_MOST_DB)
+        inherited = min((_limited(row["inherited_sqnr_db"]) for row in part), default=_MOST_DB)
+        x = _LEFT + at * step
+        worst = min(part, key=lambda row: _limited(row["own_sqnr_db"]))
+        text = (
+            f"{worst['name']} ({worst['op_type']}): inherited {_text(worst['inherited_sqnr_db'])}, own "
+            f"{_text(worst['own_sqnr_db'])}" + ("" if worst["reason"] == "none" else f", {worst['reason']}")
+        )
+        pieces.append(
+            f'<rect class="band" x="{x:.1f}" y="{_TOP}" width="{max(step - 0.5, 0.5):.1f}" '
+            f'height="{max(_y(own) - _TOP, 0.5):.1f}"><title>{escape(text)}</title></rect>'
+        )
+        points.append(f"{x + step / 2:.1f},{_y(inherited):.1f}")
+    pieces.append(f'<polyline class="curve" points="{" ".join(points)}"/>')
+    label = escape(f"SQNR along the graph in {item.to}")
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(pieces)}</svg>'
+
+
+def worst_html(item: PrecisionAccuracy) -> str:
+    """Return histograms of the nodes that lose most; empty where none lose."""
+    figures = []
+    for row in item.worst(_WORST):
+        counts = item.histogram(row)
+        if counts is None:
+            continue
+        node = item.nodes[row]
+        text = f"{node['name']} ({node['op_type']}): own {_text(node['own_sqnr_db'])}"
+        if node["reason"] != "none":
+            text += f", {node['reason']}"
+        picture = histogram_svg(
+            *counts, label=f"values of {node['name']} in {item.to}", has_half=node["precision"] == "fp16"
+        )
+        figures.append(f"<figure>{picture}<figcaption>{escape(text)}</figcaption></figure>")
+    if not figures:
+        return ""
+    return (
+        f'<h3>{escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
+        '<p class="note">Share of '
+        "the values by size, in steps of powers of two; the left bar is of zeros, the right one of infinity "
+        "and NaN. Bars are float32, the line is the deployed program. Upright lines are the limits of the "
+        "normal float16. From evenly spaced elements.</p>"
+    )
+
+
+def histogram_svg(
+    reference: NDArray[np.int64], deployed: NDArray[np.int64], *, label: str, has_half: bool
+) -> str:
+    """Return the octaves of values: bars for float32, a line for the deployed program."""
+    used = [at for at in range(BINS) if reference[at] or deployed[at]]
+    octaves = [at for at in used if 0 < at < BINS - 1]
+    low, high = (min(octaves), max(octaves)) if octaves else (1, 1)
+    if has_half:
+        # The limit that matters is in the picture.
+        high = max(high, _HALF_HIGH)
+    places = [0, *range(low, high + 1), BINS - 1]
+    most = max(1, int(reference.max()), int(deployed.max()))
+    width, height, foot = 320, 120, 18
+    step = width / len(places)
+    pieces = []
+    points = []
+    for at, place in enumerate(places):
+        size, other = (
+            (height - foot - 4) * reference[place] / most,
+            (height - foot - 4) * deployed[place] / most,
+        )
+        pieces.append(
+            f'<rect class="band" x="{at * step:.1f}" y="{height - foot - size:.1f}" '
+            f'width="{max(step - 1, 1):.1f}" height="{size:.1f}"><title>{_octave(place)}: '
+            f"{reference[place]} in float32, {deployed[place]} deployed</title></rect>"
+        )
+        points.append(f"{(at + 0.5) * step:.1f},{height - foot - other:.1f}")
+    pieces.append(f'<polyline class="curve" points="{" ".join(points)}"/>')
+    for limit in (_HALF_LOW, _HALF_HIGH + 1) if has_half else ():
+        if low <= limit <= high + 1:
+            x = (limit - low + 1) * step
+            pieces.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - foot}"/>')
+    pieces.append(f'<text x="{step:.1f}" y="{height - 4}" text-anchor="start">{_octave(low)}</text>')
+    pieces.append(f'<text x="{width - step:.1f}" y="{height - 4}" text-anchor="end">{_octave(high)}</text>')
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{"".join(pieces)}</svg>'
+    )
+
+
+def _octave(place: int) -> str:
+    if place == 0:
+        return "zero"
+    return "not finite" if place == BINS - 1 else f"2^{place - 1 + LEAST_EXPONENT}"
+
+
+def _axis() -> list[str]:
+    lines = []
+    for value in range(0, int(_MOST_DB) + 1, _STEP_DB):
+        y = _y(value)
+        lines.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value} dB</text>')
+    lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 10}" text-anchor="start">first node</text>')
+    lines.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 10}" text-anchor="end">last node</text>')
+    return lines
+
+
+def _y(value: float) -> float:
+    return _TOP + (_MOST_DB - value) / _MOST_DB * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _limited(value: float) -> float:
+    """Return a ratio within the chart; what has no number is not drawn as an error."""
+    return _MOST_DB if math.isnan(value) else float(min(max(value, 0.0), _MOST_DB))
+
+
+def _text(value: float) -> str:
+    from qaic.accuracy.reports.report import decibel_text
+
+    return decibel_text(float(value))

@@ -1,0 +1,75 @@
+"""Random chains with planted faults: every reason, and the set that is found, are those that were planted."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import accuracy_models as models
+from qaic import accuracy
+from qaic.accuracy.histograms import BINS, LEAST_EXPONENT, Histograms
+from qaic.accuracy.instrument import Elements
+
+KINDS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflow"]), min_size=1, max_size=5)
+
+
+def reasons(report):
+    return {str(row["name"]): str(row["reason"]) for row in report.nodes if row["reason"] != "none"}
+
+
+@settings(max_examples=12)
+@example(["calm"])
+@example(["overflow", "calm", "cancellation", "underflow"])
+@given(KINDS)
+def test_reasons_are_those_that_were_planted(kinds):
+    model, samples, planted = models.mixed_faults(kinds)
+    assert reasons(accuracy.compare(model, to="fp16", samples=samples)) == planted
+
+
+@settings(max_examples=4)
+@given(st.lists(st.sampled_from(["calm", "overflow"]), min_size=1, max_size=4))
+def test_the_set_is_what_was_planted(kinds):
+    model, samples, planted = models.mixed_faults(kinds)
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
+    # A root in float16 would read infinity again.
+    roots = {name.replace("square", "size") for name in planted}
+    assert set(plan.nodes) == set(planted) | roots
+
+
+@pytest.mark.parametrize("place", [0, 5, 15])
+def test_an_outlier_channel_is_found_where_it_is(place):
+    model, samples = models.convolutional()
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name, axis, factor in (("k1", 0, 1000.0), ("b1", 0, 1000.0), ("k2", 1, 1e-3)):
+        values = np.frombuffer(tensors[name].raw_data, np.float32).reshape(tensors[name].dims).copy()
+        np.moveaxis(values, axis, 0)[place] *= factor
+        tensors[name].raw_data = values.tobytes()
+    report = accuracy.compare(model, to="int8", samples=samples, enable_channelwise=True)
+    assert reasons(report) == {"r1": "outlier channel"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.floats(width=32), st.floats(width=32)), min_size=1, max_size=4)
+)
+def test_histograms_are_those_of_numpy(parts):
+    elements, values, begin = [], [], 0
+    for row, (count, a, b) in enumerate(parts):
+        elements.append(Elements(3 * row, begin, count))
+        values += [a] * count + [b] * count
+        begin += 2 * count
+    made = Histograms(elements)
+    made.add(np.array([values], np.float32))
+    made.add(np.array([values], np.float32))
+    for row, (count, a, b) in enumerate(parts):
+        for counts, value in zip(made.of(3 * row), (a, b), strict=True):
+            expected = np.zeros(BINS, int)
+            if value == 0:
+                place = 0
+            elif not np.isfinite(value):
+                place = BINS - 1
+            else:
+                octave = np.floor(np.log2(abs(float(value))))
+                place = 1 + int(np.clip(octave - LEAST_EXPONENT, 0, BINS - 3))
+            expected[place] = 2 * count
+            assert counts.tolist() == expected.tolist()
+    assert made.of(1) is None
