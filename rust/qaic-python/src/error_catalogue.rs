@@ -3,11 +3,8 @@
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
 use qaic_runtime::binding::ArgumentError;
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, QStatus, RuntimeError};
 use qaic_stats::error::StatsError;
-
-use crate::errors;
-use crate::rt::status::QStatus;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
 const OWN: [(&str, &str); 17] = [
@@ -30,24 +27,19 @@ const OWN: [(&str, &str); 17] = [
     ("StatsError", "stats.argument"),
 ];
 
-type Row = (&'static str, String, &'static str, String);
+type Row = (&'static str, &'static str, &'static str, String);
 
 /// (code, exception, status, message of an example) of every error of the runtime and of containers, then of statistics,
 /// which have no status, and last the exceptions of the binding, which have neither status nor example.
 #[pyfunction]
-pub(crate) fn error_catalogue(py: Python<'_>) -> PyResult<Vec<Row>> {
-    let containers = QpcError::examples().into_iter().map(ErrorDetail::Qpc);
+pub(crate) fn error_catalogue() -> Vec<Row> {
     let inputs = ArgumentError::examples().into_iter().map(ErrorDetail::from);
-    let mut rows = Vec::new();
-    for error in ErrorDetail::examples().into_iter().chain(inputs).chain(containers).map(RuntimeError::from) {
-        let (code, status, message) = (error.code(), QStatus::of(&error).name(), error.to_string());
-        let exception = errors::from_runtime(py, error).get_type(py).name()?.to_string();
-        rows.push((code, exception, status, message));
-    }
-    for error in StatsError::examples() {
-        let exception = errors::from_stats(py, &error, None).get_type(py).name()?.to_string();
-        rows.push((error.code(), exception, "", error.to_string()));
-    }
-    rows.extend(OWN.map(|(exception, code)| (code, exception.to_owned(), "", String::new())));
-    Ok(rows)
+    let containers = QpcError::examples().into_iter().map(ErrorDetail::Qpc);
+    let runtime = ErrorDetail::examples().into_iter().chain(inputs).chain(containers).map(RuntimeError::from);
+    let runtime = runtime
+        .map(|error| (error.code(), error.report().class, QStatus::of(&error).name(), error.to_string()));
+    let stats = StatsError::examples().into_iter();
+    let stats = stats.map(|error| (error.code(), error.report().class, "", error.to_string()));
+    let own = OWN.map(|(exception, code)| (code, exception, "", String::new()));
+    runtime.chain(stats).chain(own).collect()
 }

@@ -8,10 +8,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 use qaic_mem::SharedMemory;
 use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
+use qaic_runtime::error::QStatus;
 use qaic_runtime::request::ListedBuffer;
 
 use super::numbers::whole;
-use super::status::{Answer, QStatus, Refusal, refused};
+use super::status::{Answer, Refusal, refused};
 use crate::buffers::{BufferExport, PyQBuffer};
 
 /// What was passed.

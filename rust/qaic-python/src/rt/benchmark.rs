@@ -7,13 +7,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use qaic_mem::SharedMemory;
 use qaic_runtime::context::Context;
+use qaic_runtime::error::QStatus;
 use qaic_runtime::inference_set::{BenchmarkProgress, HandleId};
+use qaic_runtime::process::failure::Origin;
 
 use super::argument::buffers;
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::inference_set::{PyQaicInferenceSet, SetCore};
-use super::status::{Origin, QStatus, Refusal, outcome, refuse};
+use super::status::{Refusal, member, outcome, refuse};
 use crate::buffers::release_dropped;
 use crate::errors::from_runtime;
 use crate::gil::{Reaped, signal_pending};
@@ -88,7 +90,7 @@ impl PyBenchmark {
         match measured {
             Ok(measured) => {
                 let elapsed_ns = u64::try_from(measured.elapsed.as_nanos()).unwrap_or(u64::MAX);
-                Ok((QStatus::Success.member(py)?, measured.completed, elapsed_ns))
+                Ok((member(py, QStatus::Success)?, measured.completed, elapsed_ns))
             }
             Err(refusal) => {
                 let status = refuse(py, &self.context, Origin::InferenceSet, refusal)?;

@@ -9,14 +9,16 @@ use pyo3::types::{PyInt, PyTuple};
 use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::error::QStatus;
 use qaic_runtime::error::{DeviceError, RuntimeError};
 use qaic_runtime::image::Image;
+use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::log::Level;
 
 use super::callback_channel::RtChannel;
 use super::numbers::whole;
 use super::qpc::RtQpc;
-use super::status::{Origin, QStatus, outcome, refuse, refused, reply};
+use super::status::{member, outcome, refuse, refused, reply};
 use super::{construction_failed, construction_failed_by};
 use crate::context::open_context;
 
@@ -134,7 +136,7 @@ impl RtContext {
     fn log_level<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let level = self.context.logger().level() as u8;
         let level = py.import("qaic.rt.enums")?.getattr("QLogLevel")?.call1((level,))?;
-        (QStatus::Success.member(py)?, level).into_pyobject(py)
+        (member(py, QStatus::Success)?, level).into_pyobject(py)
     }
 
     /// (status, id): the first of the context's devices with room for one activation of a container's program, or -1.
@@ -142,7 +144,7 @@ impl RtContext {
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
         match outcome(py, || find_device(&self.context, &self.devices, qpcObj.image())) {
-            Ok(id) => (QStatus::Success.member(py)?, id.0).into_pyobject(py),
+            Ok(id) => (member(py, QStatus::Success)?, id.0).into_pyobject(py),
             Err(refusal) => {
                 (refuse(py, &self.context, Origin::Context, refusal)?, NO_DEVICE).into_pyobject(py)
             }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
+use qaic_runtime::error::QStatus;
+use qaic_runtime::process::failure::Origin;
 use qaic_runtime::request::{BoundBuffers, ExecObj};
 
 use super::argument::{self, BufferArgument};
@@ -12,7 +14,7 @@ use super::context::RtContext;
 use super::dims::{self, PyDims};
 use super::program::PyProgram;
 use super::slicing::{PySlicing, PySlicingSpec};
-use super::status::{Answer, Origin, QStatus, Refusal, outcome, refused, reply, reply_with};
+use super::status::{Answer, Refusal, member, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::buffers::{PyQBuffer, ReleaseDropped, release_dropped, zeroed};
 use crate::gil::{Reaped, signal_pending};
@@ -127,7 +129,7 @@ impl PyExecObj {
         let program = program.ok_or_else(|| missing(py, "ExecObj", "the program"))?;
         let this = program.get();
         let runtime = Arc::clone(this.inner().context());
-        let failed = |refusal| construction_reported(py, &runtime, "ExecObj", refusal);
+        let failed = |refusal| construction_reported(py, &runtime, Origin::ExecObj, refusal);
         let automatic = match properties.filter(|given| given.is_instance_of::<PyInt>()) {
             None => true,
             Some(mask) => match mask.extract::<u32>() {
@@ -216,7 +218,7 @@ impl PyExecObj {
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.
     #[pyo3(name = "getData")]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        (QStatus::Success.member(py)?, bound_to(py, &self.bound)?).into_pyobject(py)
+        (member(py, QStatus::Success)?, bound_to(py, &self.bound)?).into_pyobject(py)
     }
 
     /// Gives it a number of the caller's choice.

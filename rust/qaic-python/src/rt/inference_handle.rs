@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use qaic_runtime::context::Context;
+use qaic_runtime::error::QStatus;
 use qaic_runtime::inference_set::HandleId;
+use qaic_runtime::process::failure::Origin;
 use qaic_runtime::request::{BoundBuffers, Part};
 
 use super::argument::{buffers, list_of};
@@ -15,7 +17,7 @@ use super::call_failed;
 use super::dims::entries;
 use super::exec_obj::{PyExecObj, bound_to};
 use super::inference_set::SetCore;
-use super::status::{Answer, Origin, QStatus, Refusal, refused, reply};
+use super::status::{Answer, Refusal, member, refused, reply};
 use crate::errors::from_runtime;
 use crate::gil::Reaped;
 
@@ -78,7 +80,7 @@ impl PyInferenceHandle {
             return (self.gone(py)?, py.None()).into_pyobject(py);
         };
         let place = set.place(self.number).map_err(|error| from_runtime(py, error))?;
-        (QStatus::Success.member(py)?, bound_to(py, place.bound())?).into_pyobject(py)
+        (member(py, QStatus::Success)?, bound_to(py, place.bound())?).into_pyobject(py)
     }
 
     /// Its exec object, whose ``getData`` gives the outputs.

@@ -12,6 +12,7 @@ use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::request::BoundBuffers;
 
@@ -24,7 +25,7 @@ use super::numbers::whole;
 use super::program::{place_program, program_options};
 use super::qpc::RtQpc;
 use super::queue;
-use super::status::{Answer, Origin, Refusal, outcome, refused, reply, reply_with};
+use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::buffers::{ReleaseDropped, release_dropped};
 use crate::gil::{Detach, Reaped, signal_pending};
@@ -134,7 +135,7 @@ impl PyQaicInferenceSet {
         let context = context.ok_or_else(|| missing(py, object, "the context"))?;
         let qpc = qpc.ok_or_else(|| missing(py, object, "the container (qpc)"))?;
         let inner = Arc::clone(context.get().inner());
-        let failed = |refusal| construction_reported(py, &inner, object, refusal);
+        let failed = |refusal| construction_reported(py, &inner, ORIGIN, refusal);
         let image = qpc.get().image();
         let part = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
             let part = properties.map(|properties| properties.getattr(name)).transpose()?;

@@ -10,11 +10,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
 use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::binding::{FileInput, RandomBytes, read_inputs};
+use qaic_runtime::error::QStatus;
 use qaic_runtime::error::{ErrorDetail, RuntimeError};
 use qaic_runtime::process::log;
 
 use super::argument::buffer;
-use super::status::QStatus;
+use super::status::member;
 use super::{call_failed, construction_failed, construction_failed_by, missing};
 use crate::buffers::{PyQBuffer, copied, zeroed};
 use crate::gil::Detach;
@@ -144,14 +145,14 @@ impl PyInferenceVector {
         let files = paths(files)?;
         if files.is_empty() {
             say(|| "loadFromFileSet was given no files; one per input is expected".to_owned());
-            return QStatus::Inval.member(py);
+            return member(py, QStatus::Inval);
         }
         // Nothing changes unless all of it can.
         let contents = match read_files(py, &self.slots, &files)? {
             Ok(contents) => contents,
             Err(error) => {
                 say(|| error.to_string());
-                return QStatus::Error.member(py);
+                return member(py, QStatus::Error);
             }
         };
         let fresh: PyResult<Vec<_>> =
@@ -186,7 +187,7 @@ impl PyInferenceVector {
         let given = buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         if given.len() != end - first {
             say(|| format!("{} {what} given; {} are expected", given.len(), end - first));
-            return QStatus::Inval.member(py);
+            return member(py, QStatus::Inval);
         }
         for (index, (item, slot)) in given.iter().zip(&self.slots[first..end]).enumerate() {
             let found = buffer(item, index)?.get().memory().len();
@@ -214,10 +215,10 @@ impl PyInferenceVector {
                     self.slots.len()
                 )
             });
-            return QStatus::Inval.member(py);
+            return member(py, QStatus::Inval);
         }
         buffers.set_slice(first, end, given)?;
-        QStatus::Success.member(py)
+        member(py, QStatus::Success)
     }
 }
 

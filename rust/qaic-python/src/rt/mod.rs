@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
-use qaic_runtime::process::log::ErrorType;
+use qaic_runtime::process::failure::Origin;
 
 use status::Refusal;
 
@@ -48,23 +48,15 @@ pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: R
 pub(crate) fn construction_reported(
     py: Python<'_>,
     context: &Context,
-    object: &'static str,
+    origin: Origin,
     refusal: Refusal,
 ) -> PyErr {
     let error = match refusal {
         Refusal::Raised(error) => return error,
         Refusal::Failed(_, error) => error,
     };
-    let kind = match object {
-        "Context" => 0x100,
-        "Queue" => 0x400,
-        "ExecObj" => 0x500,
-        _ => 0x200,
-    };
-    if !error.is_interrupted() {
-        context.logger().failure(ErrorType(kind), &format!("{object} could not be made: {error}"));
-    }
-    construction_failed(py, object, error)
+    context.logger().construction_failed(origin, &error);
+    construction_failed(py, origin.name(), error)
 }
 
 /// The exception for an object that needs another one and got `None`.

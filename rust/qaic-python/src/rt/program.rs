@@ -7,9 +7,11 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::error::QStatus;
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError, StateError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
+use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::program::{Program, ProgramOptions};
 
@@ -17,7 +19,7 @@ use super::context::RtContext;
 use super::numbers::{property, whole};
 use super::qpc::RtQpc;
 use super::slicing::PySlicingSpec;
-use super::status::{Answer, Origin, QStatus, Refusal, outcome, refused, reply, reply_with};
+use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::gil::{Detach, Reaped};
 
@@ -83,7 +85,7 @@ impl PyProgram {
         let context = context.ok_or_else(|| missing(py, "Program", "the context"))?;
         let qpc = qpcObj.ok_or_else(|| missing(py, "Program", "the container (qpcObj)"))?;
         let runtime = context.get().inner();
-        let failed = |refusal| construction_reported(py, runtime, "Program", refusal);
+        let failed = |refusal| construction_reported(py, runtime, Origin::Program, refusal);
         let image = qpc.get().image();
         if !image.is_program() {
             let what = "this is no program but a container of one container per device";

@@ -7,10 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::program_info::QpcInfo;
+use qaic_runtime::error::QStatus;
 use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::image::Image;
 
-use super::status::QStatus;
+use super::status::member;
 use super::{call_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_qpc_file, from_runtime, os_error};
@@ -78,9 +79,9 @@ impl RtQpc {
         let program = self.image.is_program().then(|| self.image.network());
         match program.and_then(|network| IoDesc::from_network(network).ok()) {
             Some(io_desc) => {
-                (QStatus::Success.member(py)?, PyBytes::new(py, &io_desc.encode())).into_pyobject(py)
+                (member(py, QStatus::Success)?, PyBytes::new(py, &io_desc.encode())).into_pyobject(py)
             }
-            None => (QStatus::Inval.member(py)?, py.None()).into_pyobject(py),
+            None => (member(py, QStatus::Inval)?, py.None()).into_pyobject(py),
         }
     }
 

@@ -10,12 +10,13 @@ use pyo3::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
 use qaic_runtime::error::RuntimeError;
+use qaic_runtime::process::failure::Origin;
 
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::numbers::{property, whole};
 use super::program::{place, write_defaults};
-use super::status::{Answer, Origin, Refusal, outcome, refused, reply};
+use super::status::{Answer, Refusal, outcome, refused, reply};
 use super::{construction_reported, missing};
 
 /// Starts inferences on a device.
@@ -44,7 +45,7 @@ impl PyQueue {
     ) -> PyResult<Self> {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
         let runtime = context.get().inner();
-        let failed = |refusal| construction_reported(py, runtime, "Queue", refusal);
+        let failed = |refusal| construction_reported(py, runtime, Origin::Queue, refusal);
         let hidden = dev.and_then(|dev| dev.extract().ok().map(DeviceId)).filter(|id| runtime.hides(*id));
         let device = if let Some(hidden) = hidden {
             // Clients that name no device for a program make a queue of device 0 for it, wherever the program goes.

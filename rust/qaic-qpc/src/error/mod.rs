@@ -1,8 +1,11 @@
 //! What can be wrong with a container, as data: callers match on variants and codes, never on text.
 
 mod catalogue;
+mod report;
 
 use thiserror::Error;
+
+pub use report::{ErrorReport, Figure};
 
 /// Which of the four meanings an error has; decides the exception class and whether user or author of a container has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

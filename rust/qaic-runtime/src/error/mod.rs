@@ -9,7 +9,9 @@ mod catalogue;
 mod device;
 mod engine;
 mod input;
+mod report;
 mod state;
+mod status;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub use device::DeviceError;
 pub use engine::EngineError;
 pub use input::InputError;
 pub use state::StateError;
+pub use status::QStatus;
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

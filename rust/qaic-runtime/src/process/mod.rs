@@ -3,6 +3,7 @@
 pub mod callbacks;
 pub mod cancellation;
 pub mod clock;
+pub mod failure;
 pub mod fork;
 pub mod log;
 pub mod reaper;

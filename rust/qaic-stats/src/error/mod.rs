@@ -1,6 +1,7 @@
 //! What can be wrong with a stats buffer or its descriptor, as data: callers match on variants and codes, never on text.
 
 mod catalogue;
+mod report;
 
 use qaic_qpc::error::QpcError;
 use thiserror::Error;

@@ -1,0 +1,171 @@
+//! What an error says beside its code and its message, for interfaces that show errors as objects.
+
+use std::path::{Path, PathBuf};
+
+use super::{ErrorKind, QpcError};
+
+/// Class, figures and advice of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorReport {
+    /// Name of the class of exceptions that it belongs to (docs/reference/errors.md).
+    pub class: &'static str,
+    /// The figures behind the message, by name.
+    pub figures: Vec<(&'static str, Figure)>,
+    /// What the user may do.
+    pub hint: Option<&'static str>,
+}
+
+/// A value behind a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The value is not known.
+    Unknown,
+    /// A number.
+    Number(i128),
+    /// A name.
+    Text(String),
+    /// A file.
+    Path(PathBuf),
+    /// Values of one kind.
+    List(Vec<Self>),
+    /// Values that belong together.
+    Tuple(Vec<Self>),
+}
+
+impl ErrorReport {
+    /// Of an error of `class`, without figures.
+    pub const fn of(class: &'static str) -> Self {
+        Self { class, figures: Vec::new(), hint: None }
+    }
+
+    /// Adds a figure.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Figure>) -> Self {
+        self.figures.push((name, value.into()));
+        self
+    }
+
+    /// Says what may help.
+    #[must_use]
+    pub const fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+}
+
+impl QpcError {
+    /// Class of the error.
+    pub const fn report(&self) -> ErrorReport {
+        ErrorReport::of(match self.kind() {
+            ErrorKind::Version => "QpcVersionError",
+            ErrorKind::Limit => "QpcLimitError",
+            ErrorKind::Misuse => "QpcError",
+            ErrorKind::Malformed => "QpcFormatError",
+        })
+    }
+}
+
+macro_rules! number_is_figure {
+    ($($number:ty)*) => {$(
+        impl From<$number> for Figure {
+            fn from(number: $number) -> Self {
+                Self::Number(i128::try_from(number).unwrap_or_default())
+            }
+        }
+
+        impl From<&$number> for Figure {
+            fn from(number: &$number) -> Self {
+                Self::from(*number)
+            }
+        }
+    )*};
+}
+
+number_is_figure!(i32 u32 u64 usize);
+
+impl From<&str> for Figure {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Figure {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&String> for Figure {
+    fn from(text: &String) -> Self {
+        Self::Text(text.clone())
+    }
+}
+
+impl From<&Path> for Figure {
+    fn from(path: &Path) -> Self {
+        Self::Path(path.to_owned())
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Figure {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Unknown, Into::into)
+    }
+}
+
+impl<A: Into<Self>, B: Into<Self>> From<(A, B)> for Figure {
+    fn from((first, second): (A, B)) -> Self {
+        Self::Tuple(vec![first.into(), second.into()])
+    }
+}
+
+impl<T: Into<Self>> From<Vec<T>> for Figure {
+    fn from(values: Vec<T>) -> Self {
+        Self::List(values.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<Self> + Clone> From<&Vec<T>> for Figure {
+    fn from(values: &Vec<T>) -> Self {
+        values.clone().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_of_each_kind_has_a_class_of_its_own() {
+        for error in QpcError::examples() {
+            let class = error.report().class;
+            let expected = match error.kind() {
+                ErrorKind::Malformed => "QpcFormatError",
+                ErrorKind::Version => "QpcVersionError",
+                ErrorKind::Limit => "QpcLimitError",
+                ErrorKind::Misuse => "QpcError",
+            };
+            assert_eq!(class, expected, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn figures_keep_what_they_were_made_of() {
+        let report = ErrorReport::of("QpcError")
+            .with("bytes", u64::MAX)
+            .with("shapes", vec![("x".to_owned(), vec![1_u64, 8])])
+            .with("errno", None::<i32>)
+            .hint("read it");
+        let shape = Figure::List(vec![Figure::Number(1), Figure::Number(8)]);
+        let pair = Figure::Tuple(vec![Figure::Text("x".to_owned()), shape]);
+        assert_eq!(
+            report.figures,
+            [
+                ("bytes", Figure::Number(u64::MAX.into())),
+                ("shapes", Figure::List(vec![pair])),
+                ("errno", Figure::Unknown),
+            ]
+        );
+        assert_eq!(report.hint, Some("read it"));
+    }
+}

@@ -1,0 +1,129 @@
+//! What is said of a call that failed: a line in the log, and a report to the error handler where the caller did nothing
+//! wrong.
+
+use super::log::{ErrorType, Logger};
+use crate::error::{QStatus, RuntimeError};
+
+/// What the caller was doing; names the object in log lines and decides what an error handler hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // objects, and what is done with them
+pub enum Origin {
+    Context,
+    Program,
+    ProgramLoad,
+    ProgramActivation,
+    Queue,
+    ExecObj,
+    InferenceSet,
+}
+
+impl Origin {
+    /// The object's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Context => "Context",
+            Self::Program | Self::ProgramLoad | Self::ProgramActivation => "Program",
+            Self::Queue => "Queue",
+            Self::ExecObj => "ExecObj",
+            Self::InferenceSet => "InferenceSet",
+        }
+    }
+
+    /// What an error handler hears of a call.
+    const fn call(self) -> ErrorType {
+        ErrorType(match self {
+            Self::Context => 0x101,
+            Self::Program | Self::ProgramLoad => 0x201,
+            Self::ProgramActivation => 0x202,
+            Self::Queue => 0x401,
+            Self::ExecObj | Self::InferenceSet => 0x501,
+        })
+    }
+
+    /// What an error handler hears of an object that could not be made. A set fails with its program.
+    const fn construction(self) -> ErrorType {
+        ErrorType(match self {
+            Self::Context => 0x100,
+            Self::Program | Self::ProgramLoad | Self::ProgramActivation | Self::InferenceSet => 0x200,
+            Self::Queue => 0x400,
+            Self::ExecObj => 0x500,
+        })
+    }
+}
+
+impl Logger {
+    /// Says why a call failed with `status`. What the caller did wrong is only said in the log; what failed is reported to
+    /// the error handler too.
+    pub fn call_failed(&self, origin: Origin, status: QStatus, error: &RuntimeError) {
+        let text = || format!("{}: {error}", origin.name());
+        match status {
+            QStatus::Inval | QStatus::Busy | QStatus::Unsupported => self.error(text),
+            _ => self.failure(origin.call(), &text()),
+        }
+    }
+
+    /// Says why an object could not be made, unless the caller stopped it.
+    pub fn construction_failed(&self, origin: Origin, error: &RuntimeError) {
+        if !error.is_interrupted() {
+            self.failure(origin.construction(), &format!("{} could not be made: {error}", origin.name()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::sync::{Arc, Mutex};
+
+    use super::super::log::{Level, Sink};
+    use super::*;
+    use crate::error::{DeviceError, ErrorDetail};
+
+    #[derive(Default)]
+    struct Heard {
+        lines: Mutex<Vec<String>>,
+        failures: Mutex<Vec<(u32, String)>>,
+    }
+
+    impl Sink for Heard {
+        fn line(&self, _level: Level, text: &str) -> bool {
+            self.lines.lock().unwrap().push(text.to_owned());
+            true
+        }
+
+        fn failure(&self, kind: ErrorType, text: &str) {
+            self.failures.lock().unwrap().push((kind.0, text.to_owned()));
+        }
+    }
+
+    fn heard(say: impl FnOnce(&Logger)) -> (Vec<String>, Vec<(u32, String)>) {
+        let (logger, sink) = (Logger::new(0), Arc::new(Heard::default()));
+        let shared: Arc<dyn Sink> = Arc::<Heard>::clone(&sink);
+        logger.set_sink(Some(shared));
+        say(&logger);
+        let (lines, failures) = (sink.lines.lock().unwrap().clone(), sink.failures.lock().unwrap().clone());
+        (lines, failures)
+    }
+
+    #[test]
+    fn a_mistake_of_the_caller_reaches_no_error_handler() {
+        let error = RuntimeError::from(DeviceError::Lost { id: 0, reason: "x".to_owned() });
+        for status in [QStatus::Inval, QStatus::Busy, QStatus::Unsupported] {
+            let (lines, failures) = heard(|logger| logger.call_failed(Origin::Queue, status, &error));
+            assert_eq!((lines, failures), (vec!["Queue: device 0 is lost: x".to_owned()], Vec::new()));
+        }
+        let (lines, failures) = heard(|logger| logger.call_failed(Origin::Queue, QStatus::DevError, &error));
+        assert_eq!(failures, [(0x401, lines[0].clone())]);
+    }
+
+    #[test]
+    fn what_the_caller_stopped_is_not_said() {
+        let stopped = RuntimeError::from(ErrorDetail::Interrupted);
+        let cancelled = RuntimeError::from(ErrorDetail::Cancelled);
+        let said = heard(|logger| logger.construction_failed(Origin::ExecObj, &stopped));
+        assert_eq!(said, (Vec::new(), Vec::new()));
+        let (_, failures) = heard(|logger| logger.construction_failed(Origin::ExecObj, &cancelled));
+        assert_eq!(failures, [(0x500, "ExecObj could not be made: the inference was cancelled".to_owned())]);
+    }
+}
