@@ -19,6 +19,7 @@ use pyo3::sync::PyOnceLock;
 use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::binding::Argument;
 use qaic_runtime::image::Image;
+use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
 pub(crate) use qbuffer::{PyQBuffer, ReleaseDropped, copied, zeroed};
@@ -306,6 +307,28 @@ unsafe impl ImmutableBytes for ReadOnlyBytes {
             Self::File(bytes) => bytes,
             Self::Python(bytes) => bytes,
             Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for ReadOnlyBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Owned(bytes.into())
+    }
+}
+
+impl FrozenBytes for ReadOnlyBytes {
+    fn bytes(&self) -> &[u8] {
+        ImmutableBytes::bytes(self)
+    }
+
+    fn is_let_go(&self) -> bool {
+        matches!(self, Self::File(file) if file.is_let_go())
+    }
+
+    fn let_go(&self, part: &[u8]) {
+        if let Self::File(file) = self {
+            file.let_go(part);
         }
     }
 }

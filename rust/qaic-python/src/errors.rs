@@ -153,6 +153,12 @@ pub(crate) fn os_error(py: Python<'_>, path: &str, source: &std::io::Error) -> P
     PyOSError::new_err((errno, text, path.to_owned()))
 }
 
+/// The JSON text of a value of ours, all of which can be written.
+pub(crate) fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value)
+        .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
+}
+
 /// Raised when Rust code of ours panicked.
 pub(crate) fn panicked(py: Python<'_>, payload: &(dyn std::any::Any + Send)) -> PyErr {
     let text = payload

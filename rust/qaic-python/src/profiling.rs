@@ -213,16 +213,14 @@ impl PySamples {
         for sample in self.host() {
             sample.encode(&mut bytes);
         }
-        let end = bytes.len();
-        let owner = Arc::new(ReadOnlyBytes::Owned(bytes.into()));
         let fields: Vec<_> = HostSample::FIELDS.iter().map(|field| (field.name, field.code)).collect();
         let numpy = py.import("numpy")?;
         let keywords = PyDict::new(py);
         keywords.set_item("dtype", fields)?;
-        let Some(view) = BytesView::new(&owner, 0..end).filter(|_| end > 0) else {
+        if bytes.is_empty() {
             return numpy.call_method("empty", (0,), Some(&keywords));
-        };
-        numpy.call_method("frombuffer", (view,), Some(&keywords))
+        }
+        numpy.call_method("frombuffer", (BytesView::whole(ReadOnlyBytes::from(bytes)),), Some(&keywords))
     }
 
     /// The device's stats buffer of a sample; `None` where there is none.
@@ -309,7 +307,7 @@ pub(crate) fn device_kpi<'py>(
     py: Python<'py>,
     buffer: &PyStatsBuffer,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
-    DeviceKpi::of_model(&buffer.model()).map(|kpi| metrics(py, &kpi)).transpose()
+    DeviceKpi::of_model(&buffer.inner().model()).map(|kpi| metrics(py, &kpi)).transpose()
 }
 
 /// Nanoseconds of the clock that samples are measured with, and UTC nanoseconds at its begin.

@@ -21,7 +21,7 @@ use qaic_runtime::image::Image;
 use serde_json::json;
 
 use crate::buffers::{BytesView, copied_bytes};
-use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime};
+use crate::errors::{Raise, from_qpc, from_qpc_file, from_runtime, to_json};
 use crate::gil::Detach;
 
 /// An opened container.
@@ -201,11 +201,6 @@ impl PyQpc {
         let io_desc = IoDesc::from_network(self.program(py)?.network()).map_err(Self::fail(py))?;
         to_json(py, &io_desc)
     }
-}
-
-fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(value)
-        .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
 }
 
 fn describe(warning: &Warning) -> String {

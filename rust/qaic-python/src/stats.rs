@@ -3,20 +3,18 @@
 mod buffer;
 mod run;
 
-use std::sync::Arc;
-
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use qaic_runtime::image::Image;
-use qaic_stats::decode::descriptor::{self, Fingerprint, OpsDescriptor};
-use qaic_stats::decode::layout::Program;
+use qaic_stats::decode::descriptor::{self, Fingerprint};
+use qaic_stats::decode::layout::ProgramOperations;
 use qaic_stats::decode::oqstats;
 use qaic_stats::decode::record::Kind;
 use qaic_stats::model::StatsModel;
 
 use crate::buffers::{Exports, copied_bytes};
-use crate::errors::{Raise, from_stats};
+use crate::errors::{Raise, from_stats, to_json};
 use crate::qpc::PyQpc;
 
 pub(crate) use buffer::PyStatsBuffer;
@@ -24,26 +22,20 @@ pub(crate) use buffer::PyStatsBuffer;
 /// The operations of a program.
 #[pyclass(frozen, name = "StatsDescriptor", module = "qaic._core")]
 pub(crate) struct PyStatsDescriptor {
-    ops: Arc<OpsDescriptor>,
-    fingerprint: Fingerprint,
+    program: ProgramOperations,
 }
 
 impl PyStatsDescriptor {
     /// The operations.
-    pub(crate) fn ops(&self) -> &Arc<OpsDescriptor> {
-        &self.ops
+    pub(crate) fn inner(&self) -> &ProgramOperations {
+        &self.program
     }
 
     /// The operations of a container's program; `None` of a program without statistics.
     pub(crate) fn of_image(py: Python<'_>, image: &Image) -> PyResult<Option<Self>> {
-        let found = OpsDescriptor::of_container(image.container(), image.bytes());
+        let found = ProgramOperations::of_container(image.container(), image.bytes());
         let found = found.map_err(|error| from_stats(py, &error, None))?;
-        Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
-    }
-
-    /// What a layout needs to know of the program.
-    fn program(&self) -> Program<'_> {
-        Program { descriptor: self.ops(), fingerprint: self.fingerprint }
+        Ok(found.map(|program| Self { program }))
     }
 }
 
@@ -58,29 +50,27 @@ impl PyStatsDescriptor {
     /// Reads the JSON of segment `opstatsdesc.open`.
     #[staticmethod]
     fn from_json(py: Python<'_>, json: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let json = copied_bytes(json)?;
-        let ops = OpsDescriptor::from_json(&json).map_err(|error| from_stats(py, &error, None))?;
-        Ok(Self { ops: Arc::new(ops), fingerprint: descriptor::fingerprint(&json) })
+        let program = ProgramOperations::from_json(&copied_bytes(json)?);
+        Ok(Self { program: program.map_err(|error| from_stats(py, &error, None))? })
     }
 
     fn to_json(&self, py: Python<'_>) -> PyResult<String> {
-        serde_json::to_string(&*self.ops)
-            .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
+        to_json(py, &*self.program.ops)
     }
 
     #[getter]
     fn fingerprint<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.fingerprint)
+        PyBytes::new(py, &self.program.fingerprint)
     }
 
     #[getter]
     fn network(&self) -> &str {
-        &self.ops.network
+        &self.program.ops.network
     }
 
     #[getter]
     fn stats_level(&self) -> u32 {
-        self.ops.stats_level
+        self.program.ops.stats_level
     }
 }
 

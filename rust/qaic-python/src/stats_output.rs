@@ -53,7 +53,7 @@ impl fmt::Debug for Progress<'_> {
 impl ProgressObserver for Progress<'_> {
     fn passed(&self, bytes: &[u8]) -> io::Result<()> {
         for buffer in &self.buffers {
-            buffer.let_go(bytes);
+            buffer.inner().let_go(bytes);
         }
         if self.looked.get().elapsed() >= CHECK_PERIOD {
             self.looked.set(Instant::now());
@@ -103,11 +103,11 @@ fn summary(
     cores: Option<Vec<u16>>,
 ) -> PyResult<Vec<u8>> {
     buffer.check(py)?;
-    let ops = descriptor.map(|descriptor| Arc::clone(descriptor.ops())).unwrap_or_default();
+    let ops = descriptor.map(|descriptor| Arc::clone(&descriptor.inner().ops)).unwrap_or_default();
     py.detached(|| {
         let progress = Progress::new([buffer]);
         let options = SummaryOptions { cores, observer: Some(&progress) };
-        let model = buffer.model();
+        let model = buffer.inner().model();
         target.write(
             |bytes| write_summary(bytes, &model, &ops, &options),
             |mut out| write_summary(&mut out, &model, &ops, &options),
@@ -147,7 +147,7 @@ pub(crate) fn stats_trace<'py>(
     let format = format.to_owned();
     let shown = Shown { format, merge_thread_groups, flow_events, barrier_events, cores };
     let bytes = trace(py, Target::Memory, &parts, &shown, host_trace, host_samples)?;
-    Ok(BytesView::whole(ReadOnlyBytes::Owned(bytes.into_boxed_slice())))
+    Ok(BytesView::whole(ReadOnlyBytes::from(bytes)))
 }
 
 /// Writes the trace of devices and host to a file, which is replaced when the trace is complete.
@@ -208,8 +208,11 @@ fn trace(
         .iter()
         .map(|(buffer, descriptor, network, slice)| Device {
             buffer: buffer.get(),
-            model: buffer.get().model(),
-            ops: descriptor.as_ref().map(|descriptor| Arc::clone(descriptor.get().ops())).unwrap_or_default(),
+            model: buffer.get().inner().model(),
+            ops: descriptor
+                .as_ref()
+                .map(|descriptor| Arc::clone(&descriptor.get().inner().ops))
+                .unwrap_or_default(),
             network,
             slice: *slice,
         })

@@ -21,6 +21,7 @@
     )
 )]
 
+pub mod buffer;
 pub mod decode;
 pub mod error;
 pub mod model;

@@ -14,7 +14,7 @@ use qaic_runtime::image::Image;
 use super::status::member;
 use super::{call_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
-use crate::errors::{from_qpc_file, from_runtime, os_error};
+use crate::errors::{from_qpc_file, os_error, to_json};
 use crate::gil::Detach;
 
 /// Name of the container in the directory of a compiled program.
@@ -161,9 +161,4 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
 enum Failure {
     Io(Arc<std::io::Error>),
     Format(qaic_qpc::error::QpcError),
-}
-
-fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(value)
-        .map_err(|error| from_runtime(py, ErrorDetail::Internal { what: error.to_string() }))
 }

@@ -4,9 +4,12 @@
 //! [`StatsModel`], and everything else follows from those.
 
 use std::fmt::Debug;
+use std::sync::Arc;
+
+use qaic_qpc::container::Container;
 
 use crate::decode::check;
-use crate::decode::descriptor::{Fingerprint, OpsDescriptor};
+use crate::decode::descriptor::{Fingerprint, OpsDescriptor, fingerprint};
 use crate::decode::oqstats::OqStats;
 use crate::error::StatsError;
 use crate::model::StatsModel;
@@ -18,6 +21,33 @@ pub struct Program<'a> {
     pub descriptor: &'a OpsDescriptor,
     /// Of the segment the descriptor was read from.
     pub fingerprint: Fingerprint,
+}
+
+/// The operations of a program, for as long as they are needed.
+#[derive(Clone, Debug)]
+pub struct ProgramOperations {
+    /// The operations.
+    pub ops: Arc<OpsDescriptor>,
+    /// Of the segment they were read from.
+    pub fingerprint: Fingerprint,
+}
+
+impl ProgramOperations {
+    /// Those of a container's program; `None` of a program without statistics.
+    pub fn of_container(container: &Container, bytes: &[u8]) -> Result<Option<Self>, StatsError> {
+        let found = OpsDescriptor::of_container(container, bytes)?;
+        Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
+    }
+
+    /// Reads the JSON of the segment of operations.
+    pub fn from_json(json: &[u8]) -> Result<Self, StatsError> {
+        Ok(Self { ops: Arc::new(OpsDescriptor::from_json(json)?), fingerprint: fingerprint(json) })
+    }
+
+    /// What a layout needs to know of them.
+    pub fn program(&self) -> Program<'_> {
+        Program { descriptor: &self.ops, fingerprint: self.fingerprint }
+    }
 }
 
 /// How sure a layout is that a buffer has it.
