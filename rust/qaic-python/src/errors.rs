@@ -159,6 +159,11 @@ pub(crate) fn to_json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult
         .map_err(|error| Raise::new(py, "InternalError", "internal.json", error.to_string()).build())
 }
 
+/// A value of ours as Python reads its JSON.
+pub(crate) fn record<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (to_json(py, value)?,))
+}
+
 /// Raised when Rust code of ours panicked.
 pub(crate) fn panicked(py: Python<'_>, payload: &(dyn std::any::Any + Send)) -> PyErr {
     let text = payload

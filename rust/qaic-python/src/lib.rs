@@ -6,7 +6,6 @@
 
 #[allow(unsafe_code)] // the buffer protocol; every block says why it is sound
 mod buffers;
-mod card_facts;
 mod context;
 mod emu_control;
 mod error_catalogue;

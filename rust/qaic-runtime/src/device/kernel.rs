@@ -12,8 +12,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 /// Names of `QAIC_KMD`.
 const KERNELS: &str = "sys, emu and replay:FILE";
 
-/// What decides where cards come from. The caller reads the environment and fills this; names are checked when cards
-/// are asked for.
+/// What decides where cards come from. Names are checked when cards are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelOptions {
     /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards; `replay:FILE`, a transcript. Unset means `sys`.

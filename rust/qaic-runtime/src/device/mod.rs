@@ -50,8 +50,10 @@
 pub mod card;
 #[cfg(feature = "cpu")]
 pub mod cpu;
+mod description;
 #[cfg(all(feature = "cpu", feature = "emu"))]
 pub mod emulated_cores;
+mod environment;
 mod kernel;
 pub mod noop;
 mod placement;
@@ -71,6 +73,7 @@ use crate::process::CancellationToken;
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
+pub use description::DeviceDescription;
 pub use kernel::KernelOptions;
 pub use placement::Placement;
 pub use registry::{Registry, RegistryOptions};
@@ -103,7 +106,7 @@ impl DeviceKind {
 }
 
 /// What a device has and what of it is free. The figures of a virtual card are those of a real one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Resources {
     /// Device memory in MB.
     pub dram_total_mb: u64,

@@ -18,7 +18,7 @@ use crate::process::log;
 /// Virtual cards a process may have at most; a host has at most that many real ones.
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
-/// What decides the devices of a process. The caller reads the environment and fills this.
+/// What decides the devices of a process, as [`RegistryOptions::from_environment`] reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryOptions {
     /// `QAIC_DEVICE`: kind of all devices; unset means cards, and virtual ones after them.

@@ -115,6 +115,8 @@ impl ErrorDetail {
             Self::State(StateError::NothingSubmitted),
             Self::Cancelled,
             Self::State(StateError::Invalid { what: text("the program is not activated") }),
+            Self::Input(InputError::VirtualCards { found: text("many") }),
+            Self::Input(InputError::SharedCores { found: text("cores") }),
             Self::Input(InputError::Argument { what: text("set_size must be 1 or more, 0 given") }),
             Self::Internal { what: text("...") },
         ]
@@ -156,7 +158,7 @@ mod tests {
             (ErrorKind::Device, 10),
             (ErrorKind::Card, 8),
             (ErrorKind::Engine, 4),
-            (ErrorKind::Input, 6),
+            (ErrorKind::Input, 8),
             (ErrorKind::State, 7),
             (ErrorKind::Wait, 3),
             (ErrorKind::Internal, 1),

@@ -73,6 +73,22 @@ pub enum InputError {
         found: u32,
     },
 
+    /// `QAIC_CPU_DEVICES` is no number.
+    #[error("QAIC_CPU_DEVICES is {found:?}; a number of virtual cards is expected")]
+    VirtualCards {
+        /// Its value.
+        found: String,
+    },
+
+    /// `QAIC_CPU_SHARED` says no place.
+    #[error(
+        "QAIC_CPU_SHARED is \"{found}\"; 1, 0 or the absolute path of a directory of this user is expected"
+    )]
+    SharedCores {
+        /// Its value.
+        found: String,
+    },
+
     /// An argument is not valid.
     #[error("{what}")]
     Argument {
@@ -91,6 +107,8 @@ impl InputError {
             Self::NoMatchingShape { .. } => "input.no_matching_shape",
             Self::StateRequired { .. } => "input.state_required",
             Self::IoCrc { .. } => "inference.io_crc",
+            Self::VirtualCards { .. } => "option.cpu_devices",
+            Self::SharedCores { .. } => "option.cpu_shared",
             Self::Argument { .. } => "call.argument",
         }
     }

@@ -160,7 +160,9 @@ fn input(error: &InputError) -> ErrorReport {
             .with("taken", taken)
             .with("found", found)
             .hint("let nobody write to the arrays of an inference before it was waited for"),
-        InputError::Argument { .. } => of("OptionError"),
+        InputError::VirtualCards { .. } | InputError::SharedCores { .. } | InputError::Argument { .. } => {
+            of("OptionError")
+        }
     }
 }
 

@@ -19,7 +19,7 @@ mod program;
 mod stats;
 
 pub use device::{CpuDevice, check_program, save_optimized};
-pub use engine::{Engine, MINIMUM_VERSION, custom_ops};
+pub use engine::{Engine, MINIMUM_VERSION, custom_ops, libraries_of_package};
 #[cfg(feature = "emu")]
 pub(in crate::device) use executable::{Constants, Executable, ExecutableOptions, Parts};
 #[cfg(feature = "emu")]

@@ -3,6 +3,7 @@
 //! A container names the libraries that its graph needs. Opening a container must not run whatever code it points to,
 //! so a library is loaded only if this process has allowed its path, and only if it is the file of the compilation.
 
+use std::env;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,12 @@ pub fn allow(path: PathBuf) {
     if !allowed.contains(&path) {
         allowed.push(path);
     }
+}
+
+/// Lets programs of this process load the libraries that `QAIC_CUSTOM_OP_LIBRARIES` lists.
+pub fn allow_listed() {
+    let listed = env::var_os("QAIC_CUSTOM_OP_LIBRARIES").unwrap_or_default();
+    env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).for_each(allow);
 }
 
 /// The file of a library that may be loaded.
@@ -76,7 +83,7 @@ mod tests {
     #[test]
     fn library_is_found_only_when_allowed_and_unchanged() {
         let name = format!("libcustom_ops_{}.so", std::process::id());
-        let path = std::env::temp_dir().join(&name);
+        let path = env::temp_dir().join(&name);
         fs::write(&path, b"123456789").unwrap();
         let wanted = CustomOpLibrary { name, size: 9, crc32: 0xcbf4_3926 };
         assert!(find(&wanted).unwrap_err().contains("allowed no library"));

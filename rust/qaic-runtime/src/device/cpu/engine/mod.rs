@@ -5,6 +5,7 @@
 
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod bindings;
+mod candidates;
 pub mod custom_ops;
 mod encoded;
 mod external_data;
@@ -21,6 +22,7 @@ mod value;
 mod weights;
 
 pub(super) use bindings::Bindings;
+pub use candidates::libraries_of_package;
 pub(super) use graph::{Graph, GraphOptions, Purpose, SavePaths};
 pub use library::{Engine, MINIMUM_VERSION};
 pub(in crate::device) use terminator::Terminator;
