@@ -1,7 +1,4 @@
 //! Numbers of reduced precision for the compiler: `qaic_quant` over numpy arrays.
-//!
-//! Arrays may be written by other threads while they are read here, so they are never slices of Rust: work goes through
-//! pieces that fit the first-level cache.
 
 mod arrays;
 mod histogram;

@@ -9,6 +9,10 @@
 //! * MXFP6: 24 bytes. Element `i` is the six bits from bit `6 * i` on of the 192-bit little-endian number that these
 //!   bytes are: sign in the highest of the six, then exponent, then fraction.
 
+use std::ops::AddAssign;
+
+use crate::error::QuantError;
+
 /// Elements of a block.
 pub const BLOCK: usize = 32;
 /// The exponent byte of a block of NaN.
@@ -44,10 +48,35 @@ impl NotFinite {
         self.nan != 0 || self.infinite != 0
     }
 
+    /// Refuses `count` values if there was any.
+    pub const fn refuse(self, count: usize) -> Result<(), QuantError> {
+        let Self { nan, infinite } = self;
+        if self.any() { Err(QuantError::NotFinite { nan, infinite, count: count as u64 }) } else { Ok(()) }
+    }
+
     pub(crate) fn count(&mut self, values: &[f32]) {
         self.nan += values.iter().filter(|value| value.is_nan()).count() as u64;
         self.infinite += values.iter().filter(|value| value.is_infinite()).count() as u64;
     }
+}
+
+impl AddAssign for NotFinite {
+    fn add_assign(&mut self, more: Self) {
+        self.nan += more.nan;
+        self.infinite += more.infinite;
+    }
+}
+
+/// How many elements an array has, and how many bytes when it is stored. Blocks run along its last axis; an array without
+/// dimensions is one row of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredSize {
+    /// Elements.
+    pub count: usize,
+    /// Elements of a row.
+    pub row_len: usize,
+    /// Bytes of the blocks.
+    pub bytes: usize,
 }
 
 impl MxFormat {
@@ -79,6 +108,32 @@ impl MxFormat {
     /// Bytes of `rows` stored rows of `row_len` elements; `None` when that is more than the address space.
     pub fn stored_bytes(self, rows: usize, row_len: usize) -> Option<usize> {
         row_len.div_ceil(BLOCK).checked_mul(self.block_bytes())?.checked_mul(rows)
+    }
+
+    /// Sizes of an array of this shape, whose elements are f32 where they are not stored.
+    pub fn size_of_shape(self, shape: &[usize]) -> Result<StoredSize, QuantError> {
+        let row_len = shape.last().copied().unwrap_or(1);
+        let size = || {
+            let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim))?;
+            count.checked_mul(size_of::<f32>())?;
+            let bytes = self.stored_bytes(count.checked_div(row_len).unwrap_or(0), row_len)?;
+            Some(StoredSize { count, row_len, bytes })
+        };
+        size().ok_or_else(|| QuantError::Parameters {
+            what: format!("elements of shape {shape:?} do not fit this host's memory"),
+        })
+    }
+
+    /// Refuses stored bytes of another number than an array of this shape has.
+    pub fn check_stored(self, shape: &[usize], bytes: usize) -> Result<StoredSize, QuantError> {
+        let size = self.size_of_shape(shape)?;
+        if size.bytes == bytes {
+            return Ok(size);
+        }
+        let (name, expected) = (self.name(), size.bytes);
+        Err(QuantError::Parameters {
+            what: format!("{bytes} bytes of {name} for shape {shape:?}; {expected} are expected"),
+        })
     }
 
     /// Largest exponent of an element.
@@ -375,6 +430,36 @@ mod tests {
         let mut back = [0.0];
         decode(MxFormat::Int8, 1, &[&[127, 0x80][..], &[0; 31]].concat(), &mut back);
         assert_eq!(back, [-2.0]);
+    }
+
+    #[test]
+    fn sizes_of_a_shape_are_those_of_its_rows() {
+        let size = |shape: &[usize]| MxFormat::Int8.size_of_shape(shape);
+        assert_eq!(size(&[]), Ok(StoredSize { count: 1, row_len: 1, bytes: 33 }));
+        assert_eq!(size(&[3, 33]), Ok(StoredSize { count: 99, row_len: 33, bytes: 198 }));
+        for empty in [&[0][..], &[0, 5], &[5, 0]] {
+            assert_eq!(size(empty).map(|size| (size.count, size.bytes)), Ok((0, 0)));
+        }
+        for vast in [&[usize::MAX, 2][..], &[usize::MAX / 2], &[usize::MAX / 4, 1]] {
+            assert!(size(vast).is_err_and(|error| error.to_string().contains("do not fit")), "{vast:?}");
+        }
+    }
+
+    #[test]
+    fn stored_bytes_of_another_number_are_refused() {
+        let format = MxFormat::Fp6E2M3;
+        assert_eq!(format.check_stored(&[2, 32], 50).map(|size| size.count), Ok(64));
+        let refusal = format.check_stored(&[2, 32], 49).map_err(|error| error.to_string());
+        let expected = "49 bytes of mxfp6_e2m3 for shape [2, 32]; 50 are expected";
+        assert_eq!(refusal, Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn values_without_a_place_are_refused_with_their_number() {
+        assert_eq!(NotFinite::default().refuse(5), Ok(()));
+        let mut found = NotFinite { nan: 1, infinite: 0 };
+        found += NotFinite { nan: 1, infinite: 3 };
+        assert_eq!(found.refuse(9), Err(QuantError::NotFinite { nan: 2, infinite: 3, count: 9 }));
     }
 
     #[test]

@@ -71,6 +71,38 @@ pub struct Channels {
 }
 
 impl Channels {
+    /// Scales with their offsets, one offset for all of them or one for each; without `axis` there is one scale. A
+    /// negative axis counts from the last one.
+    pub fn of(
+        scales: &[f32],
+        offsets: &[i32],
+        axis: Option<isize>,
+        shape: &[usize],
+    ) -> Result<Self, QuantError> {
+        let pair = |(&scale, &offset): (&f32, &i32)| QuantParams { scale, offset };
+        let params: Vec<_> = match offsets {
+            _ if offsets.len() == scales.len() => scales.iter().zip(offsets).map(pair).collect(),
+            [only] => scales.iter().map(|scale| pair((scale, only))).collect(),
+            _ => {
+                let (offsets, scales) = (offsets.len(), scales.len());
+                let what = format!("{offsets} offsets for {scales} scales; as many, or one, are expected");
+                return Err(QuantError::Parameters { what });
+            }
+        };
+        match (axis, &params[..]) {
+            (None, [only]) => Self::whole(*only),
+            (None, _) => {
+                let what = format!("{} scales without an axis; one is expected", params.len());
+                Err(QuantError::Parameters { what })
+            }
+            (Some(axis), _) => {
+                let index = if axis < 0 { axis.wrapping_add_unsigned(shape.len()) } else { axis };
+                // An axis below the first one stays wrong as an unsigned number.
+                Self::along(index.cast_unsigned(), shape, params)
+            }
+        }
+    }
+
     /// One scale and offset for all elements.
     pub fn whole(params: QuantParams) -> Result<Self, QuantError> {
         Self::new(vec![params], 1)
@@ -193,6 +225,28 @@ mod tests {
         let channels = Channels::whole(QuantParams { scale, offset }).unwrap();
         quantize(&channels, 0, &[value], &mut out);
         out[0]
+    }
+
+    #[test]
+    fn one_offset_serves_all_scales() {
+        let along = Channels::of(&[1.0, 2.0], &[3], Some(-1), &[5, 2]).unwrap();
+        assert_eq!(along, Channels::of(&[1.0, 2.0], &[3, 3], Some(1), &[5, 2]).unwrap());
+        let whole = Channels::of(&[0.5], &[1], None, &[5, 2]).unwrap();
+        assert_eq!(whole, Channels::whole(QuantParams { scale: 0.5, offset: 1 }).unwrap());
+    }
+
+    #[test]
+    fn parameters_that_fit_no_tensor_are_named() {
+        let refused = |scales: &[f32], offsets: &[i32], axis| {
+            Channels::of(scales, offsets, axis, &[2, 3]).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(&[1.0; 3], &[0; 2], Some(1)),
+            "2 offsets for 3 scales; as many, or one, are expected"
+        );
+        assert_eq!(refused(&[1.0; 2], &[0], None), "2 scales without an axis; one is expected");
+        assert_eq!(refused(&[1.0; 3], &[0], Some(0)), "3 scales for axis 0 of shape [2, 3]; 2 are expected");
+        assert!(refused(&[1.0], &[0], Some(-3)).contains("of a tensor with 2 dimensions"));
     }
 
     #[test]

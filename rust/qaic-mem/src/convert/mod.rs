@@ -6,10 +6,13 @@
 //!
 //! * [`qaic_quant::affine`] and `half` define the arithmetic; `portable` applies it anywhere, `x86` faster, `dispatch` chooses;
 //! * `transpose` moves elements into another order of dimensions;
-//! * [`pipeline`] fuses element operations and a permutation into one pass.
+//! * [`pipeline`] fuses element operations and a permutation into one pass;
+//! * [`pieces`] walks arrays of the caller, [`mx`] those in rows of blocks.
 
 mod dispatch;
 mod half;
+pub mod mx;
+pub mod pieces;
 pub mod pipeline;
 mod portable;
 pub mod quantize;

@@ -1,17 +1,13 @@
-//! Arrays in and out, piece by piece.
+//! Arrays in and out.
 
 use std::ffi::CStr;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_mem::{HostSlice, Pod, Storage};
-use qaic_runtime::error::RuntimeError;
 
 use crate::buffers::{ArrayLayout, ExportId, Exports, array_over};
 use crate::errors::Raise;
-
-/// Elements of a piece: with its result it fits the first-level cache.
-pub(super) const PIECE: usize = 2048;
 
 /// An array that Python lent, with elements of one type.
 pub(super) struct Lent {
@@ -53,36 +49,6 @@ impl Lent {
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
-}
-
-/// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
-pub(super) fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usize, &[T])) {
-    let mut buffer = [T::default(); PIECE];
-    let len = memory.len() / size_of::<T>();
-    let mut start = 0;
-    while start < len {
-        let count = PIECE.min(len - start);
-        // Inside by construction.
-        let _ = memory.read_into(start * size_of::<T>(), &mut buffer[..count]);
-        piece(start, &buffer[..count]);
-        start += count;
-    }
-}
-
-/// Turns the elements of `memory` into as many elements of `U`, piece by piece.
-pub(super) fn map_pieces<T: Pod + Default, U: Pod + Default>(
-    memory: HostSlice<'_>,
-    mut map: impl FnMut(usize, &[T], &mut [U]),
-) -> Result<Storage, RuntimeError> {
-    let mut storage = Storage::new(memory.len() / size_of::<T>() * size_of::<U>())?;
-    let mut target = storage.memory_mut();
-    let mut buffer = [U::default(); PIECE];
-    pieces(memory, |start, values: &[T]| {
-        let out = &mut buffer[..values.len()];
-        map(start, values, out);
-        let _ = target.write_from(start * size_of::<U>(), out);
-    });
-    Ok(storage)
 }
 
 /// A numpy array of this shape over the storage.

@@ -2,11 +2,12 @@
 
 use pyo3::prelude::*;
 use qaic_mem::Storage;
+use qaic_mem::convert::pieces::pieces;
 use qaic_quant::error::QuantError;
 use qaic_quant::histogram::{Histogram, SharedHistogram};
 use qaic_runtime::error::RuntimeError;
 
-use super::arrays::{Lent, array as array_of, pieces};
+use super::arrays::{Lent, array as array_of};
 use super::refused;
 use crate::gil::Detach;
 

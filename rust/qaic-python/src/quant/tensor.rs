@@ -4,11 +4,11 @@ use std::ffi::CStr;
 
 use pyo3::prelude::*;
 use qaic_mem::Pod;
-use qaic_quant::error::QuantError;
-use qaic_quant::range::{Precision, QuantParams};
+use qaic_mem::convert::pieces::map_pieces;
+use qaic_quant::range::Precision;
 use qaic_quant::tensor::{Channels, Quantized, dequantize, quantize};
 
-use super::arrays::{Lent, array, map_pieces, numbers};
+use super::arrays::{Lent, array, numbers};
 use super::{range, refused};
 use crate::gil::Detach;
 
@@ -22,35 +22,7 @@ fn channels(
 ) -> PyResult<Channels> {
     let scales: Vec<f32> = numbers(py, scale, "float32", b'f')?;
     let offsets: Vec<i32> = numbers(py, offset, "int32", b'i')?;
-    let fail = |error: QuantError| refused(py, &error);
-    let params = paired(&scales, &offsets).map_err(fail)?;
-    let Some(axis) = axis else {
-        return match params[..] {
-            [only] => Channels::whole(only),
-            _ => Err(QuantError::Parameters {
-                what: format!("{} scales without an axis; one is expected", params.len()),
-            }),
-        }
-        .map_err(fail);
-    };
-    let rank = shape.len().cast_signed();
-    let index = if axis < 0 { axis + rank } else { axis };
-    // An axis below the first one stays wrong as an unsigned number.
-    Channels::along(index.cast_unsigned(), shape, params).map_err(fail)
-}
-
-/// Scales with their offsets; one offset serves all scales.
-fn paired(scales: &[f32], offsets: &[i32]) -> Result<Vec<QuantParams>, QuantError> {
-    let pair = |(&scale, &offset): (&f32, &i32)| QuantParams { scale, offset };
-    if offsets.len() == scales.len() {
-        return Ok(scales.iter().zip(offsets).map(pair).collect());
-    }
-    if let [only] = offsets {
-        return Ok(scales.iter().map(|scale| pair((scale, only))).collect());
-    }
-    Err(QuantError::Parameters {
-        what: format!("{} offsets for {} scales; as many, or one, are expected", offsets.len(), scales.len()),
-    })
+    Channels::of(&scales, &offsets, axis, shape).map_err(|error| refused(py, &error))
 }
 
 fn quantized<'py, T: Quantized + Pod>(
@@ -60,9 +32,8 @@ fn quantized<'py, T: Quantized + Pod>(
     format: &CStr,
 ) -> PyResult<Bound<'py, PyAny>> {
     let memory = values.memory();
-    let storage = py.detached(move || {
-        map_pieces(memory, |first, values: &[f32], into: &mut [T]| quantize(channels, first, values, into))
-    })?;
+    let map = |first, values: &[f32], into: &mut [T]| quantize(channels, first, values, into);
+    let storage = py.detached(move || Ok(map_pieces(memory, map)?))?;
     array(py, storage, &values.shape, format, size_of::<T>())
 }
 
@@ -72,9 +43,8 @@ fn dequantized<'py, T: Quantized + Pod>(
     channels: &Channels,
 ) -> PyResult<Bound<'py, PyAny>> {
     let memory = values.memory();
-    let storage = py.detached(move || {
-        map_pieces(memory, |first, values: &[T], into: &mut [f32]| dequantize(channels, first, values, into))
-    })?;
+    let map = |first, values: &[T], into: &mut [f32]| dequantize(channels, first, values, into);
+    let storage = py.detached(move || Ok(map_pieces(memory, map)?))?;
     array(py, storage, &values.shape, c"f", size_of::<f32>())
 }
 
