@@ -1,6 +1,6 @@
 //! `_core.Qpc`: what a container holds, as views and JSON. Python gives it its public face.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyKeyError;
@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use qaic_mem::FileBytes;
 use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::{MAGIC, Warning, names};
+use qaic_qpc::container::{MAGIC, names};
 use qaic_qpc::error::QpcError;
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::limits::Limits;
-use qaic_qpc::metadata::{Encoding, LocatedMetadata};
+use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::{elf, validate};
 use qaic_runtime::binding::{TensorSpec, tensor_specs};
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::error::ErrorDetail;
 use qaic_runtime::image::Image;
 use serde_json::json;
 
@@ -60,9 +60,7 @@ impl PyQpc {
     #[pyo3(signature = (source, mmap = true))]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, mmap: bool) -> PyResult<Self> {
         if let Ok(path) = source.extract::<PathBuf>() {
-            let shown = path.display().to_string();
-            let image = py.detached(move || keep_format_errors(Image::inspect(&path, mmap)))?;
-            return image.map(|image| Self { image }).map_err(|error| from_qpc_file(py, &error, &shown));
+            return Ok(Self { image: inspect(py, &path, mmap)? });
         }
         let bytes = copied_bytes(source)?;
         Ok(Self { image: py.detached(move || Image::inspect_bytes(bytes))? })
@@ -116,7 +114,7 @@ impl PyQpc {
 
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.image.container().warnings.iter().map(describe).collect()
+        self.image.container().warnings.iter().map(ToString::to_string).collect()
     }
 
     #[getter]
@@ -178,15 +176,7 @@ impl PyQpc {
     fn metadata_json(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.program(py)?;
         match LocatedMetadata::from_elf(self.network_elf(), &Limits::default()) {
-            Ok(located) => {
-                let value = json!({
-                    "section": located.section,
-                    "section_size": located.section_size,
-                    "encoding": encoding_name(located.encoding),
-                    "fields": located.metadata,
-                });
-                to_json(py, &value).map(Some)
-            }
+            Ok(located) => to_json(py, &located).map(Some),
             Err(QpcError::MetadataMissing) => Ok(None),
             Err(error) => Err(from_qpc(py, &error)),
         }
@@ -203,17 +193,15 @@ impl PyQpc {
     }
 }
 
-fn describe(warning: &Warning) -> String {
-    match warning {
-        Warning::Version { major } => format!("major version {major} is not known; 0 is expected"),
-        Warning::TableAlignment { offset } => {
-            format!("the segment table at {offset} is not aligned to 8 bytes")
-        }
-        Warning::UnusedOffset { segment, offset } => {
-            format!("segment {segment} has the offset {offset}, which has no meaning there")
-        }
-        other => format!("{other:?}"),
-    }
+/// Opens a file; what is wrong with its bytes is said with its name.
+///
+/// Blocking, without the interpreter lock: reads headers and descriptors.
+pub(crate) fn inspect(py: Python<'_>, path: &Path, mmap: bool) -> PyResult<Arc<Image>> {
+    let opened = py.detached(|| Ok(Image::inspect(path, mmap)))?;
+    opened.map_err(|error| match error.detail() {
+        ErrorDetail::Qpc(error) => from_qpc_file(py, error, &path.display().to_string()),
+        _ => from_runtime(py, error),
+    })
 }
 
 /// One input or output as an array of a host program.
@@ -273,24 +261,4 @@ pub(crate) fn validate_container(py: Python<'_>, source: &Bound<'_, PyAny>) -> P
         FileBytes::Owned(copied_bytes(source)?.into_boxed_slice())
     };
     py.detached(move || Ok(findings(&bytes)))
-}
-
-/// Lets format errors out of a call without the interpreter lock, to name the file in them.
-fn keep_format_errors<T>(result: Result<T, RuntimeError>) -> Result<Result<T, QpcError>, RuntimeError> {
-    match result {
-        Ok(found) => Ok(Ok(found)),
-        Err(error) => match error.into_detail() {
-            ErrorDetail::Qpc(error) => Ok(Err(error)),
-            other => Err(other.into()),
-        },
-    }
-}
-
-const fn encoding_name(encoding: Encoding) -> &'static str {
-    match encoding {
-        Encoding::FlatBuffer => "flatbuffer",
-        Encoding::TerminatedFlatBuffer => "terminated flatbuffer",
-        Encoding::Legacy => "legacy struct",
-        _ => "other",
-    }
 }

@@ -4,6 +4,7 @@
 //! given bytes here, once, with every check of the format; nothing else in the library touches them. Payloads are
 //! never read, so the cost does not depend on their size.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::bytes::{range_within, to_u64, u8_at, u16_at, u32_at, u64_at};
@@ -103,6 +104,20 @@ pub enum Warning {
         /// The field.
         offset: u64,
     },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version { major } => write!(formatter, "major version {major} is not known; 0 is expected"),
+            Self::TableAlignment { offset } => {
+                write!(formatter, "the segment table at {offset} is not aligned to 8 bytes")
+            }
+            Self::UnusedOffset { segment, offset } => {
+                write!(formatter, "segment {segment} has the offset {offset}, which has no meaning there")
+            }
+        }
+    }
 }
 
 /// A parsed container. Holds ranges, not bytes.

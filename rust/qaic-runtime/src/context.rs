@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_kmd::kmd::Kmd;
 use qaic_qpc::crc::verify_checksums;
+use qaic_qpc::program_info::QpcInfo;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
@@ -130,6 +131,31 @@ impl Context {
         first.ok_or_else(|| {
             RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
         })
+    }
+
+    /// The first of `candidates` with enough free cores and memory for one activation of a program. Takes nothing.
+    ///
+    /// Blocking: devices are asked what is free.
+    pub fn find_free(&self, candidates: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
+        let info = QpcInfo::new(image.container(), image.bytes(), image.network())?;
+        let program = info.programs.first();
+        let needed = program.map_or(0, |program| program.num_cores);
+        let memory_mb = program.map_or(0, |program| program.total_required_memory.div_ceil(1 << 20));
+        let mut refusal = None;
+        for &id in candidates {
+            let Some(device) = self.placed_on(&Placement::one(id))?.pop() else { continue };
+            let resources = device.resources();
+            if resources.nsp_free < needed {
+                let (free, total) = (resources.nsp_free, resources.nsp_total);
+                refusal.get_or_insert(DeviceError::Busy { id: id.0, needed, free, total });
+            } else if resources.dram_free_mb < memory_mb {
+                let bytes = memory_mb << 20;
+                refusal.get_or_insert(DeviceError::OutOfMemory { bytes, what: "the program on a device" });
+            } else {
+                return Ok(id);
+            }
+        }
+        Err(refusal.unwrap_or(DeviceError::NotFound { id: 0, existing: Vec::new() }).into())
     }
 
     /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.

@@ -6,12 +6,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::{DeviceId, Placement};
+use qaic_runtime::device::DeviceId;
+use qaic_runtime::error::DeviceError;
 use qaic_runtime::error::QStatus;
-use qaic_runtime::error::{DeviceError, RuntimeError};
-use qaic_runtime::image::Image;
 use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::log::Level;
 
@@ -143,7 +141,7 @@ impl RtContext {
     #[pyo3(name = "findDevice")]
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
-        match outcome(py, || find_device(&self.context, &self.devices, qpcObj.image())) {
+        match outcome(py, || self.context.find_free(&self.devices, qpcObj.image())) {
             Ok(id) => (member(py, QStatus::Success)?, id.0).into_pyobject(py),
             Err(refusal) => {
                 (refuse(py, &self.context, Origin::Context, refusal)?, NO_DEVICE).into_pyobject(py)
@@ -188,27 +186,4 @@ fn ids_in(py: Python<'_>, context: &Context, list: &Bound<'_, PyAny>) -> PyResul
         }
     }
     Ok(ids)
-}
-
-/// The first of `ids` with enough free cores and memory for one activation.
-fn find_device(context: &Context, ids: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
-    let info = QpcInfo::new(image.container(), image.bytes(), image.network())?;
-    let program = info.programs.first();
-    let needed = program.map_or(0, |program| program.num_cores);
-    let memory_mb = program.map_or(0, |program| program.total_required_memory.div_ceil(1 << 20));
-    let mut refusal = None;
-    for &id in ids {
-        let Some(device) = context.placed_on(&Placement::one(id))?.pop() else { continue };
-        let resources = device.resources();
-        if resources.nsp_free < needed {
-            let (free, total) = (resources.nsp_free, resources.nsp_total);
-            refusal.get_or_insert(DeviceError::Busy { id: id.0, needed, free, total });
-        } else if resources.dram_free_mb < memory_mb {
-            let bytes = memory_mb << 20;
-            refusal.get_or_insert(DeviceError::OutOfMemory { bytes, what: "the program on a device" });
-        } else {
-            return Ok(id);
-        }
-    }
-    Err(refusal.unwrap_or(DeviceError::NotFound { id: 0, existing: Vec::new() }).into())
 }

@@ -10,8 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
 use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::binding::{FileInput, RandomBytes, read_inputs};
-use qaic_runtime::error::QStatus;
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::error::{ErrorDetail, QStatus, RuntimeError};
 use qaic_runtime::process::log;
 
 use super::argument::buffer;

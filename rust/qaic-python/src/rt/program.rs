@@ -7,8 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
-use qaic_runtime::error::QStatus;
-use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError, StateError};
+use qaic_runtime::error::{ErrorDetail, QStatus, RuntimeError, StateError};
 use qaic_runtime::image::Image;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::failure::Origin;
@@ -293,20 +292,12 @@ pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -
 
 /// The devices that are named: `dev`, else those of the mapping, else the first of the context.
 pub(crate) fn place(context: &RtContext, dev: Option<&Bound<'_, PyAny>>, mapping: &str) -> Answer<Placement> {
-    let existing = || context.devices().iter().map(|id| id.0).collect::<Vec<_>>();
-    let placement = match dev {
+    let device = |dev: &Bound<'_, PyAny>| -> Answer<DeviceId> {
         // A number that no device can have is unknown like any other.
-        Some(dev) => Placement::one(DeviceId(u32::try_from(whole(dev)?).map_err(|_| {
-            let existing = existing();
+        Ok(u32::try_from(whole(dev)?).map(DeviceId).map_err(|_| {
+            let existing: Vec<_> = context.devices().iter().map(|id| id.0).collect();
             refused(format!("device {dev} does not exist; existing ids: {existing:?}"))
-        })?)),
-        None if mapping.is_empty() => {
-            Placement::one(context.devices().first().copied().unwrap_or(DeviceId(0)))
-        }
-        None => Placement::parse(mapping)?,
+        })?)
     };
-    match placement.devices.iter().find(|id| !context.devices().contains(id)) {
-        Some(id) => Err(RuntimeError::from(DeviceError::NotFound { id: id.0, existing: existing() }).into()),
-        None => Ok(placement),
-    }
+    Ok(Placement::named(context.devices(), dev.map(device).transpose()?, mapping)?)
 }

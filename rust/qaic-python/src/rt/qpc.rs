@@ -8,14 +8,14 @@ use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::error::QStatus;
-use qaic_runtime::error::{ErrorDetail, InputError, RuntimeError};
 use qaic_runtime::image::Image;
 
-use super::status::member;
+use super::status::{member, refused};
 use super::{call_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
-use crate::errors::{from_qpc_file, os_error, to_json};
+use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
+use crate::qpc::inspect;
 
 /// Name of the container in the directory of a compiled program.
 const FILE_NAME: &str = "programqpc.bin";
@@ -134,31 +134,11 @@ fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Im
         None if base.is_dir() => base.join(FILE_NAME),
         None => base,
     };
-    let shown = path.display().to_string();
-    let opened = py.detached(|| match path.metadata() {
-        // Opening a pipe would wait for a writer.
-        Ok(found) if !found.is_file() && !found.is_dir() => {
-            Err(RuntimeError::from(ErrorDetail::Input(InputError::Argument {
-                what: format!("{shown} is no regular file; a container is needed, or a directory with one"),
-            })))
-        }
-        _ => match Image::inspect(&path, true) {
-            Ok(image) => Ok(Ok(image)),
-            Err(error) => match error.into_detail() {
-                ErrorDetail::Io { source, .. } => Ok(Err(Failure::Io(source))),
-                ErrorDetail::Qpc(error) => Ok(Err(Failure::Format(error))),
-                other => Err(other.into()),
-            },
-        },
-    })?;
-    opened.map_err(|failure| match failure {
-        Failure::Io(source) => os_error(py, &shown, &source),
-        Failure::Format(error) => from_qpc_file(py, &error, &shown),
-    })
-}
-
-/// Failures whose message has to name the file.
-enum Failure {
-    Io(Arc<std::io::Error>),
-    Format(qaic_qpc::error::QpcError),
+    // Opening a pipe would wait for a writer.
+    if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let shown = path.display();
+        let what = format!("{shown} is no regular file; a container is needed, or a directory with one");
+        return Err(from_runtime(py, refused(what)));
+    }
+    inspect(py, &path, true)
 }

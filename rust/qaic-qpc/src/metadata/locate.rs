@@ -2,6 +2,8 @@
 
 use super::types::Metadata;
 use super::{legacy, schema};
+use serde::Serialize;
+
 use crate::bytes::{to_u64, u16_at};
 use crate::elf;
 use crate::error::QpcError;
@@ -11,19 +13,22 @@ use crate::limits::Limits;
 const TERMINATOR_BYTES: usize = 8;
 
 /// How the metadata is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Encoding {
     /// A `FlatBuffer`.
+    #[serde(rename = "flatbuffer")]
     FlatBuffer,
     /// A `FlatBuffer` behind the terminator.
+    #[serde(rename = "terminated flatbuffer")]
     TerminatedFlatBuffer,
     /// The struct of early tools, which the open runtime itself cannot load.
+    #[serde(rename = "legacy struct")]
     Legacy,
 }
 
 /// Metadata and where it came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LocatedMetadata {
     /// ELF section.
     pub section: &'static str,
@@ -32,6 +37,7 @@ pub struct LocatedMetadata {
     /// Encoding found there.
     pub encoding: Encoding,
     /// The contents.
+    #[serde(rename = "fields")]
     pub metadata: Metadata,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::DeviceId;
-use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 
 /// Devices of one program, in the order of its partitions. One of them is the usual case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,26 @@ impl Placement {
         let placement = Self { devices };
         placement.check()?;
         Ok(placement)
+    }
+
+    /// Devices that a client names out of `existing`: `device`, else those of a `mapping`, else the first.
+    pub fn named(
+        existing: &[DeviceId],
+        device: Option<DeviceId>,
+        mapping: &str,
+    ) -> Result<Self, RuntimeError> {
+        let placement = match device {
+            Some(device) => Self::one(device),
+            None if mapping.is_empty() => Self::one(existing.first().copied().unwrap_or(DeviceId(0))),
+            None => Self::parse(mapping)?,
+        };
+        match placement.devices.iter().find(|id| !existing.contains(id)) {
+            Some(id) => {
+                Err(DeviceError::NotFound { id: id.0, existing: existing.iter().map(|id| id.0).collect() }
+                    .into())
+            }
+            None => Ok(placement),
+        }
     }
 
     /// At least one device, and none twice.
@@ -91,6 +111,21 @@ mod tests {
             assert_eq!(Placement::parse(text).unwrap().to_string(), text);
         }
         assert_eq!(Placement::parse(" 1 : 0 ").unwrap().devices, [DeviceId(1), DeviceId(0)]);
+    }
+
+    #[test]
+    fn a_named_device_counts_before_a_mapping_and_that_before_the_first() {
+        let existing = [DeviceId(2), DeviceId(0), DeviceId(5)];
+        let named = |device: Option<u32>, mapping| {
+            Placement::named(&existing, device.map(DeviceId), mapping).map(|found| found.to_string())
+        };
+        assert_eq!(named(Some(5), "0:2").unwrap(), "5");
+        assert_eq!(named(None, "0:2").unwrap(), "0:2");
+        assert_eq!(named(None, "").unwrap(), "2");
+        for unknown in [named(Some(1), ""), named(None, "0:1")] {
+            let refusal = unknown.unwrap_err();
+            assert_eq!(refusal.to_string(), "device 1 does not exist; existing ids: [2, 0, 5]");
+        }
     }
 
     #[test]
