@@ -32,6 +32,13 @@ def node(operator, read, output, **attributes):
     return operator, read.split(), output, attributes
 
 
+def engine(model):
+    """Open a model in onnxruntime."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
 def samples(inputs, count=5, seed=0, scale=1.0):
     rng = np.random.default_rng(seed)
     return [

@@ -131,6 +131,40 @@ def test_sums_of_a_chain_are_those_of_numpy():
     assert next(node.fused for node in twin.nodes if node.name == "sum") == ("product",)
 
 
+def integers_of(params, values):
+    """Quantize and back, as the parameters say."""
+    low, high = params.limits
+    steps = np.round(values.astype(np.float64) / params.scale) + params.zero_point
+    return (np.clip(steps, low, high) - params.zero_point) * params.scale
+
+
+def test_own_errors_of_integers_are_those_of_numpy():
+    """Convolution with Relu, whose weights are rounded, and a Sigmoid, on inputs of the reference."""
+    model, given = models.convolutional()
+    report = accuracy.compare(model, to="int8", samples=given, enable_channelwise=True)["int8"]
+    rows = {str(row["name"]): row for row in report.nodes}
+    params = {node.name: node.params for node in report._capture.nodes}
+    values = dict.fromkeys(("r1", "c2", "s2"), ())
+    exposed = onnx.ModelProto.FromString(model.SerializeToString())
+    for name in values:
+        exposed.graph.output.append(onnx.ValueInfoProto(name=name))
+        exposed.graph.output[-1].type.tensor_type.elem_type = 1
+    engine = models.engine(exposed)
+    found = [dict(zip(values, engine.run(list(values), sample), strict=True)) for sample in given]
+    real = {name: np.stack([item[name] for item in found]) for name in values}
+    own = integers_of(params["s2"], real["s2"])
+    expected = 10 * np.log10(power(real["s2"]) / power(own - real["s2"]))
+    assert rows["s2"]["own_sqnr_db"] == pytest.approx(expected, abs=0.05)
+    # Weights of one scale for each channel beside: more than rounding the result alone.
+    rounded = integers_of(params["c2"], real["c2"])
+    alone = 10 * np.log10(power(real["c2"]) / power(rounded - real["c2"]))
+    assert alone - 6 < rows["c2"]["own_sqnr_db"] < alone
+    assert 0.05 < rows["c2"]["weights_share"] < 0.6
+    # Neither is exact, and what only moves integers is.
+    assert rows["r1"]["own_sqnr_db"] == pytest.approx(rows["r1"]["inherited_sqnr_db"], abs=0.1)
+    assert rows["flat"]["own_sqnr_db"] == np.inf
+
+
 def test_counts_are_those_of_numpy():
     x = np.array([[1e-6, -1e-5, 0.0, 1.0, 250.0, -300.0, np.float32(6.2e-5), 5.0]], np.float32)
     model = models.model_of([models.node("Mul", "x x", "y")], {"x": [1, 8]}, {"y": [1, 8]})

@@ -46,7 +46,8 @@ def test_underflow():
 def test_outlier_channel():
     model, samples = models.convolutional(outlier=1000.0)
     report = accuracy.compare(model, to="int8", samples=samples, enable_channelwise=True)
-    assert reasons(report) == {"r1": "outlier channel"}
+    # The weights that read the channel are as much smaller, and one scale is for all channels that are read.
+    assert reasons(report) == {"r1": "outlier channel", "c2": "weight rounding"}
     assert report.first_offender.name == "r1"
     calm, samples = models.convolutional()
     assert (

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.accuracy.instrument import Twin
     from qaic.accuracy.metrics import OutputAccuracy
-    from qaic.accuracy.observed import ObservedNode
+    from qaic.accuracy.observed import ObservedNode, Twin
     from qaic.accuracy.prepared import ModelSource, PreparedModel
     from qaic.accuracy.samples import Samples
     from qaic.compiler.calibration.dataset import SampledInput

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.accuracy.instrument import Elements
+    from qaic.accuracy.observed import Elements
 
 #: exponents of the smallest and of the largest octave; smaller and larger sizes are counted there
 LEAST_EXPONENT: Final = -32

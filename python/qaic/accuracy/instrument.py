@@ -8,11 +8,11 @@ deployed program has it, fed by the float graph. Only sums and counts leave the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.accuracy.added_interface import extend_interface
-from qaic.accuracy.observed import Kind, observed_nodes
+from qaic.accuracy.observed import Elements, Kind, Twin, observed_nodes
 from qaic.compiler.ir.constants.propagation import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qaic.accuracy.observed import ObservedNode
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 #: in front of the names of the reference, of nodes that are fed by it, and of recomputed values
 REFERENCE: Final = "reference/"
@@ -71,44 +72,12 @@ _HISTOGRAM_ELEMENTS: Final = 256
 SPACED: Final = 1 << 14
 #: largest number of channels whose median is taken
 _MOST_CHANNELS: Final = 1 << 13
+#: what stands between a result and its final numbers; integers may be reshaped
+_ROUNDING_CHAIN: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "Reshape"})
 #: a float of at least this size becomes infinite in float16
 _INFINITE_HALF: Final = 65520.0
 #: smallest normal float16
 _SMALLEST_HALF: Final = 2.0**-14
-
-
-@dataclass(frozen=True, slots=True)
-class Elements:
-    """Where `ELEMENTS` has those of one value: first those of the reference, then as many deployed ones."""
-
-    row: int
-    begin: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Twin:
-    """What instrumenting adds to a model that is known outside of it.
-
-    Parameters
-    ----------
-    nodes
-        What is observed; the rows of `STATISTICS` have the same order.
-    inputs
-        Inputs of the program.
-    outputs
-        Its outputs.
-    added_inputs
-        Inputs that only the observers have.
-    elements
-        What `ELEMENTS` has.
-    """
-
-    nodes: tuple[ObservedNode, ...] = ()
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    added_inputs: tuple[str, ...] = ()
-    elements: tuple[Elements, ...] = ()
 
 
 class Observe(Always):
@@ -165,12 +134,14 @@ class _Instrumenter:
         self.added: list[onnx.NodeProto] = []
         self.elements: list[Elements] = []
         self.element_parts: list[str] = []
-        #: values of the deployed graph that another graph of it takes as integers of an observed value
+        #: integers of observed values -> the node that makes floats of them
         self.integers = {
-            str(node.input[0])
+            str(node.input[0]): node
             for node in self.graph.node
             if node.op_type == "DequantizeLinear" and node.output[0] in self.observed
         }
+        #: integers -> those of the reference's value
+        self.fed_integers: dict[str, str] = {}
 
     def run(self) -> None:
         self._add_reference()
@@ -232,8 +203,28 @@ class _Instrumenter:
         ):
             return self.named.get(name, name)
         if name in self.integers:
-            return None
+            return self._as_integers(name)
+        integers = self._taken_integers(name)
+        if integers is not None:
+            return self.named[str(self.integers[integers].output[0])]
         return self._copied(name, self.own, _OWN, self._fed)
+
+    def _taken_integers(self, name: str) -> str | None:
+        """Name the integers of an observed value of which a value is the floats; None where it is not so."""
+        node = self.makers.get(name)
+        if node is None or node.op_type != "DequantizeLinear" or node.input[0] not in self.integers:
+            return None
+        return str(node.input[0])
+
+    def _as_integers(self, name: str) -> str:
+        """Quantize a value of the reference as the deployed graph quantizes its own."""
+        if name not in self.fed_integers:
+            node = self.integers[name]
+            self.fed_integers[name] = self.fresh.make(_OWN + name, "quantized")
+            axis = {item.name: item.i for item in node.attribute if item.name == "axis"}
+            read = [self.named[str(node.output[0])], *map(str, node.input[1:])]
+            self._add_node("QuantizeLinear", read, self.fed_integers[name], **axis)
+        return self.fed_integers[name]
 
     def _repeated(self, name: str) -> str | None:
         """Name a value of the deployed graph that observers may read, computed again where they must not."""
@@ -256,9 +247,14 @@ class _Instrumenter:
         return self._copied(name, self.again, _AGAIN, self._repeated)
 
     def _copied(
-        self, name: str, known: dict[str, str], prefix: str, source: Callable[[str], str | None]
+        self,
+        name: str,
+        known: dict[str, str],
+        prefix: str,
+        source: Callable[[str], str | None],
+        through: str | None = None,
     ) -> str | None:
-        """Copy the node that computes a value, and what it needs."""
+        """Copy the node that computes a value, and what it needs; `through` is computed, not taken."""
         pending = [name]
         while pending:
             current = pending[-1]
@@ -269,13 +265,17 @@ class _Instrumenter:
             if node is None:
                 return None
             read = [part for part in dict.fromkeys((*node.input, *_captured(node))) if part]
-            inner = [part for part in read if part not in known and self._is_inner(part, prefix)]
+            inner = [
+                part
+                for part in read
+                if part not in known and (part == through or self._is_inner(part, prefix))
+            ]
             if inner:
                 pending += inner
                 continue
             renamed: dict[str, str] = {}
             for part in read:
-                found = source(part)
+                found = known[part] if part == through else source(part)
                 if found is None:
                     return None
                 renamed[part] = found
@@ -300,7 +300,7 @@ class _Instrumenter:
         row = self.observed.get(name)
         if prefix == _AGAIN:
             return not (row is not None and row.is_read_directly)
-        if name in self.integers:
+        if name in self.integers or self._taken_integers(name) is not None:
             return False
         return not (name in self.named and (row is not None or not self._is_float(name)))
 
@@ -327,7 +327,14 @@ class _Instrumenter:
             found["own"] = self._distance(self._flat(own), flat)
             raw = self._before_rounding(row)
             if raw is not None:
-                found["weights"] = self._distance(self._flat(raw), flat)
+                raw = self._flat(raw)
+                if row.params is not None:
+                    # Integers clip, which stands for a Relu in front of them.
+                    limits = [self._number(limit) for limit in _range(row.params)]
+                    clipped = self.fresh.make(raw, "clipped")
+                    self._add_node("Clip", [raw, *limits], clipped)
+                    raw = clipped
+                found["weights"] = self._distance(raw, flat)
             if row.precision.value == "fp16":
                 found["overflow"] = self._where_beyond(
                     found, _INFINITE_HALF, lambda: self._overflows(own, flat)
@@ -343,15 +350,19 @@ class _Instrumenter:
     def _own(self, row: ObservedNode) -> str | None:
         if row.kind is not Kind.ROUNDED or row.value in self.integers:
             return None
-        return self._copied(row.value, self.own, _OWN, self._fed)
+        return self._copied(row.value, self.own, _OWN, self._fed, self._taken_integers(row.value))
 
     def _before_rounding(self, row: ObservedNode) -> str | None:
         """Name the copy of a node's result before it is rounded, where its weights are rounded."""
-        name, node = row.value, self.makers[row.value]
-        while node.op_type in {"Cast", "DequantizeLinear", "QuantizeLinear"} and node.input[0] in self.makers:
+        name, node, is_float = row.value, self.makers[row.value], True
+        while node.op_type in _ROUNDING_CHAIN and node.input[0] in self.makers:
+            if node.op_type in {"DequantizeLinear", "QuantizeLinear"}:
+                is_float = node.op_type == "QuantizeLinear"
+            elif node.op_type == "Reshape" and is_float:
+                break
             name = str(node.input[0])
             node = self.makers[name]
-        if name == row.value or not self._has_reduced_constant(name):
+        if name == row.value or not is_float or not self._has_reduced_constant(name):
             return None
         return self.own.get(name)
 
@@ -444,7 +455,7 @@ class _Instrumenter:
         params = row.params
         if params is None:
             raise AssertionError(row.value)
-        low, high = (params.scale * (level - params.zero_point) for level in params.limits)
+        low, high = _range(params)
         low, high = low - params.scale / 2, high + params.scale / 2
         bounds = [self._number([[low]]), self._number([[high]])]
 
@@ -544,6 +555,12 @@ class _Instrumenter:
 
             add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
+
+
+def _range(params: QuantParams) -> tuple[float, float]:
+    """Return the smallest and the largest number that integers can mean."""
+    low, high = params.limits
+    return params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
 
 
 def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.GraphProto]:

@@ -15,6 +15,7 @@ from qaic.compiler.ir.constants.propagation import constant_values, node_key, va
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
 from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
 from qaic.compiler.ir.precision_ops import parameter_outputs, standard
+from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,6 +99,40 @@ class ObservedNode:
     is_read_directly: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Where the output of elements has those of one value: those of the reference, then the deployed."""
+
+    row: int
+    begin: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What instrumenting adds to a model that is known outside of it.
+
+    Parameters
+    ----------
+    nodes
+        What is observed; the rows of the output of sums have the same order.
+    inputs
+        Inputs of the program.
+    outputs
+        Its outputs.
+    added_inputs
+        Inputs that only the observers have.
+    elements
+        What the output of elements has.
+    """
+
+    nodes: tuple[ObservedNode, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    added_inputs: tuple[str, ...] = ()
+    elements: tuple[Elements, ...] = ()
+
+
 def observed_nodes(
     reference: Model, deployed: Model, context: Context, folded: Mapping[str, str]
 ) -> list[ObservedNode]:
@@ -145,13 +180,16 @@ def observed_nodes(
             is_direct = maker is not None and (behind or name in outputs)
             grid = FLOAT16 if precision is PrecisionClass.FP16 else BFLOAT16
             moves = precision in ROUNDED and picks(node, grid) is not None
+            if precision in INTEGERS and node.op_type in VALUE_PRESERVING:
+                # Integers with the parameters of the operand are not rounded again.
+                moves = name in params and params[name] == params.get(node.input[0])
             rounds = precision in INTEGERS or (
                 precision in ROUNDED and (key in context.plan.requested or facts.narrow.get(name, 0) == grid)
             )
             if maker is None or (rounds and not moves and not is_direct):
                 inner[name] = (*fused, *taken, name)
                 continue
-            if rounds and behind:
+            if rounds and behind and not (moves and precision in INTEGERS):
                 kind = Kind.ROUNDED
             elif rounds:
                 kind = Kind.MOVED

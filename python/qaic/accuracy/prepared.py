@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from qaic.accuracy.instrument import Twin
+    from qaic.accuracy.observed import Twin
     from qaic.compiler.calibration.dataset import SampledInput
     from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import Context

@@ -1,16 +1,19 @@
 """What a search can keep in higher precision, the most promising first.
 
 A unit is what rounds together: a node with those that are fused into it, and the same node of a function in
-all of its calls. Units are ranked by the share of the error of the outputs that they answer for: their own
-error, times how much of an error at their place is still there at the outputs. That travel is known from the
-comparison itself: what a node inherits, without its own error, over what its operands inherit.
+all of its calls. A unit by itself gains less than it adds: what reads its result in the lower precision
+rounds it once more. So errors of results are ranked, and each brings the unit that makes it and those that
+read it; errors of weights are ranked beside them, and bring their unit alone.
+
+An error counts as much as is left of it at the outputs: times the travel of its place. That is known from the
+comparison itself: the error that a node inherits, without its own, over what its operands inherit.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.observed import Kind
 
@@ -29,48 +32,35 @@ class Unit:
     ----------
     names
         As a node precision file has them.
-    place
-        Of its first node in the graph.
-    weight
-        What it adds to the power of the outputs' error over the power of the outputs; infinite where it
-        overflows.
     """
 
     names: tuple[str, ...]
-    place: int
-    weight: float
 
 
 def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[Unit]:
-    """List the units that are rounded: those that overflow with their readers, then by what they add."""
-    weights = _weights(accuracy, nodes)
-    lost = _overflowing(accuracy, nodes)
-    found: dict[tuple[str, ...], list[int]] = {}
+    """List the units that are rounded, by the largest error that needs them; overflow is the largest."""
+    readers: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
-        if node.kind is not Kind.FLOAT:
-            found.setdefault(node.kept_by, []).append(at)
-    units = [
-        Unit(
-            names,
-            places[0],
-            math.inf if any(at in lost for at in places) else sum(weights[at] for at in places),
-        )
-        for names, places in found.items()
-    ]
-    return sorted(units, key=lambda unit: (-unit.weight, unit.place))
+        for name in node.inputs:
+            readers.setdefault(name, []).append(at)
+    errors: list[tuple[float, int, list[int]]] = []
+    travel = _travel(accuracy, nodes)
+    for at, (node, row) in enumerate(zip(nodes, accuracy.nodes, strict=True)):
+        own = _noise(float(row["own_sqnr_db"]))
+        of_weights = own * float(row["weights_share"])
+        size = math.inf if row["overflow"] > 0 else (own - of_weights) * travel[at]
+        errors.append((size, at, [at, *readers.get(node.value, ())]))
+        errors.append((of_weights * travel[at], at, [at]))
+    found: dict[Unit, None] = {}
+    for _, _, places in sorted(errors, key=lambda item: (-item[0], item[1], len(item[2]))):
+        found |= {Unit(nodes[at].kept_by): None for at in places if nodes[at].kind is not Kind.FLOAT}
+    return list(found)
 
 
-def _overflowing(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> set[int]:
-    """Return the nodes that overflow, and what reads them, which would round to infinity again."""
-    lost = {at for at in range(len(nodes)) if accuracy.nodes[at]["overflow"] > 0}
-    values = {nodes[at].value for at in lost}
-    return lost | {at for at, node in enumerate(nodes) if not values.isdisjoint(node.inputs)}
-
-
-def _weights(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
-    rows = accuracy.nodes
-    own = [_noise(float(row["own_sqnr_db"])) for row in rows]
-    inherited = [_noise(float(row["inherited_sqnr_db"])) for row in rows]
+def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
+    """Return how much of an error at the result of each node is left at the outputs."""
+    own = [_noise(float(row["own_sqnr_db"])) for row in accuracy.nodes]
+    inherited = [_noise(float(row["inherited_sqnr_db"])) for row in accuracy.nodes]
     at_value = {node.value: at for at, node in enumerate(nodes)}
     reads = [[at_value[name] for name in node.inputs if name in at_value] for node in nodes]
     is_read = {place for places in reads for place in places}
@@ -79,10 +69,15 @@ def _weights(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list
         given = sum(inherited[place] for place in reads[at])
         if not given:
             continue
-        gain = max(0.0, inherited[at] - own[at]) / given
+        # Errors may cancel, so that a node inherits less than it adds; none of its operands is harmless then.
+        gain = max(inherited[at] - own[at], inherited[at] / _LEAST_PART) / given
         for place in reads[at]:
             travel[place] += gain * travel[at]
-    return [error * far for error, far in zip(own, travel, strict=True)]
+    return travel
+
+
+#: the least part of what a node inherits that is taken to come from its operands
+_LEAST_PART: Final = 10
 
 
 def _noise(sqnr_db: float) -> float:

@@ -315,6 +315,9 @@ def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
     """Order nodes by what they lose against what their precision allows."""
     node, (own, reason) = pair
     loss = own.inherited_sqnr_db if reason is Reason.CANCELLATION else own.own_sqnr_db
+    if reason is Reason.OUTLIER_CHANNEL:
+        # All channels have the same error; what the median one has left is what counts.
+        loss -= 20 * math.log10(own.outlier_ratio)
     return (math.inf if math.isnan(loss) else loss) - LOW_SQNR_DB[node.precision]
 
 
