@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # numpy and onnxruntime have packages for Python 3.11 and 3.12.
 PINS := .venv-pins
 PINS_PYTHON ?= $(PYTHON)
+# What serving takes has an environment of its own too: it asks for an older protobuf than the digests of containers are of.
+SCALE := .venv-scale
 # The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
 # texts), or takes minutes for what these show too (threads).
 PINS_TESTS := tests/unit tests/api tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/stats tests/support \
@@ -29,7 +31,7 @@ comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
+.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins test-scale explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests wheels licences site pictures docs clean
 
 help: ## Show this list
@@ -67,6 +69,13 @@ $(PINS)/.installed: $(WHEEL)/.built
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv
 
+$(SCALE)/.installed: $(WHEEL)/.built
+	@$(PYTHON) -m venv $(SCALE)
+	@$(SCALE)/bin/python -m pip install --quiet --upgrade pip
+	$(call install,$(SCALE),test$(comma)serve,--group scale)
+	@$(SCALE)/bin/python -m pip check
+	@touch $@
+
 demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
 	$(BIN)/python -m qaic demo
 
@@ -93,6 +102,9 @@ test-kernel: setup ## Run the tests of cards on the mainline driver, in a user m
 
 test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
+
+test-scale: $(SCALE)/.installed ## Run the tests of serving, with its packages and Triton's clients
+	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving
 
 explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
 	tests/explore.sh "$(TIME)" $(BIN)/python
@@ -214,4 +226,4 @@ define generate
 endef
 
 clean: ## Remove what was built
-	rm -rf $(VENV) $(PINS) target fuzz/target
+	rm -rf $(VENV) $(PINS) $(SCALE) target fuzz/target

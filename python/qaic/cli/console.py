@@ -34,9 +34,11 @@ TERMINATED = 143
 _LONGEST_COMPARED = 80
 
 
-def print_line(text: str = "") -> None:
-    """Print one line of output."""
+def print_line(text: str = "", *, flush: bool = False) -> None:
+    """Print one line of output; with ``flush`` a pipe has it at once."""
     sys.stdout.write(text + "\n")
+    if flush:
+        sys.stdout.flush()
 
 
 def print_json(value: object) -> None:

@@ -60,6 +60,7 @@ SUBCOMMANDS = (
         "inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.commands.inspect"
     ),
     Subcommand("diff", "show what differs between two programs", "qaic.cli.openqaic.commands.diff"),
+    Subcommand("serve", "answer requests for models over HTTP and gRPC", "qaic.cli.openqaic.commands.serve"),
     Subcommand("devices", "list devices, or watch them", "qaic.cli.openqaic.commands.devices"),
     Subcommand(
         "cache", "list compiled programs in the cache, and remove them", "qaic.cli.openqaic.commands.cache"

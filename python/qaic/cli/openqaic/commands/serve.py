@@ -1,0 +1,91 @@
+"""``openqaic serve PATH...``: answer requests for models over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.console import SUCCESS, print_line
+from qaic.cli.openqaic.arguments import count, duration_s, set_examples
+
+if TYPE_CHECKING:
+    from qaic.cli.console import Parser
+    from qaic.serving.server import Server
+
+_MEBIBYTE = 1 << 20
+_MOST_PORT = 65535
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        type=Path,
+        nargs="+",
+        help="a Triton model repository, a container, a folder of containers, or an ONNX model",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument(
+        "--http", metavar="PORT", type=_port, default=8000, help="port of HTTP; no: none (8000)"
+    )
+    parser.add_argument(
+        "--grpc", metavar="PORT", type=_port, default=8001, help="port of gRPC; no: none (8001)"
+    )
+    parser.add_argument(
+        "--drain", metavar="SECONDS", type=duration_s, default=30.0, help="limit of a clean end (30)"
+    )
+    parser.add_argument(
+        "--max-body", metavar="MIB", type=count, default=64, help="largest request, in MiB (64)"
+    )
+    parser.add_argument("--no-model-control", action="store_true", help="let no client load or unload models")
+    parser.add_argument("--access-log", action="store_true", help="log each request of HTTP")
+    set_examples(
+        parser,
+        "openqaic serve model.onnx",
+        "openqaic serve model_repository --host 0.0.0.0 --http 8000 --grpc no",
+        "openqaic serve resnet/programqpc.bin bert/programqpc.bin",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    from qaic.serving import server_class
+    from qaic.serving.limits import Limits
+    from qaic.serving.log import log_to_stderr
+
+    server_type = server_class()
+    log_to_stderr(access=arguments.access_log)
+    server = server_type(
+        arguments.paths,
+        host=arguments.host,
+        http_port=arguments.http,
+        grpc_port=arguments.grpc,
+        drain_s=arguments.drain,
+        limits=Limits(
+            max_body_bytes=arguments.max_body * _MEBIBYTE, model_control=not arguments.no_model_control
+        ),
+        access_log=arguments.access_log,
+    )
+    server.run(lambda ready: _announce(ready, arguments.host))
+    return SUCCESS
+
+
+def _announce(server: Server, host: str) -> None:
+    where = f"[{host}]" if ":" in host else host
+    addresses = []
+    if server.http_port is not None:
+        addresses.append(f"http://{where}:{server.http_port}")
+    if server.grpc_port is not None:
+        addresses.append(f"grpc://{where}:{server.grpc_port}")
+    print_line(f"serving on {' and '.join(addresses)}", flush=True)
+
+
+def _port(text: str) -> int | None:
+    if text == "no":
+        return None
+    if not (text.isascii() and text.isdigit() and int(text[:10]) <= _MOST_PORT):
+        message = f"{text!r} is no port: 0 to {_MOST_PORT}, or 'no'"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)

@@ -1,0 +1,261 @@
+"""Which shapes a program takes, and which requests can share one inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.errors import InputError, InputShapeError, MissingInputError, StateError
+from qaic.runtime.benchmark import random_inputs
+from qaic.runtime.shapes import coerce
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from qaic.session import Session
+
+Arrays = dict[str, "NDArray[Any]"]
+Shape = tuple[int, ...]
+
+#: ending of outputs that are the next values of inputs
+_NEXT_STATE: Final = "_RetainedState"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRequest:
+    """The inputs of a request, checked.
+
+    Parameters
+    ----------
+    inputs
+        Arrays of the program's types, C-contiguous.
+    rows
+        Indices along the first dimension; 1 for a program without batches.
+    group
+        Requests of one group can share an inference.
+    """
+
+    inputs: Arrays
+    rows: int
+    group: tuple[Shape, ...]
+
+
+class BatchShapes:
+    """Shapes of a program's inputs, with the first dimension as a batch where it is one.
+
+    Parameters
+    ----------
+    session
+        The program. It is loaded, and run three times for each of its shapes, unless ``is_batched`` is False.
+    is_batched
+        Whether the first dimension may be a batch.
+
+    Attributes
+    ----------
+    is_batched : bool
+        Whether requests share inferences. The first dimension is a batch when all inputs and outputs have the
+        same, the device keeps no state, and rows were seen not to depend on each other and on their place.
+    reason : str
+        Why not; empty where it is a batch or was not to be one.
+
+    Raises
+    ------
+    qaic.errors.StateError
+        The device keeps state of the program, which all requests would share.
+    """
+
+    def __init__(self, session: Session, *, is_batched: bool = True) -> None:
+        _refuse_state(session)
+        self._dtypes = {spec.name: spec.dtype for spec in session.inputs}
+        self._combinations = _combinations(session)
+        self.is_batched = False
+        self.reason = ""
+        if is_batched:
+            self.reason = self._why_not_batched() or self._why_not_independent(session)
+            self.is_batched = not self.reason
+        self._sizes: dict[tuple[Shape, ...], list[int]] = {}
+        for inputs, _ in self._combinations:
+            shapes = tuple(inputs.values())
+            size = shapes[0][0] if self.is_batched else 1
+            group = tuple(shape[1:] for shape in shapes) if self.is_batched else shapes
+            self._sizes.setdefault(group, []).append(size)
+        for sizes in self._sizes.values():
+            sizes.sort()
+
+    @property
+    def max_batch_size(self) -> int:
+        """Rows of the largest batch; 0 for a program without."""
+        return max(map(max, self._sizes.values())) if self.is_batched else 0
+
+    def shapes_of(self, name: str) -> list[Shape]:
+        """Return all shapes of an input or output."""
+        return [{**inputs, **outputs}[name] for inputs, outputs in self._combinations]
+
+    def capacity(self, group: tuple[Shape, ...]) -> int:
+        """Rows of the largest batch for requests of a group."""
+        return self._sizes[group][-1]
+
+    def batch_size(self, group: tuple[Shape, ...], rows: int) -> int:
+        """Rows of the smallest batch that holds so many rows."""
+        return next(size for size in self._sizes[group] if size >= rows)
+
+    def admit(self, inputs: Mapping[str, NDArray[Any]]) -> AdmittedRequest:
+        """Check the inputs of a request; types are converted as `qaic.Session.run` does.
+
+        Raises
+        ------
+        qaic.errors.InputError
+            A name is unknown or missing, or a shape, type or value does not fit.
+        """
+        dtypes = self._dtypes
+        if inputs.keys() != dtypes.keys():
+            _check_names(inputs, dtypes)
+        found = tuple(inputs[name].shape for name in dtypes)
+        rows, group = 1, found
+        if self.is_batched:
+            rows = found[0][0] if found[0] else 0
+            group = tuple(shape[1:] for shape in found)
+        is_known = group in self._sizes and (
+            not self.is_batched
+            or (all(shape and shape[0] == rows for shape in found) and 0 < rows <= self._sizes[group][-1])
+        )
+        if not is_known:
+            raise InputShapeError(
+                f"the inputs are {_listed(dtypes, found)}; allowed are {self._allowed()}",
+                code="serving.shapes",
+            )
+        admitted = {}
+        for name, dtype in dtypes.items():
+            array = inputs[name]
+            if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+                array = coerce(name, array, dtype.name, array.shape, False)  # noqa: FBT003 (its form)
+            admitted[name] = array
+        return AdmittedRequest(admitted, rows, group)
+
+    def stack(self, requests: Sequence[AdmittedRequest]) -> Arrays:
+        """Put requests of one group into the inputs of one inference, filled up with copies of the last row.
+
+        A program takes such a row, which it may not of zeros.
+        """
+        if not self.is_batched:
+            return requests[0].inputs
+        rows = sum(request.rows for request in requests)
+        size = self.batch_size(requests[0].group, rows)
+        if len(requests) == 1 and rows == size:
+            return requests[0].inputs
+        stacked = {}
+        for name, dtype in self._dtypes.items():
+            first = requests[0].inputs[name]
+            batch = np.empty((size, *first.shape[1:]), dtype)
+            start = 0
+            for request in requests:
+                batch[start : start + request.rows] = request.inputs[name]
+                start += request.rows
+            batch[start:] = batch[start - 1]
+            stacked[name] = batch
+        return stacked
+
+    def split(self, requests: Sequence[AdmittedRequest], outputs: Arrays) -> list[Arrays]:
+        """Give each request its rows of the outputs of `stack`."""
+        if not self.is_batched:
+            return [outputs]
+        parts = []
+        start = 0
+        for request in requests:
+            end = start + request.rows
+            parts.append({name: array[start:end] for name, array in outputs.items()})
+            start = end
+        return parts
+
+    def _allowed(self) -> str:
+        batch = [f"1 to {self.max_batch_size}"] if self.is_batched else []
+        forms = []
+        for group in self._sizes:
+            shapes = (
+                f"{name} [{', '.join([*batch, *map(str, shape)])}]" for name, shape in self._named(group)
+            )
+            forms.append(" with ".join(shapes))
+        return " or ".join(forms)
+
+    def _named(self, shapes: tuple[Shape, ...]) -> list[tuple[str, Shape]]:
+        return list(zip(self._dtypes, shapes, strict=True))
+
+    def _why_not_batched(self) -> str:
+        for inputs, outputs in self._combinations:
+            shapes = {**inputs, **outputs}
+            firsts = {shape[0] if shape else None for shape in shapes.values()}
+            if len(firsts) != 1 or None in firsts or not inputs:
+                listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+                return f"inputs and outputs have no common first dimension: {listed}"
+        return ""
+
+    def _why_not_independent(self, session: Session) -> str:
+        """Run rows in two orders, and one row in all places: outputs have to be the same bits."""
+        for inputs, _ in self._combinations:
+            if next(iter(inputs.values()))[0] == 1:
+                continue
+            feeds = random_inputs(session.model_input_shape_dict, list(inputs.values()))
+            arrays = {name: np.asarray(array) for name, array in feeds.items()}
+            outputs = session.run(arrays)
+            rolled = session.run({name: np.roll(array, 1, axis=0) for name, array in arrays.items()})
+            alone = session.run(
+                {name: np.broadcast_to(array[:1], array.shape).copy() for name, array in arrays.items()}
+            )
+            for name, array in outputs.items():
+                same = np.roll(array, 1, axis=0).tobytes() == rolled[name].tobytes() and (
+                    np.broadcast_to(array[:1], array.shape).tobytes() == alone[name].tobytes()
+                )
+                if not same:
+                    return f"output {name!r} of a row depends on the other rows or on its place among them"
+        return ""
+
+
+def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Shape]]]:
+    """List the shapes of inputs and of outputs that the program takes together."""
+    inputs = {spec.name: spec.shape for spec in session.inputs}
+    outputs = {spec.name: spec.shape for spec in session.outputs}
+    network = session.qpc.network_descriptor
+    names = [binding["name"] for binding in (*network.get("inputs", ()), *network.get("outputs", ()))]
+    combinations = []
+    for entry in network.get("allowed_shapes", ()):
+        dims = [tuple(shape.get("dims", ())) for shape in entry["shapes"]]
+        named = dict(zip(names, dims, strict=False))
+        combinations.append(({name: named[name] for name in inputs}, {name: named[name] for name in outputs}))
+    return combinations or [(inputs, outputs)]
+
+
+def _refuse_state(session: Session) -> None:
+    plan = session.qpc.plan
+    inputs = {spec.name for spec in session.inputs}
+    states = [
+        spec.name.removesuffix(_NEXT_STATE)
+        for spec in session.outputs
+        if spec.name.endswith(_NEXT_STATE) and spec.name.removesuffix(_NEXT_STATE) in inputs
+    ]
+    if states and (plan is None or plan.get("retained_state")):
+        raise StateError(
+            f"the device keeps the value of {', '.join(states[:4])} from one inference to the next, and all "
+            "clients of a server would share it",
+            code="serving.retained_state",
+            hints=("compile without retained_state, so that state comes and goes with each request",),
+        )
+
+
+def _check_names(inputs: Mapping[str, object], dtypes: Mapping[str, object]) -> None:
+    for name in inputs:
+        if name not in dtypes:
+            raise InputError(
+                f"input {name!r} does not exist; the program has {list(dtypes)}", code="input.unknown_name"
+            )
+    missing = [name for name in dtypes if name not in inputs]
+    raise MissingInputError(
+        f"missing inputs: {', '.join(missing)}; the program needs {list(dtypes)}", code="input.missing"
+    )
+
+
+def _listed(names: Mapping[str, object], shapes: tuple[Shape, ...]) -> str:
+    return " with ".join(f"{name} {list(shape)}" for name, shape in zip(names, shapes, strict=True))

@@ -1,0 +1,408 @@
+"""Dynamic batching: requests of many clients share the inferences of a program."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from numpy.typing import NDArray
+
+from qaic.errors import DeviceTimeoutError, InferenceError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
+    from qaic.session import Session
+
+Outputs = dict[str, NDArray[Any]]
+
+#: requests that wait at most, unless said otherwise
+MAX_QUEUE_SIZE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """How an inference of a batcher went.
+
+    Parameters
+    ----------
+    requests
+        That shared it.
+    rows
+        Their rows.
+    size
+        Rows of the inference, with those that fill it up.
+    run_ns
+        From the stacking of the batch to its end.
+    error
+        Why it failed.
+    """
+
+    requests: int
+    rows: int
+    size: int
+    run_ns: int
+    error: Exception | None
+
+
+class BatchedRequest(Future["Outputs"]):
+    """Result of a request, in time. ``cancel`` takes it out of the queue until the device has it."""
+
+    def __init__(self, batcher: Batcher, admitted: AdmittedRequest, deadline: float | None) -> None:
+        super().__init__()
+        self._batcher = batcher
+        self.admitted = admitted
+        #: by time.monotonic()
+        self.deadline = deadline
+        self.arrived_ns = time.monotonic_ns()
+        #: whether it shares no inference, after one that failed
+        self.is_alone = False
+        #: when the device got it; 0 while it waits
+        self.started_ns = 0
+
+    def cancel(self) -> bool:
+        """Take the request back; False when the device has it or it has ended."""
+        if not super().cancel():
+            return False
+        self._batcher.taken_back(self)
+        return True
+
+    def finish(self, outputs: Outputs | None, error: BaseException | None = None) -> None:
+        """End with outputs or an exception, unless it has ended."""
+        try:
+            if error is not None:
+                self.set_exception(error)
+            elif outputs is not None:
+                self.set_result(outputs)
+        except InvalidStateError:
+            # Cancelled meanwhile.
+            return
+
+
+class Batcher:
+    """Queue of requests in front of a session.
+
+    A batch that is full starts when an exec object is free. One that is not full starts when an activation
+    has nothing to do and its oldest request has waited ``max_queue_delay_s``. Requests of one group of shapes
+    keep their order.
+
+    Parameters
+    ----------
+    session
+        The program; nothing else may run on it.
+    shapes
+        What requests may be.
+    max_queue_delay_s
+        Seconds that a request waits for others to share its batch, at most; 0: those that are there count.
+    max_queue_size
+        Requests that may wait.
+    schedule
+        Runs a function soon, as ``loop.call_soon`` does; requests that arrive until then share a batch.
+        ``None``: at once, on the thread that submits.
+    on_batch
+        Called when an inference has ended, from any thread and with no lock held. It must not block.
+    name
+        Of the model, in messages.
+
+    Notes
+    -----
+    All methods may be called from any number of threads; none blocks but `close`. Short inferences may run on
+    the thread that submits.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        shapes: BatchShapes,
+        *,
+        max_queue_delay_s: float = 0.0,
+        max_queue_size: int = MAX_QUEUE_SIZE,
+        schedule: Callable[[Callable[[], None]], object] | None = None,
+        on_batch: Callable[[BatchReport], object] | None = None,
+        name: str = "model",
+    ) -> None:
+        self._session = session
+        self._shapes = shapes
+        self._delay_s = max_queue_delay_s
+        self._max_queue_size = max_queue_size
+        self._schedule = schedule
+        self._on_batch = on_batch
+        self._name = name
+        options = session.backend_options()
+        self._activations = _number(options, "num_activations")
+        self._exec_objects = self._activations * _number(options, "set_size")
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._queues: dict[Any, collections.deque[BatchedRequest]] = {}
+        self._waiting = 0
+        self._in_flight = 0
+        self._busy_ns = 0
+        self._busy_since_ns = 0
+        self._is_pumping = False
+        self._is_scheduled = False
+        self._is_closed = False
+        self._alarm: threading.Timer | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._waiting
+
+    @property
+    def running(self) -> int:
+        """Inferences on the device."""
+        return self._in_flight
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds so far in which the device had an inference."""
+        with self._lock:
+            present_ns = time.monotonic_ns() - self._busy_since_ns if self._in_flight else 0
+            return (self._busy_ns + present_ns) / 1e9
+
+    def submit(self, inputs: Mapping[str, NDArray[Any]], *, timeout_s: float | None = None) -> BatchedRequest:
+        """Queue a request and return its future.
+
+        Parameters
+        ----------
+        inputs
+            Name -> array. They are read until the request ends and must not change before.
+        timeout_s
+            Seconds until the device has to have the request, which is refused then; ``None``: no limit.
+
+        Raises
+        ------
+        qaic.errors.InputError
+            The inputs do not fit the program.
+        qaic.errors.StateError
+            The queue is full (``serving.queue_full``), or the batcher is closed (``serving.closed``).
+        """
+        admitted = self._shapes.admit(inputs)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        request = BatchedRequest(self, admitted, deadline)
+        with self._lock:
+            if self._is_closed:
+                raise self._closed_error()
+            if self._waiting >= self._max_queue_size:
+                raise StateError(
+                    f"model {self._name!r}: {self._waiting} requests wait already, which is its limit",
+                    code="serving.queue_full",
+                    hints=("ask again later; max_queue_size sets the limit",),
+                )
+            self._queues.setdefault(admitted.group, collections.deque()).append(request)
+            self._waiting += 1
+            is_scheduled, self._is_scheduled = self._is_scheduled, self._schedule is not None
+        if self._schedule is None:
+            self._pump()
+        elif not is_scheduled:
+            self._schedule(self._scheduled)
+        return request
+
+    def _scheduled(self) -> None:
+        with self._lock:
+            self._is_scheduled = False
+        self._pump()
+
+    def taken_back(self, request: BatchedRequest) -> None:
+        """Forget a request that was cancelled before the device had it."""
+        with self._lock:
+            queue = self._queues.get(request.admitted.group)
+            if queue is not None and request in queue:
+                queue.remove(request)
+                self._waiting -= 1
+                if not queue:
+                    del self._queues[request.admitted.group]
+                self._idle.notify_all()
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Take no more requests, and wait until those that are there have ended. Blocking.
+
+        Parameters
+        ----------
+        timeout_s
+            Seconds; requests that wait then are refused. ``None``: no limit.
+
+        Returns
+        -------
+        bool
+            Whether all ended.
+        """
+        with self._lock:
+            self._is_closed = True
+        if timeout_s != 0:
+            # Those that wait for others to share their batch do so no more.
+            self._pump()
+        with self._lock:
+            is_idle = self._idle.wait_for(lambda: not self._waiting and not self._in_flight, timeout_s)
+            left = [request for queue in self._queues.values() for request in queue]
+            self._queues.clear()
+            self._waiting = 0
+            alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            alarm.cancel()
+        for request in left:
+            request.finish(None, self._closed_error())
+        return is_idle
+
+    def _closed_error(self) -> StateError:
+        return StateError(
+            f"model {self._name!r} is being unloaded",
+            code="serving.closed",
+            hints=("ask again later",),
+        )
+
+    # --- batches --------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Start every batch that can start; one thread at a time, which sees what others change meanwhile."""
+        with self._lock:
+            if self._is_pumping:
+                return
+            self._is_pumping = True
+        while True:
+            late: list[BatchedRequest] = []
+            with self._lock:
+                batch = self._take_batch(late)
+                if not batch and not late:
+                    self._is_pumping = False
+                    self._idle.notify_all()
+                    return
+                if batch:
+                    if not self._in_flight:
+                        self._busy_since_ns = time.monotonic_ns()
+                    self._in_flight += 1
+            for request in late:
+                request.finish(None, self.late_error(request))
+            if batch:
+                self._start(batch)
+
+    def late_error(self, request: BatchedRequest) -> DeviceTimeoutError:
+        """Make the error of a request whose deadline passed."""
+        waited_ms = (time.monotonic_ns() - request.arrived_ns) // 1_000_000
+        return DeviceTimeoutError(
+            f"model {self._name!r}: the request waited {waited_ms} ms and the device did not get to it",
+            code="serving.deadline",
+        )
+
+    def _take_batch(self, late: list[BatchedRequest]) -> list[BatchedRequest]:
+        """Take the requests of the next batch out of the queue; none when none may start now.
+
+        Those whose deadline has passed go to ``late`` instead.
+        """
+        if self._in_flight >= self._exec_objects:
+            return []
+        batch: list[BatchedRequest] = []
+        # The group whose oldest request waits longest comes first.
+        for queue in sorted(self._queues.values(), key=lambda queue: queue[0].arrived_ns):
+            # Those that were cancelled meanwhile leave the queue without being a batch.
+            while queue and not batch and not late and (count := self._startable(queue)):
+                now = time.monotonic()
+                for _ in range(count):
+                    request = queue.popleft()
+                    self._waiting -= 1
+                    # From here on it cannot be cancelled.
+                    if not (request.is_alone or request.set_running_or_notify_cancel()):
+                        continue
+                    is_late = request.deadline is not None and request.deadline <= now
+                    (late if is_late else batch).append(request)
+                if not queue:
+                    del self._queues[request.admitted.group]
+            if batch or late:
+                break
+        return batch
+
+    def _startable(self, queue: collections.deque[BatchedRequest]) -> int:
+        """Return how many requests of a queue are the next batch; 0 while it should wait."""
+        if queue[0].is_alone:
+            return 1
+        capacity = self._shapes.capacity(queue[0].admitted.group)
+        count, rows = 0, 0
+        for request in queue:
+            if request.is_alone or rows + request.admitted.rows > capacity:
+                break
+            rows += request.admitted.rows
+            count += 1
+        if rows == capacity or count < len(queue):
+            return count
+        if self._in_flight >= self._activations:
+            return 0
+        rest_s = self._delay_s - (time.monotonic_ns() - queue[0].arrived_ns) / 1e9
+        if rest_s > 0 and not self._is_closed:
+            self._set_alarm(rest_s)
+            return 0
+        return count
+
+    def _set_alarm(self, seconds: float) -> None:
+        if self._alarm is None:
+            self._alarm = threading.Timer(seconds, self._alarmed)
+            self._alarm.daemon = True
+            self._alarm.start()
+
+    def _alarmed(self) -> None:
+        with self._lock:
+            self._alarm = None
+        self._pump()
+
+    def _start(self, batch: list[BatchedRequest]) -> None:
+        started_ns = time.monotonic_ns()
+        for request in batch:
+            request.started_ns = started_ns
+        admitted = [request.admitted for request in batch]
+        try:
+            future = self._session.submit(self._shapes.stack(admitted))
+        except Exception as error:  # noqa: BLE001 (it belongs to the clients)
+            self._ended(batch, None, error)
+        else:
+            future.add_done_callback(lambda done: self._done(batch, done))
+
+    def _done(self, batch: list[BatchedRequest], future: Future[Outputs]) -> None:
+        try:
+            outputs = future.result()
+        except Exception as error:  # noqa: BLE001 (it belongs to the clients)
+            self._ended(batch, None, error)
+        else:
+            self._ended(batch, outputs, None)
+
+    def _ended(self, batch: list[BatchedRequest], outputs: Outputs | None, error: Exception | None) -> None:
+        run_ns = time.monotonic_ns() - batch[0].started_ns
+        admitted = [request.admitted for request in batch]
+        rows = sum(request.rows for request in admitted)
+        size = self._shapes.batch_size(admitted[0].group, rows)
+        # A request that the program fails on must not fail those beside it.
+        is_alone = len(batch) == 1 or not isinstance(error, InferenceError)
+        with self._lock:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._busy_ns += time.monotonic_ns() - self._busy_since_ns
+        if self._on_batch is not None:
+            self._on_batch(BatchReport(len(batch), rows, size, run_ns, error))
+        if outputs is not None:
+            for request, part in zip(batch, self._shapes.split(admitted, outputs), strict=True):
+                request.finish(part)
+        elif is_alone:
+            for request in batch:
+                request.finish(None, error)
+        else:
+            self._queue_alone(batch)
+        self._pump()
+
+    def _queue_alone(self, batch: list[BatchedRequest]) -> None:
+        """Queue requests again, before all others, each for an inference of its own."""
+        with self._lock:
+            queue = self._queues.setdefault(batch[0].admitted.group, collections.deque())
+            for request in reversed(batch):
+                request.is_alone = True
+                queue.appendleft(request)
+            self._waiting += len(batch)
+
+
+def _number(options: Mapping[str, object], name: str) -> int:
+    value = options[name]
+    if not isinstance(value, int):
+        raise TypeError(name)
+    return value

@@ -1,0 +1,248 @@
+"""The routes of HTTP: the Open Inference Protocol, its extensions, and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from google.protobuf import json_format
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from qaic import __version__
+from qaic.errors import InputError, QaicError, StateError
+from qaic.serving.failures import failure_of
+from qaic.serving.repository import refuse_overrides
+from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from qaic.serving.limits import Limits
+    from qaic.serving.repository import Repository
+
+_logger = logging.getLogger("qaic.serving")
+
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "model_configuration", "statistics")
+_CONTROL_BYTES: Final = 1 << 20
+
+
+class HttpApp:
+    """The application of a server.
+
+    Parameters
+    ----------
+    repository
+        The models.
+    limits
+        What a client may ask for.
+    """
+
+    def __init__(self, repository: Repository, limits: Limits) -> None:
+        self._repository = repository
+        self._limits = limits
+        #: set when the server ends
+        self.is_draining = False
+        model = "/v2/models/{model}"
+        version = model + "/versions/{version}"
+        control = "/v2/repository/models/{model}"
+        self.app = Starlette(
+            routes=[
+                *(Route(f"{path}/infer", self._infer, methods=["POST"]) for path in (model, version)),
+                Route("/v2", self._server_metadata),
+                Route("/v2/health/live", self._live),
+                Route("/v2/health/ready", self._ready),
+                Route("/v2/models/stats", self._statistics),
+                *(Route(path, self._metadata) for path in (model, version)),
+                *(Route(f"{path}/ready", self._model_ready) for path in (model, version)),
+                *(Route(f"{path}/config", self._config) for path in (model, version)),
+                *(Route(f"{path}/stats", self._statistics) for path in (model, version)),
+                Route("/v2/repository/index", self._index, methods=["POST"]),
+                Route(f"{control}/load", self._load, methods=["POST"]),
+                Route(f"{control}/unload", self._unload, methods=["POST"]),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={
+                HTTPException: _refused,
+                ClientDisconnect: _refused,
+                QaicError: _failed,
+                OSError: _failed,
+                Exception: _failed,
+            },
+        )
+
+    async def _infer(self, request: Request) -> Response:
+        name, version = request.path_params["model"], request.path_params.get("version", "")
+        # Before a body is read that has no use.
+        self._repository.find(name, version)
+        infer_request = read_request(await self._body(request), request.headers.get(HEADER_LENGTH))
+        answer = self._repository.infer(name, version, infer_request.inputs, infer_request.timeout_s)
+        model, outputs = await _unless_gone(request, answer)
+        parts, head_length = write_answer(infer_request, model.name, model.version, outputs)
+        if head_length is None:
+            return Response(parts[0], media_type="application/json")
+        return Response(
+            b"".join(parts),
+            media_type="application/octet-stream",
+            headers={HEADER_LENGTH: str(head_length)},
+        )
+
+    async def _body(self, request: Request, most: int | None = None) -> bytes:
+        """Read a body that is not too long, from a sender that is not too slow."""
+        most = self._limits.max_body_bytes if most is None else most
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise InputError(
+                "compressed bodies are not supported; send it as it is", code="serving.content_encoding"
+            )
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length[:20]) > most:
+            raise _too_long(length[:20], most)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_timeout_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise _too_long(f"more than {most}", most)
+                    parts.append(part)
+        except TimeoutError:
+            raise InputError(
+                f"the body did not arrive within {self._limits.body_timeout_s:g} s; {size} bytes did",
+                code="serving.slow_body",
+            ) from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _found(self, request: Request) -> Any:
+        return self._repository.find(request.path_params["model"], request.path_params.get("version", ""))
+
+    async def _server_metadata(self, _request: Request) -> Response:
+        return _json({"name": "openqaic", "version": __version__, "extensions": EXTENSIONS})
+
+    async def _live(self, _request: Request) -> Response:
+        return _json({"live": True})
+
+    async def _ready(self, _request: Request) -> Response:
+        is_ready = self._repository.is_ready and not self.is_draining
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def _metadata(self, request: Request) -> Response:
+        model = self._found(request)
+        return _json(model.metadata(self._repository.versions(model.name)))
+
+    async def _model_ready(self, request: Request) -> Response:
+        model = self._found(request)
+        return _json({"name": model.name, "ready": model.is_ready}, 200 if model.is_ready else 503)
+
+    async def _config(self, request: Request) -> Response:
+        config = self._found(request).config()
+        return _json(
+            json_format.MessageToDict(
+                config, preserving_proto_field_name=True, always_print_fields_with_no_presence=False
+            )
+        )
+
+    async def _statistics(self, request: Request) -> Response:
+        names = request.path_params
+        return _json(
+            {"model_stats": self._repository.statistics(names.get("model", ""), names.get("version", ""))}
+        )
+
+    async def _index(self, request: Request) -> Response:
+        return _json(self._repository.index(only_ready=(await self._control(request)).get("ready") is True))
+
+    async def _load(self, request: Request) -> Response:
+        refuse_overrides((await self._control(request)).get("parameters"))
+        self._check_control()
+        await self._repository.load_async(request.path_params["model"])
+        return _json({})
+
+    async def _unload(self, request: Request) -> Response:
+        await self._control(request)
+        self._check_control()
+        await self._repository.unload_async(request.path_params["model"])
+        return _json({})
+
+    def _check_control(self) -> None:
+        check_model_control(self._limits)
+
+    async def _control(self, request: Request) -> dict[str, Any]:
+        """Read the JSON of a request to the repository."""
+        body = await self._body(request, _CONTROL_BYTES)
+        try:
+            value = orjson.loads(body or b"{}")
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise InputError("the body is no JSON object", code="serving.request")
+        return value
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._repository.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _unless_gone(request: Request, answer: Any) -> Any:
+    """Await an answer; when the client goes, it is cancelled."""
+    task = asyncio.ensure_future(answer)
+    # Most answers come before this asks.
+    watch = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watch.cancel()
+        if not task.done():
+            task.cancel()
+    if not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        raise ClientDisconnect
+    return task.result()
+
+
+async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def check_model_control(limits: Limits) -> None:
+    """Refuse a client's load or unload where the server was started without.
+
+    Raises
+    ------
+    qaic.errors.StateError
+        It was.
+    """
+    if not limits.model_control:
+        raise StateError(
+            "this server was started without model control; models cannot be loaded or unloaded",
+            code="serving.model_control",
+        )
+
+
+def _too_long(found: str, most: int) -> InputError:
+    return InputError(f"the body has {found} bytes; {most} at most are expected", code="serving.body_size")
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+# What a client that has gone would get is dropped.
+async def _refused(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    detail = error.detail if isinstance(error, HTTPException) else str(error)
+    return _json({"error": detail}, status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    failure = failure_of(error)
+    if failure.http == 500:
+        _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _json({"error": failure.message}, failure.http)

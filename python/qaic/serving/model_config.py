@@ -1,0 +1,240 @@
+"""What a ``config.pbtxt`` asks for, in Triton's form, as the vendor's backend reads it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from qaic.errors import OptionError
+from qaic.serving.batcher import MAX_QUEUE_SIZE
+from qaic.serving.datatypes import datatype_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from qaic.qpc import TensorSpec
+
+_logger = logging.getLogger("qaic.serving")
+
+BACKEND: Final = "qaic"
+#: a configuration is written by hand; what is longer is none
+_MOST_BYTES: Final = 1 << 20
+#: fields that count; others are named in the log
+_HONOURED: Final = frozenset(
+    {
+        "name", "backend", "max_batch_size", "input", "output", "parameters", "dynamic_batching",
+        "version_policy", "instance_group", "default_model_filename",
+    }
+)  # fmt: skip
+_DEFAULT_SET_SIZE: Final = 20
+_SAYS_NO_BATCH: Final = re.compile(r"^\s*max_batch_size\s*:", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How a model is served.
+
+    Parameters
+    ----------
+    name
+        Of the model.
+    device_id
+        Device; None: the runtime chooses.
+    set_size, num_activations
+        As the options of `qaic.Session`.
+    max_batch_size
+        What the configuration says; None where it leaves that to the container, 0 for no batches.
+    max_queue_delay_s, max_queue_size
+        As for `qaic.serving.batcher.Batcher`.
+    default_timeout_s
+        Seconds that a request may wait which says nothing itself; None: no limit.
+    config
+        The configuration as written; empty where there is none.
+    """
+
+    name: str
+    device_id: int | None = None
+    set_size: int = _DEFAULT_SET_SIZE
+    num_activations: int = 1
+    max_batch_size: int | None = None
+    max_queue_delay_s: float = 0.0
+    max_queue_size: int = MAX_QUEUE_SIZE
+    default_timeout_s: float | None = None
+    config: Any = None
+
+    def versions(self, found: Iterable[int]) -> list[int]:
+        """Choose versions by the policy of the configuration; the highest one without."""
+        versions = sorted(found)
+        policy = None if self.config is None else self.config.version_policy
+        if policy is None or policy.WhichOneof("policy_choice") in (None, "latest"):
+            count = 1 if policy is None else max(1, policy.latest.num_versions)
+            return versions[-count:]
+        if policy.WhichOneof("policy_choice") == "all":
+            return versions
+        return [version for version in versions if version in policy.specific.versions]
+
+
+def read_settings(name: str, path: Path) -> ModelSettings:
+    """Read a ``config.pbtxt``. Blocking.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    qaic.errors.OptionError
+        It is no configuration of a model for this backend.
+    """
+    if path.stat().st_size > _MOST_BYTES:
+        raise _wrong(path, f"has {path.stat().st_size} bytes; {_MOST_BYTES} at most are expected")
+    try:
+        text = path.read_text("utf-8")
+        config = _parse(text, path)
+    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        raise _wrong(path, f"is no model configuration: {str(error)[:300]}") from error
+    if config.backend != BACKEND:
+        found = config.backend or config.platform
+        raise _wrong(path, f"is for the backend {found!r}; {BACKEND!r} is expected")
+    if config.name not in ("", name):
+        raise _wrong(path, f"names the model {config.name!r}; the name of its folder, {name!r}, is expected")
+    ignored = [field.name for field, _ in config.ListFields() if field.name not in _HONOURED]
+    if ignored:
+        _logger.warning("%s: these fields have no effect: %s", path, ", ".join(ignored))
+    for group in config.instance_group:
+        if group.kind not in (group.KIND_AUTO, group.KIND_CPU, group.KIND_MODEL):
+            raise _wrong(path, f"asks for instances of {group.Kind.Name(group.kind)}; KIND_MODEL is expected")
+    policy = config.dynamic_batching.default_queue_policy
+    device_id = _parameter(config, path, "device_id", -1, -1)
+    return ModelSettings(
+        name,
+        device_id=None if device_id == -1 else device_id,
+        set_size=_parameter(config, path, "set_size", _DEFAULT_SET_SIZE, 1),
+        num_activations=_parameter(config, path, "no_of_activations", 1, 1),
+        # Without the field the container says; the message cannot tell that from 0, and the text can.
+        max_batch_size=config.max_batch_size or (0 if _SAYS_NO_BATCH.search(text) else None),
+        max_queue_delay_s=config.dynamic_batching.max_queue_delay_microseconds / 1e6,
+        max_queue_size=policy.max_queue_size or MAX_QUEUE_SIZE,
+        default_timeout_s=policy.default_timeout_microseconds / 1e6 or None,
+        config=config,
+    )
+
+
+def _parse(text: str, path: Path) -> Any:
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        # A field of a newer Triton is no reason to refuse; what is no configuration fails again.
+        config = text_format.Parse(text, model_config_pb2.ModelConfig(), allow_unknown_field=True)
+        _logger.warning("%s: an unknown field has no effect: %s", path, error)
+        return config
+
+
+def _parameter(config: Any, path: Path, name: str, default: int, least: int) -> int:
+    if name not in config.parameters:
+        return default
+    text = config.parameters[name].string_value
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise _wrong(path, f"parameter {name!r} is {text[:80]!r}; a whole number from {least} on is expected")
+    return value
+
+
+def check_tensors(
+    settings: ModelSettings, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]
+) -> None:
+    """Compare the tensors of a configuration, which may leave them out, with those of the container.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        They differ.
+    """
+    config = settings.config
+    if config is None:
+        return
+    for side, named, specs in (("input", config.input, inputs), ("output", config.output, outputs)):
+        found = {spec.name: spec for spec in specs}
+        for tensor in named:
+            spec = found.get(tensor.name)
+            where = f"config.pbtxt of {settings.name!r}: {side} {tensor.name!r}"
+            if spec is None:
+                raise OptionError(
+                    f"{where} does not exist; the program has {list(found)}", code="serving.config"
+                )
+            datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+            if datatype not in ("INVALID", datatype_of(spec.dtype)):
+                raise OptionError(
+                    f"{where} has the type {datatype}; the program has {datatype_of(spec.dtype)}",
+                    code="serving.config",
+                )
+            dims = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+            shapes = (spec.shape, spec.shape[1:]) if settings.max_batch_size != 0 else (spec.shape,)
+            if dims and not any(_fits(dims, shape) for shape in shapes):
+                raise OptionError(
+                    f"{where} has the dims {list(dims)}; the program has {list(spec.shape)}",
+                    code="serving.config",
+                )
+
+
+def _fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(dims) == len(shape) and all(a in (-1, b) for a, b in zip(dims, shape, strict=True))
+
+
+def _wrong(path: Path, what: str) -> OptionError:
+    return OptionError(f"{path} {what}", code="serving.config", context={"path": str(path)})
+
+
+def complete_config(
+    settings: ModelSettings,
+    inputs: Iterable[TensorSpec],
+    outputs: Iterable[TensorSpec],
+    max_batch_size: int,
+    shape_of: Callable[[TensorSpec], list[int]],
+) -> Any:
+    """Complete a configuration from the container, as the message of the protocol.
+
+    Parameters
+    ----------
+    settings
+        What was asked for.
+    inputs, outputs
+        Of the container.
+    max_batch_size
+        Rows of a batch; 0 for no batches.
+    shape_of
+        Shape of a tensor for clients, with a -1 first where there are batches.
+    """
+    config = model_config_pb2.ModelConfig() if settings.config is None else copy.deepcopy(settings.config)
+    config.name, config.backend, config.max_batch_size = settings.name, BACKEND, max_batch_size
+    for field, specs in ((config.input, inputs), (config.output, outputs)):
+        del field[:]
+        for spec in specs:
+            dims = shape_of(spec)
+            field.add(
+                name=spec.name,
+                data_type=model_config_pb2.DataType.Value(f"TYPE_{datatype_of(spec.dtype)}"),
+                dims=dims[1:] if max_batch_size else dims,
+            )
+    if not config.instance_group:
+        config.instance_group.add(
+            name=settings.name, kind=model_config_pb2.ModelInstanceGroup.KIND_MODEL, count=1
+        )
+    device_id = -1 if settings.device_id is None else settings.device_id
+    for name, value in (
+        ("device_id", device_id),
+        ("set_size", settings.set_size),
+        ("no_of_activations", settings.num_activations),
+    ):
+        config.parameters[name].string_value = str(value)
+    if max_batch_size:
+        config.dynamic_batching.max_queue_delay_microseconds = round(settings.max_queue_delay_s * 1e6)
+    return config

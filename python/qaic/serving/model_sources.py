@@ -1,0 +1,143 @@
+"""Where models come from: Triton repositories, containers, folders of containers, ONNX files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.errors import OptionError
+from qaic.model_path import QPC_MAGIC, find_model
+from qaic.serving.model_config import ModelSettings, read_settings
+from qaic.support.program_names import QPC_FILE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG_FILE_NAME = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model that can be served.
+
+    Parameters
+    ----------
+    name
+        Of the model.
+    path
+        Its folder in a Triton repository; else a container or an ONNX file.
+    is_repository
+        Whether it is the former.
+    """
+
+    name: str
+    path: Path
+    is_repository: bool
+
+    def settings(self) -> ModelSettings:
+        """Read how it is to be served. Blocking.
+
+        Raises
+        ------
+        OSError, qaic.errors.OptionError
+            As `read_settings`.
+        """
+        config = self.path / CONFIG_FILE_NAME
+        if self.is_repository and config.exists():
+            return read_settings(self.name, config)
+        return ModelSettings(self.name)
+
+    def programs(self, settings: ModelSettings) -> dict[int, Path]:
+        """Find the programs to serve: version -> container or ONNX file. Blocking.
+
+        Raises
+        ------
+        qaic.errors.OptionError
+            There is no version, or not one program in a version.
+        OSError
+            A folder cannot be read.
+        """
+        if not self.is_repository:
+            return {1: self.path}
+        folders = {int(entry.name): entry for entry in self.path.iterdir() if _is_version(entry)}
+        chosen = settings.versions(folders)
+        if not chosen:
+            raise OptionError(
+                f"{self.path} has no version to serve; it has the versions {sorted(folders)}, and a folder "
+                "with a number as its name is expected",
+                code="serving.versions",
+            )
+        file_name = settings.config.default_model_filename if settings.config is not None else ""
+        return {version: _only_program(folders[version], file_name or QPC_FILE_NAME) for version in chosen}
+
+
+def find_sources(paths: list[Path]) -> dict[str, ModelSource]:
+    """Find all models below paths, by name. Blocking.
+
+    Raises
+    ------
+    FileNotFoundError
+        A path does not exist.
+    qaic.errors.OptionError
+        A path is nothing that can be served, or two models have one name.
+    """
+    found: dict[str, ModelSource] = {}
+    for path in paths:
+        sources = list(_sources_in(path))
+        if not sources and not path.is_dir():
+            raise OptionError(f"{path} holds nothing to serve", code="serving.nothing")
+        for source in sources:
+            other = found.setdefault(source.name, source)
+            if other is not source:
+                raise OptionError(
+                    f"{other.path} and {source.path} are both called {source.name!r}; names have to differ",
+                    code="serving.same_name",
+                )
+    return found
+
+
+def _sources_in(path: Path) -> Iterator[ModelSource]:
+    if not path.is_dir() or (path / QPC_FILE_NAME).exists():
+        file = find_model(path).path
+        yield ModelSource(_name_of(file), file, is_repository=False)
+        return
+    for entry in sorted(path.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if (entry / CONFIG_FILE_NAME).exists() or any(map(_is_version, entry.iterdir())):
+                yield ModelSource(entry.name, entry, is_repository=True)
+            elif (entry / QPC_FILE_NAME).exists():
+                yield ModelSource(entry.name, entry / QPC_FILE_NAME, is_repository=False)
+        elif entry.is_file() and _is_container(entry):
+            yield ModelSource(_name_of(entry), entry, is_repository=False)
+
+
+def _name_of(file: Path) -> str:
+    return file.resolve().parent.name if file.name == QPC_FILE_NAME else file.stem
+
+
+def _is_version(entry: Path) -> bool:
+    return entry.name.isascii() and entry.name.isdigit() and entry.is_dir()
+
+
+def _is_container(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(QPC_MAGIC)) == QPC_MAGIC
+    except OSError:
+        return False
+
+
+def _only_program(folder: Path, file_name: str) -> Path:
+    """Find the one program anywhere below the folder of a version; links of folders are not followed."""
+    programs = sorted(Path(where) / file_name for where, _, files in os.walk(folder) if file_name in files)
+    if len(programs) != 1:
+        listed = ", ".join(str(program.relative_to(folder)) for program in programs[:4]) or "none"
+        raise OptionError(
+            f"{folder} holds {len(programs)} files {file_name} ({listed}); one is expected",
+            code="serving.programs",
+        )
+    return programs[0]

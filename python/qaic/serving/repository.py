@@ -1,0 +1,257 @@
+"""The models of a server: found, loaded, replaced and unloaded while others answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from qaic.errors import OptionError, QaicError, StateError
+from qaic.serving.model_sources import find_sources
+from qaic.serving.served_model import ServedModel
+from qaic.serving.statistics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_logger = logging.getLogger("qaic.serving")
+
+
+class Repository:
+    """Models below paths.
+
+    Parameters
+    ----------
+    paths
+        As for :func:`qaic.serving.serve`.
+    drain_s
+        Seconds that requests of a model have which is unloaded.
+    schedule
+        As for `Batcher`.
+    """
+
+    def __init__(
+        self,
+        paths: list[Path],
+        *,
+        drain_s: float,
+        schedule: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        self._paths = paths
+        self._drain_s = drain_s
+        self._schedule = schedule
+        self.metrics = Metrics(self.loaded)
+        self._models: dict[str, dict[int, ServedModel]] = {}
+        # Names of all models that were found, and why one is not loaded.
+        self._reasons: dict[str, str] = {}
+        # Held while models are loaded and replaced; answers never wait for it.
+        self._changes = threading.Lock()
+
+    # --- what answers ---------------------------------------------------------------------------------------
+
+    def loaded(self) -> list[ServedModel]:
+        """Return all versions of all models that are loaded."""
+        return [model for versions in list(self._models.values()) for model in versions.values()]
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """Return a model; of several versions the highest, unless one is named.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            It is not there (``serving.unknown_model``).
+        """
+        versions = self._models.get(name)
+        if not versions:
+            reason = self._reasons.get(name)
+            raise StateError(
+                f"model {name[:200]!r} is not loaded: {reason}"
+                if reason
+                else f"there is no model {name[:200]!r}; there are {sorted(self._models)}",
+                code="serving.unknown_model",
+            )
+        if not version:
+            return versions[max(versions)]
+        model = versions.get(int(version)) if version.isascii() and version.isdigit() else None
+        if model is None:
+            raise StateError(
+                f"model {name!r} has no version {version[:80]!r}; it has {sorted(versions)}",
+                code="serving.unknown_model",
+            )
+        return model
+
+    async def infer(
+        self, name: str, version: str, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None
+    ) -> tuple[ServedModel, dict[str, NDArray[Any]]]:
+        """Answer one request; returns the model that did, too. A model that is replaced meanwhile is no error.
+
+        Raises
+        ------
+        qaic.errors.QaicError
+            As `find` and `ServedModel.infer`.
+        """
+        while True:
+            model = self.find(name, version)
+            try:
+                return model, await model.infer(inputs, timeout_s)
+            except StateError as error:
+                if error.code != "serving.closed" or self._models.get(name, {}).get(model.version) is model:
+                    raise
+
+    def versions(self, name: str) -> list[int]:
+        """Return the versions of a model that are loaded."""
+        return sorted(self._models.get(name, ()))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model that was found answers."""
+        return not any(self._reasons.values()) and all(model.is_ready for model in self.loaded())
+
+    def index(self, *, only_ready: bool = False) -> list[dict[str, str]]:
+        """List all models that were found, in the form of the protocol."""
+        rows = []
+        for name in sorted({*self._reasons, *self._models}):
+            for version, model in sorted(self._models.get(name, {}).items()):
+                state = "READY" if model.is_ready else "UNAVAILABLE"
+                rows.append({"name": name, "version": str(version), "state": state, "reason": ""})
+            if not self._models.get(name):
+                reason = self._reasons.get(name, "")
+                rows.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason})
+        return [row for row in rows if row["state"] == "READY"] if only_ready else rows
+
+    # --- what changes them ----------------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Find all models and load them. Blocking. What cannot be loaded is logged, and the others answer.
+
+        Raises
+        ------
+        OSError, qaic.errors.OptionError
+            As `find_sources`.
+        Exception
+            None can be loaded; that of the first.
+        """
+        first: Exception | None = None
+        for name in find_sources(self._paths):
+            try:
+                self.load(name)
+            except Exception as error:  # noqa: BLE001 (logged, and shown by `index`)
+                first = first or error
+        if first is not None and not self._models:
+            raise first
+
+    async def load_async(self, name: str) -> None:
+        """Do as `load`, without blocking the event loop."""
+        await asyncio.to_thread(self.load, name)
+
+    async def unload_async(self, name: str) -> None:
+        """Do as `unload`, without blocking the event loop."""
+        await asyncio.to_thread(self.unload, name)
+
+    def load(self, name: str) -> None:
+        """Load a model, or load it again. Blocking; until its versions are ready the old ones answer.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            There is no such model.
+        OSError, qaic.errors.QaicError
+            It cannot be loaded; what was loaded before stays.
+        """
+        with self._changes:
+            source = find_sources(self._paths).get(name)
+            if source is None:
+                raise StateError(
+                    f"there is no model {name[:200]!r} in {', '.join(map(str, self._paths))}",
+                    code="serving.unknown_model",
+                )
+            self._reasons.setdefault(name, "it is being loaded")
+            made: dict[int, ServedModel] = {}
+            try:
+                settings = source.settings()
+                for version, path in source.programs(settings).items():
+                    made[version] = ServedModel(settings, version, path, self.metrics, self._schedule)
+            except Exception as error:
+                for model in made.values():
+                    model.retire(0)
+                if not self._models.get(name):
+                    self._reasons[name] = _text(error)
+                # No traceback: it is the model that is wrong.
+                _logger.error("model %r cannot be loaded: %s", name, _text(error))  # noqa: TRY400
+                raise
+            old, self._models[name] = self._models.get(name, {}), made
+            self._reasons[name] = ""
+        for model in made.values():
+            _logger.info("model %r, version %d: ready", name, model.version)
+        self._retire(old)
+
+    def unload(self, name: str) -> None:
+        """Unload a model. Blocking: what is queued is answered first.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            It is not loaded.
+        """
+        with self._changes:
+            self.find(name)
+            old = self._models.pop(name)
+            self._reasons[name] = "unloaded"
+        self._retire(old)
+        _logger.info("model %r: unloaded", name)
+
+    def _retire(self, models: dict[int, ServedModel]) -> None:
+        for model in models.values():
+            if not model.retire(self._drain_s):
+                _logger.warning("model %r: requests were left after %g s", model.name, self._drain_s)
+
+    def close(self) -> None:
+        """Unload all. Blocking."""
+        with self._changes:
+            models, self._models = self._models, {}
+        for versions in models.values():
+            self._retire(versions)
+
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """Return statistics in the form of the protocol, of all models or one.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            It is not loaded.
+        """
+        if not name:
+            models = self.loaded()
+        elif version:
+            models = [self.find(name, version)]
+        else:
+            self.find(name)
+            models = [model for model in self.loaded() if model.name == name]
+        return [model.statistics.as_dict() for model in models]
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, QaicError):
+        return error.message
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def refuse_overrides(parameters: object) -> None:
+    """Refuse parameters of a load, which may bring a configuration or files of their own.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        There are some.
+    """
+    if parameters:
+        raise OptionError(
+            "a model is loaded as it lies in the repository; parameters of a load are not supported",
+            code="serving.unsupported",
+        )

@@ -1,0 +1,276 @@
+"""Requests and answers of HTTP: JSON, with tensors in it or as bytes behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+
+from qaic.errors import InputError, InputTypeError
+from qaic.runtime.shapes import coerce
+from qaic.serving.datatypes import BINARY_ONLY, datatype_of, dtype_of, from_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+#: header with the length of the JSON before the bytes of tensors
+HEADER_LENGTH: Final = "inference-header-content-length"
+#: sizes of a shape, and tensors, that a request may name
+_MOST_DIMENSIONS: Final = 64
+_MOST_TENSORS: Final = 4096
+_MICROSECONDS: Final = 1e6
+_LONGEST_S: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """A request.
+
+    Parameters
+    ----------
+    id
+        What the client calls it.
+    inputs
+        Name -> array, over the bytes of the request where these are binary.
+    outputs
+        Name -> whether it is wanted as bytes, in their order; None: all.
+    is_binary
+        Whether outputs that say nothing are wanted as bytes.
+    timeout_s
+        Seconds it may wait; None: no limit.
+    """
+
+    id: str
+    inputs: dict[str, NDArray[Any]]
+    outputs: dict[str, bool] | None
+    is_binary: bool
+    timeout_s: float | None
+
+
+def read_request(body: bytes, header_length: str | None) -> InferRequest:
+    """Read the body of a request. Allocates nothing on a claim: sizes are compared with what is there.
+
+    Parameters
+    ----------
+    body
+        All of it.
+    header_length
+        Value of the header `HEADER_LENGTH`; None: all of the body is JSON.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        It is no request of the protocol.
+    """
+    length = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and int(header_length[:20]) <= length):
+            raise _malformed(
+                f"the header says {header_length[:40]} bytes of JSON, the body has {length} bytes"
+            )
+        length = int(header_length)
+    data = memoryview(body)
+    try:
+        request = orjson.loads(data[:length])
+    except orjson.JSONDecodeError as error:
+        raise _malformed(f"the body is no JSON: {str(error)[:200]}") from None
+    if not isinstance(request, dict):
+        raise _malformed("the body is no JSON object")
+    parameters = _object(request, "parameters")
+    binary = data[length:]
+    inputs: dict[str, NDArray[Any]] = {}
+    for tensor in _tensors(request, "inputs"):
+        name, array, used = _input(tensor, binary)
+        if name in inputs:
+            raise _malformed(f"input {name!r} is there twice")
+        inputs[name] = array
+        binary = binary[used:]
+    if binary.nbytes:
+        raise _malformed(f"{binary.nbytes} bytes are left over behind the data of all inputs")
+    is_binary = parameters.get("binary_data_output") is True
+    outputs = None
+    if request.get("outputs") is not None:
+        outputs = {}
+        for tensor in _tensors(request, "outputs"):
+            wanted = _object(tensor, "parameters")
+            if "classification" in wanted or "shared_memory_region" in wanted:
+                raise _malformed("outputs as classes or in shared memory are not supported")
+            outputs[_name(tensor)] = wanted.get("binary_data", is_binary) is True
+    text = request.get("id", "")
+    if not isinstance(text, str):
+        raise _malformed("'id' is no text")
+    return InferRequest(text, inputs, outputs or None, is_binary, timeout_s_of(parameters.get("timeout")))
+
+
+def timeout_s_of(microseconds: object) -> float | None:
+    """Turn the parameter ``timeout`` of a request into seconds; None for no limit.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        It is no whole number from 0 on.
+    """
+    if microseconds is None:
+        return None
+    if isinstance(microseconds, bool) or not isinstance(microseconds, int) or microseconds < 0:
+        raise _malformed(
+            f"'timeout' is {str(microseconds)[:40]}; microseconds as a whole number are expected"
+        )
+    return min(microseconds / _MICROSECONDS, _LONGEST_S) or None
+
+
+def _input(tensor: dict[str, Any], binary: memoryview) -> tuple[str, NDArray[Any], int]:
+    """Read an input; returns its name, its array and how many bytes behind the JSON are its own."""
+    name, datatype = _name(tensor), tensor.get("datatype")
+    if not isinstance(datatype, str):
+        raise _malformed(f"input {name!r} has no 'datatype'")
+    shape = checked_shape(name, tensor.get("shape"))
+    parameters = _object(tensor, "parameters")
+    if "shared_memory_region" in parameters:
+        raise _malformed("inputs in shared memory are not supported")
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return name, _from_json(name, datatype, shape, tensor.get("data")), 0
+    if "data" in tensor:
+        raise _malformed(f"input {name!r} has 'data' and 'binary_data_size'")
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= binary.nbytes:
+        raise _malformed(
+            f"input {name!r} says it has {str(size)[:40]} bytes; {binary.nbytes} are left behind the JSON"
+        )
+    return name, from_bytes(name, datatype, shape, binary[:size]), size
+
+
+def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> NDArray[Any]:
+    dtype = dtype_of(name, datatype)
+    if datatype in BINARY_ONLY:
+        raise InputTypeError(
+            f"input {name!r}: {datatype} does not travel as JSON; send it as binary data",
+            code="serving.binary_only",
+        )
+    if not isinstance(data, list):
+        raise _malformed(f"input {name!r} has no 'data' and no 'binary_data_size'")
+    try:
+        array = np.asarray(data)
+    except (ValueError, OverflowError):
+        raise _malformed(
+            f"'data' of input {name!r} is no array of numbers: its lists differ in length"
+        ) from None
+    if array.dtype.kind not in "biuf":
+        if array.size:
+            raise _malformed(f"'data' of input {name!r} is no array of numbers")
+        array = array.astype(dtype)
+    elif not array.size:
+        array = array.astype(dtype)
+    if array.size != math.prod(shape):
+        raise _malformed(
+            f"input {name!r} has {array.size} numbers of data; shape {list(shape)} has {math.prod(shape)}"
+        )
+    return coerce(name, array.reshape(shape), dtype.name, shape, False)  # noqa: FBT003 (its form)
+
+
+def checked_shape(name: str, shape: object) -> tuple[int, ...]:
+    """Return a shape that a client gave.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        It is none.
+    """
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise _malformed(f"input {name!r} has no 'shape', a list of sizes")
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
+        raise _malformed(f"a size in the shape of input {name!r} is no whole number from 0 on")
+    return tuple(shape)
+
+
+def _tensors(request: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    tensors = request.get(key)
+    if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
+        raise _malformed(f"'{key}' is no list of objects")
+    if len(tensors) > _MOST_TENSORS:
+        raise _malformed(f"'{key}' has {len(tensors)} tensors")
+    return tensors
+
+
+def _object(owner: dict[str, Any], key: str) -> dict[str, Any]:
+    value = owner.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _malformed(f"'{key}' is no object")
+    return value
+
+
+def _name(tensor: dict[str, Any]) -> str:
+    name = tensor.get("name")
+    if not isinstance(name, str):
+        raise _malformed("a tensor has no 'name'")
+    return name[:1000]
+
+
+def _malformed(what: str) -> InputError:
+    return InputError(f"this is no request of the Open Inference Protocol: {what}", code="serving.request")
+
+
+def chosen_outputs(outputs: Mapping[str, NDArray[Any]], names: list[str] | None) -> dict[str, NDArray[Any]]:
+    """Return the outputs that a client asks for, in its order.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        The program has no output of a name.
+    """
+    if names is None:
+        return dict(outputs)
+    for name in names:
+        if name not in outputs:
+            raise InputError(
+                f"output {name!r} does not exist; the program has {list(outputs)}",
+                code="serving.unknown_output",
+            )
+    return {name: outputs[name] for name in names}
+
+
+def write_answer(
+    request: InferRequest, model: str, version: int, outputs: Mapping[str, NDArray[Any]]
+) -> tuple[list[bytes | memoryview], int | None]:
+    """Write an answer.
+
+    Returns
+    -------
+    tuple
+        Parts of the body, and the length of its JSON where bytes follow it.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        As `chosen_outputs`, and for an output that JSON does not carry.
+    """
+    wanted = request.outputs
+    described: list[dict[str, Any]] = []
+    parts: list[bytes | memoryview] = []
+    for name, array in chosen_outputs(outputs, None if wanted is None else list(wanted)).items():
+        datatype = datatype_of(array.dtype)
+        tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
+        contiguous = np.ascontiguousarray(array)
+        if request.is_binary if wanted is None else wanted[name]:
+            tensor["parameters"] = {"binary_data_size": contiguous.nbytes}
+            parts.append(contiguous.reshape(-1).view(np.uint8).data)
+        elif datatype in BINARY_ONLY:
+            raise InputTypeError(
+                f"output {name!r} is {datatype}, which does not travel as JSON; ask for it as binary data",
+                code="serving.binary_only",
+            )
+        else:
+            tensor["data"] = contiguous.reshape(-1)
+        described.append(tensor)
+    answer: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": described}
+    if request.id:
+        answer["id"] = request.id
+    head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return [head, *parts], len(head) if parts else None

@@ -1,0 +1,239 @@
+"""One version of a model, loaded, with its batcher."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.errors import DeviceLostError, OptionError, QaicError
+from qaic.serving.batch_shapes import BatchShapes
+from qaic.serving.batcher import Batcher
+from qaic.serving.datatypes import datatype_of
+from qaic.serving.model_config import BACKEND, check_tensors, complete_config
+from qaic.serving.statistics import ModelStatistics
+from qaic.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from qaic.options.keywords import SessionKeywords
+    from qaic.qpc import TensorSpec
+    from qaic.serving.batcher import BatchReport
+    from qaic.serving.model_config import ModelSettings
+    from qaic.serving.statistics import Metrics
+
+_logger = logging.getLogger("qaic.serving")
+
+#: seconds between two attempts to load a program again that its device lost
+_FIRST_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 5.0
+_RESET_S: Final = 60.0
+
+
+class ServedModel:
+    """A program that answers requests. Blocking while it is loaded, and compiled where it is an ONNX file.
+
+    Parameters
+    ----------
+    settings
+        How it is served.
+    version
+        Number of the version.
+    path
+        Container or ONNX file.
+    metrics
+        Of the server.
+    schedule
+        As for `Batcher`.
+
+    Raises
+    ------
+    OSError, qaic.errors.QaicError
+        It cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        version: int,
+        path: Path,
+        metrics: Metrics,
+        schedule: Callable[[Callable[[], None]], object] | None,
+    ) -> None:
+        self.name = settings.name
+        self.version = version
+        self.settings = settings
+        options: SessionKeywords = {
+            "set_size": settings.set_size,
+            "num_activations": settings.num_activations,
+        }
+        if settings.device_id is not None:
+            options["dev_id"] = settings.device_id
+        self.session = Session(path, **options)
+        self._lost = ""
+        self._lock = threading.Lock()
+        self._retired = threading.Event()
+        try:
+            check_tensors(settings, self.session.inputs, self.session.outputs)
+            self.session.setup()
+            self.shapes = BatchShapes(self.session, is_batched=settings.max_batch_size != 0)
+            self._check_batch()
+        except BaseException:
+            self.session.close()
+            raise
+        self.statistics = ModelStatistics(self.name, version, metrics)
+        self.batcher = Batcher(
+            self.session,
+            self.shapes,
+            max_queue_delay_s=settings.max_queue_delay_s,
+            max_queue_size=settings.max_queue_size,
+            schedule=schedule,
+            on_batch=self._batch_ended,
+            name=self.name,
+        )
+
+    def _check_batch(self) -> None:
+        asked, offered = self.settings.max_batch_size, self.shapes.max_batch_size
+        if self.shapes.reason:
+            _logger.warning("model %r is served without batches: %s", self.name, self.shapes.reason)
+        if asked is not None and asked > 0 and asked != offered:
+            raise OptionError(
+                f"config.pbtxt of {self.name!r} says max_batch_size {asked}; the container has {offered}"
+                + (f": {self.shapes.reason}" if self.shapes.reason else ""),
+                code="serving.config",
+                hints=("leave it out, and the container decides",),
+            )
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are answered now."""
+        return not self._lost and not self._retired.is_set()
+
+    async def infer(
+        self, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None
+    ) -> dict[str, NDArray[Any]]:
+        """Answer one request; cancelling the task takes it out of the queue.
+
+        Raises
+        ------
+        qaic.errors.QaicError
+            As `Batcher.submit`, and what the inference raises.
+        """
+        if self._lost:
+            raise self._lost_error()
+        if timeout_s is None:
+            timeout_s = self.settings.default_timeout_s
+        request = self.batcher.submit(inputs, timeout_s=timeout_s)
+        is_success = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                outputs = await asyncio.wrap_future(request)
+            is_success = True
+        except TimeoutError as error:
+            if isinstance(error, QaicError):
+                raise
+            raise self.batcher.late_error(request) from None
+        finally:
+            ended_ns = time.monotonic_ns()
+            started_ns = request.started_ns or ended_ns
+            self.statistics.request_ended(
+                queue_ns=started_ns - request.arrived_ns,
+                run_ns=ended_ns - started_ns,
+                is_success=is_success,
+            )
+        return outputs
+
+    def _batch_ended(self, report: BatchReport) -> None:
+        self.statistics.batch_ended(report)
+        if isinstance(report.error, DeviceLostError):
+            with self._lock:
+                is_known, self._lost = bool(self._lost), report.error.message
+            if not is_known:
+                _logger.error("model %r: %s; loading it again", self.name, report.error.message)
+                threading.Thread(target=self._recover, name=f"recover-{self.name}", daemon=True).start()
+
+    def _lost_error(self) -> DeviceLostError:
+        return DeviceLostError(
+            f"model {self.name!r} waits for its device: {self._lost}",
+            code="serving.device_lost",
+            hints=("ask again later",),
+        )
+
+    def _recover(self) -> None:
+        """Load the program again and again until the device takes it."""
+        delay_s = _FIRST_RETRY_S
+        while not self._retired.wait(delay_s):
+            try:
+                self.session.reset(timeout=_RESET_S)
+                self.session.setup()
+            except (QaicError, OSError) as error:
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+                self._lost = getattr(error, "message", str(error))
+                continue
+            self._lost = ""
+            _logger.warning("model %r answers again", self.name)
+            return
+
+    def retire(self, timeout_s: float | None) -> bool:
+        """Answer what is queued, then give the device back. Blocking.
+
+        Parameters
+        ----------
+        timeout_s
+            Seconds that queued requests have.
+
+        Returns
+        -------
+        bool
+            Whether all were answered.
+        """
+        all_answered = self.batcher.close(timeout_s)
+        self._retired.set()
+        self.session.close()
+        return all_answered
+
+    # --- descriptions ---------------------------------------------------------------------------------------
+
+    def metadata(self, versions: list[int]) -> dict[str, Any]:
+        """Describe the model in the form of the protocol."""
+        return {
+            "name": self.name,
+            "versions": [str(version) for version in versions],
+            "platform": BACKEND,
+            "inputs": self._tensors(self.session.inputs),
+            "outputs": self._tensors(self.session.outputs),
+        }
+
+    def _tensors(self, specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+        return [
+            {"name": spec.name, "datatype": datatype_of(spec.dtype), "shape": self._shape(spec)}
+            for spec in specs
+        ]
+
+    def _shape(self, spec: TensorSpec) -> list[int]:
+        """Give a shape for clients: -1 where several sizes are taken."""
+        shapes = self.shapes.shapes_of(spec.name)
+        sizes = [shapes[0][axis] if _same(shapes, axis) else -1 for axis in range(len(spec.shape))]
+        return [-1, *sizes[1:]] if self.shapes.is_batched else sizes
+
+    def config(self) -> Any:
+        """Return the configuration, completed from the container, as the message of the protocol."""
+        return complete_config(
+            self.settings,
+            self.session.inputs,
+            self.session.outputs,
+            self.shapes.max_batch_size,
+            self._shape,
+        )
+
+
+def _same(shapes: list[tuple[int, ...]], axis: int) -> bool:
+    return len({shape[axis] for shape in shapes}) == 1

@@ -1,0 +1,222 @@
+"""The server: HTTP and gRPC on one event loop, from its start to a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import uvicorn
+import uvloop
+from tritonclient.grpc import service_pb2_grpc
+
+from qaic.serving.grpc_service import GrpcService
+from qaic.serving.http_app import HttpApp
+from qaic.serving.limits import Limits
+from qaic.serving.repository import Repository
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Sequence
+
+_logger = logging.getLogger("qaic.serving")
+
+_BACKLOG: Final = 2048
+_KEEP_ALIVE_S: Final = 65
+#: what a message of gRPC may have besides tensors
+_ENVELOPE_BYTES: Final = 1 << 20
+
+
+class _HttpServer(uvicorn.Server):  # type: ignore[misc]
+    """Leaves signals to the server, which has gRPC to end too."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """A server of models. Nothing listens before `run`.
+
+    Parameters
+    ----------
+    paths
+        What to serve, as for :func:`qaic.serving.serve`.
+    host
+        Address to listen on.
+    http_port, grpc_port
+        Ports; 0: a free one; None: no such protocol.
+    drain_s
+        Seconds that requests have to end when the server, or a model, is to end.
+    limits
+        What clients may ask for.
+    access_log
+        Whether each request of HTTP is logged.
+
+    Attributes
+    ----------
+    http_port, grpc_port : int or None
+        Ports that are listened on.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        host: str = "127.0.0.1",
+        http_port: int | None = 8000,
+        grpc_port: int | None = 8001,
+        drain_s: float = 30.0,
+        limits: Limits | None = None,
+        access_log: bool = False,
+    ) -> None:
+        self._paths = [Path(path) for path in paths]
+        self._host = host
+        self.http_port = http_port
+        self.grpc_port = grpc_port
+        self._drain_s = drain_s
+        self._limits = limits or Limits()
+        self._access_log = access_log
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._lock = threading.Lock()
+
+    def run(self, on_ready: Callable[[Server], object] | None = None) -> None:
+        """Load the models, listen, and answer until SIGTERM, Ctrl-C or `stop`. Blocking.
+
+        Parameters
+        ----------
+        on_ready
+            Called once the ports are open.
+
+        Raises
+        ------
+        OSError
+            A port or path cannot be used.
+        Exception
+            No model can be loaded; that of the first.
+        """
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            loop = runner.get_loop()
+            repository = Repository(self._paths, drain_s=self._drain_s, schedule=loop.call_soon)
+            try:
+                repository.load_all()
+                runner.run(self._run(repository, on_ready))
+            finally:
+                repository.close()
+
+    def stop(self) -> None:
+        """Let `run` end: requests that are there are answered first. From any thread."""
+        with self._lock:
+            loop, stopping = self._loop, self._stopping
+        if loop is not None and stopping is not None:
+            loop.call_soon_threadsafe(stopping.set)
+
+    async def _run(self, repository: Repository, on_ready: Callable[[Server], object] | None) -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._loop, self._stopping = loop, stopping
+        http_app = HttpApp(repository, self._limits)
+        grpc_service = GrpcService(repository, self._limits)
+        ends: list[Callable[[], Any]] = []
+        with _signals(loop, stopping):
+            try:
+                if self.http_port is not None:
+                    ends.append(await self._listen_http(http_app, stopping))
+                if self.grpc_port is not None:
+                    ends.append(await self._listen_grpc(grpc_service))
+                if on_ready is not None:
+                    on_ready(self)
+                await stopping.wait()
+                _logger.info("ending: requests have %g s", self._drain_s)
+            finally:
+                http_app.is_draining = grpc_service.is_draining = True
+                await asyncio.gather(*(end() for end in ends))
+                with self._lock:
+                    self._loop = self._stopping = None
+
+    async def _listen_http(self, http_app: HttpApp, stopping: asyncio.Event) -> Callable[[], Any]:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        address = (self._host, self.http_port or 0)
+        try:
+            listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise OSError(error.errno, f"{self._host}:{self.http_port}: {error.strerror}") from error
+        self.http_port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            http_app.app,
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=self._access_log,
+            server_header=False,
+            limit_concurrency=self._limits.max_connections,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(self._drain_s)),
+            backlog=_BACKLOG,
+        )
+        server = _HttpServer(config)
+        serving = asyncio.ensure_future(server.serve([listener]))
+        serving.add_done_callback(lambda _: stopping.set())
+        while not server.started and not serving.done():  # there is no event for it
+            await asyncio.sleep(0.001)
+
+        async def end() -> None:
+            server.should_exit = True
+            await serving
+
+        return end
+
+    async def _listen_grpc(self, service: GrpcService) -> Callable[[], Any]:
+        most = self._limits.max_body_bytes + _ENVELOPE_BYTES
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", most),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=self._limits.max_connections,
+        )
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        try:
+            self.grpc_port = server.add_insecure_port(f"{host}:{self.grpc_port}")
+        except RuntimeError as error:
+            raise OSError(f"{self._host}:{self.grpc_port} cannot be listened on: {error}") from None
+        await server.start()
+
+        async def end() -> None:
+            await server.stop(self._drain_s)
+
+        return end
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C set the event; the second one ends the process as without a server."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = (signal.SIGTERM, signal.SIGINT)
+    before = {name: signal.getsignal(name) for name in names}
+
+    def stop() -> None:
+        stopping.set()
+        for name in names:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.SIG_DFL)
+
+    for name in names:
+        loop.add_signal_handler(name, stop)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            loop.remove_signal_handler(name)
+            signal.signal(name, handler)

@@ -1,0 +1,150 @@
+"""What a model has done, in the terms of Triton's statistics extension and of Prometheus."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from prometheus_client import Metric
+
+    from qaic.serving.batcher import BatchReport
+    from qaic.serving.served_model import ServedModel
+
+_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LABELS = ("model", "version")
+
+
+class Metrics:
+    """Metrics of a server.
+
+    Parameters
+    ----------
+    models
+        Gives the models that are loaded.
+    """
+
+    def __init__(self, models: Callable[[], Iterable[ServedModel]]) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "qaic_requests", "requests that ended", (*_LABELS, "outcome"), registry=self.registry
+        )
+        self.request_s = Histogram(
+            "qaic_request_duration_seconds",
+            "from the arrival of a request at the batcher to its end",
+            _LABELS,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.queue_s = Histogram(
+            "qaic_queue_duration_seconds",
+            "from the arrival of a request to the start of its inference",
+            _LABELS,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.batch_rows = Histogram(
+            "qaic_batch_rows",
+            "rows of requests in an inference",
+            _LABELS,
+            buckets=_ROWS,
+            registry=self.registry,
+        )
+        self._models = models
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is read at the moment."""
+        queue = GaugeMetricFamily("qaic_queue_length", "requests that wait", labels=_LABELS)
+        running = GaugeMetricFamily("qaic_running_inferences", "inferences on the device", labels=_LABELS)
+        ready = GaugeMetricFamily("qaic_model_ready", "whether a model answers", labels=_LABELS)
+        busy = CounterMetricFamily(
+            "qaic_device_busy_seconds",
+            "seconds in which the device had an inference; its rate is the busy share",
+            labels=_LABELS,
+        )
+        for model in self._models():
+            labels = (model.name, str(model.version))
+            queue.add_metric(labels, model.batcher.waiting)
+            running.add_metric(labels, model.batcher.running)
+            ready.add_metric(labels, model.is_ready)
+            busy.add_metric(labels, model.batcher.busy_s)
+        yield from (queue, running, ready, busy)
+
+
+class ModelStatistics:
+    """Counts and durations of one version of a model. Any thread may call any method."""
+
+    def __init__(self, name: str, version: int, metrics: Metrics) -> None:
+        self._name, self._version = name, str(version)
+        labels = (name, str(version))
+        self._request_s = metrics.request_s.labels(*labels)
+        self._queue_s = metrics.queue_s.labels(*labels)
+        self._batch_rows = metrics.batch_rows.labels(*labels)
+        self._succeeded = metrics.requests.labels(*labels, "success")
+        self._failed = metrics.requests.labels(*labels, "failure")
+        self._lock = threading.Lock()
+        self._durations: dict[str, list[int]] = {
+            name: [0, 0]
+            for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+        }
+        self._last_inference_ms = 0
+        self._rows = 0
+        self._executions = 0
+        self._batches: dict[int, list[int]] = collections.defaultdict(lambda: [0, 0])
+
+    def batch_ended(self, report: BatchReport) -> None:
+        """Count an inference."""
+        self._batch_rows.observe(report.rows)
+        with self._lock:
+            self._last_inference_ms = time.time_ns() // 1_000_000
+            if report.error is None:
+                self._rows += report.rows
+                self._executions += 1
+                count = self._batches[report.rows]
+                count[0] += 1
+                count[1] += report.run_ns
+
+    def request_ended(self, *, queue_ns: int, run_ns: int, is_success: bool) -> None:
+        """Count a request."""
+        self._request_s.observe((queue_ns + run_ns) / 1e9)
+        self._queue_s.observe(queue_ns / 1e9)
+        (self._succeeded if is_success else self._failed).inc()
+        with self._lock:
+            self._add("success" if is_success else "fail", queue_ns + run_ns)
+            if is_success:
+                self._add("queue", queue_ns)
+                self._add("compute_infer", run_ns)
+
+    def _add(self, name: str, ns: int) -> None:
+        duration = self._durations[name]
+        duration[0] += 1
+        duration[1] += ns
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return them in the form of the protocol."""
+        with self._lock:
+            return {
+                "name": self._name,
+                "version": self._version,
+                "last_inference": self._last_inference_ms,
+                "inference_count": self._rows,
+                "execution_count": self._executions,
+                "inference_stats": {name: _duration(*value) for name, value in self._durations.items()},
+                "batch_stats": [
+                    {"batch_size": rows, "compute_infer": _duration(*value)}
+                    for rows, value in sorted(self._batches.items())
+                ],
+            }
+
+
+def _duration(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}

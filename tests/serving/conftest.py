@@ -1,0 +1,26 @@
+"""Servers for the tests, which need the packages of the extra ``serve`` and Triton's clients.
+
+`make test-scale` has them, in an environment of its own; elsewhere these tests are not collected.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("starlette") is None or find_spec("tritonclient") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    import serving_support
+
+    @pytest.fixture(scope="module")
+    def repository(tmp_path_factory):
+        """A Triton repository with a model of batches, one without, and two that cannot be loaded."""
+        return serving_support.make_repository(tmp_path_factory.mktemp("repository"))
+
+    @pytest.fixture(scope="module")
+    def server(repository):
+        """A server of it, in a process of its own."""
+        with serving_support.serving(repository) as server:
+            yield server

@@ -1,0 +1,170 @@
+"""From a path to a server, and to its end."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import qaic
+import serving_support as support
+import session_models
+
+X = np.ones((1, 16), np.float32)
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    return session_models.save(tmp_path, session_models.affine(support.WIDTH, support.BATCH), "small.onnx")
+
+
+def test_an_onnx_file(onnx_file):
+    with support.serving(onnx_file) as server:
+        status, answer = server.infer(X, "small")
+        assert status == 200
+        assert np.float32(answer["outputs"][0]["data"]).tobytes() == support.expected(X).tobytes()
+        assert server.ask("GET", "/v2/health/ready") == (200, {"ready": True})
+        assert server.end() == 0
+        lines = [json.loads(line) for line in server.log]
+        assert any("ready" in line["message"] for line in lines)
+        assert {"time", "level", "logger", "message"} <= lines[0].keys()
+
+
+def test_containers_and_a_folder_of_them(onnx_file, tmp_path):
+    container = qaic.compile(onnx_file)
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    shutil.copy(container, folder / "one.qpc")
+    shutil.copy(container, folder / "inner" / "programqpc.bin")
+    (folder / "readme.txt").write_text("no container")
+    alone = tmp_path / "alone.qpc"
+    shutil.copy(container, alone)
+    with support.serving(folder, alone) as server:
+        _, index = server.ask("POST", "/v2/repository/index")
+        assert [(row["name"], row["state"]) for row in index] == [
+            ("alone", "READY"),
+            ("inner", "READY"),
+            ("one", "READY"),
+        ]
+        assert server.end(signal.SIGINT) == 0
+
+
+def test_versions_follow_the_policy(tmp_path):
+    for version in (1, 2, 3):
+        support.add_model(
+            tmp_path,
+            "affine",
+            session_models.affine(4, version),
+            version=version,
+            more="version_policy: { specific: { versions: [1, 3] } }",
+        )
+    with support.serving(tmp_path) as server:
+        for version, status in ((1, 200), (2, 404), (3, 200)):
+            assert server.ask("GET", f"/v2/models/affine/versions/{version}")[0] == status
+        _, metadata = server.ask("GET", "/v2/models/affine")
+        assert metadata["versions"] == ["1", "3"]
+        _, config = server.ask("GET", "/v2/models/affine/config")
+        assert config["max_batch_size"] == 3
+        _, statistics = server.ask("GET", "/v2/models/affine/versions/1/stats")
+        assert [one["version"] for one in statistics["model_stats"]] == ["1"]
+
+
+def test_a_new_version_comes_and_a_broken_one_does_not_harm(tmp_path):
+    support.add_model(tmp_path, "affine", session_models.affine(4, 2))
+    with support.serving(tmp_path) as server:
+        support.add_model(tmp_path, "affine", session_models.affine(4, 4), version=2)
+        assert server.ask("POST", "/v2/repository/models/affine/load") == (200, {})
+        assert server.ask("GET", "/v2/models/affine")[1]["versions"] == ["2"]
+        (tmp_path / "affine" / "config.pbtxt").write_text("}")
+        status, answer = server.ask("POST", "/v2/repository/models/affine/load")
+        assert (status, "config.pbtxt is no model configuration" in answer["error"]) == (400, True)
+        assert server.infer(np.ones((1, 4), np.float32))[0] == 200
+        support.add_model(tmp_path, "later", session_models.affine(4, 2))
+        assert server.ask("POST", "/v2/repository/models/later/load")[0] == 200
+        assert server.infer(np.ones((1, 4), np.float32), "later")[0] == 200
+
+
+def test_what_has_no_effect_is_said(tmp_path):
+    support.add_model(
+        tmp_path,
+        "affine",
+        session_models.affine(4, 2),
+        more="model_warmup [ { name: 'w' } ]\nfield_of_tomorrow: 3\nmax_batch_size: 0",
+    )
+    with support.serving(tmp_path) as server:
+        assert server.infer(np.ones((1, 4), np.float32))[0] == 400
+        assert server.infer(np.ones((2, 4), np.float32))[0] == 200
+        assert server.end() == 0
+        log = "".join(server.log)
+        assert "field_of_tomorrow" in log
+        assert "model_warmup" in log
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ("max_batch_size: 3", "max_batch_size 3; the container has 2"),
+        ("input [ { name: 'z' } ]", "input 'z' does not exist"),
+        ("input [ { name: 'x' data_type: TYPE_INT8 dims: [4] } ]", "has the type INT8; the program has FP32"),
+        (
+            "input [ { name: 'x' data_type: TYPE_FP32 dims: [5] } ]",
+            r"has the dims [5]; the program has [2, 4]",
+        ),
+        ("parameters [ { key: 'set_size' value: { string_value: 'many' } } ]", "'set_size' is 'many'"),
+        ("instance_group [ { kind: KIND_GPU } ]", "KIND_GPU; KIND_MODEL is expected"),
+        ("backend: 'qaic'", 'should not have multiple "backend" fields'),
+        ("parameters [ { key: 'device_id' value: { string_value: '77' } } ]", "device 77 does not exist"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_refused(tmp_path, more, part):
+    support.add_model(tmp_path, "affine", session_models.affine(4, 2), more=more)
+    done = refused(tmp_path)
+    assert part in done.stderr
+    assert done.returncode in (1, 2, 3)
+
+
+def refused(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "qaic", "serve", *map(str, arguments), "--http", "0", "--grpc", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_paths_that_cannot_be_served(tmp_path):
+    assert "No such file" in refused(tmp_path / "none.onnx").stderr
+    (tmp_path / "text.txt").write_text("x")
+    assert "neither a program container" in refused(tmp_path / "text.txt").stderr
+    for folder in ("a", "b"):
+        support.add_model(tmp_path / folder, "same", session_models.affine(4, 2))
+    assert "both called 'same'" in refused(tmp_path / "a", tmp_path / "b").stderr
+
+
+def test_a_port_that_is_taken(onnx_file):
+    with support.serving(onnx_file) as server:
+        for option, port in (("--http", server.http_port), ("--grpc", server.grpc_port)):
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "qaic", "serve", str(onnx_file)),
+                    *("--http", "no", "--grpc", "no", option, str(port)),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 1
+            assert str(port) in done.stderr
+
+
+def test_no_client_controls_models_where_none_may(onnx_file):
+    with support.serving(onnx_file, arguments=["--no-model-control"]) as server:
+        status, answer = server.ask("POST", "/v2/repository/models/small/unload")
+        assert status == 403
+        assert "without model control" in answer["error"]
+        assert server.infer(X, "small")[0] == 200
