@@ -12,7 +12,7 @@ from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.value_info import ValueInfo, collect_shapes, collect_types
+from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization
 from qaic.compiler.passes.shape_inference.inference import inferred
@@ -49,7 +49,7 @@ def quantized(model, profile, *, in_float=(), parts=None, **options):
     weights = {}
     fold_batch_normalization(result, weights, lambda conv, norm: True)
     known = inferred(result, weights)
-    facts = ValueInfo(collect_types(known), collect_shapes(known))
+    facts = ValueInfo(collect_types(known), [known])
     context.plan = decide(result, facts, context.options, profile.tensors)
     classes = context.plan.classes
     classes.update(dict.fromkeys(in_float, PrecisionClass.FP32))

@@ -6,7 +6,7 @@ import pytest
 
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.value_info import ValueInfo, collect_types, common_shapes
+from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.assign_precision import classify
 from qaic.errors import CompileError
 from qaic.options.codecs.op_types import KIND_ALIASES
@@ -19,7 +19,7 @@ FP32, FP16, BF16, INT8, INT16 = PrecisionClass
 
 def classes_of(model, profiled=None, **options):
     inferred = onnx.shape_inference.infer_shapes(model)
-    facts = ValueInfo(collect_types(inferred), common_shapes([inferred]))
+    facts = ValueInfo(collect_types(inferred), [inferred])
     return classify(model, facts, CompileOptions(**options), profiled)
 
 

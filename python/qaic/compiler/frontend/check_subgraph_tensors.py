@@ -167,9 +167,8 @@ def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
             for graph in (attribute.g, *attribute.graphs):
                 nodes += graph.node
     for node in all_nodes(nodes):
-        place = _place(node)
         for attribute in node.attribute:
-            yield from _of_attribute(attribute, place)
+            yield from _of_attribute(attribute, _place(node))
     for graph in all_graphs(model.graph):
         yield from _of_graph(graph, f"graph {graph.name!r}")
 

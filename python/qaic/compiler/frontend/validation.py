@@ -5,13 +5,14 @@ The onnx checker sees the model with weights declared as inputs, so it never ask
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, uses
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, read_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, MutableSequence
+    from collections.abc import Collection, Iterable, Iterator, MutableSequence
 
     import onnx
 
@@ -89,24 +90,8 @@ def check_texts(model: onnx.ModelProto) -> None:
     CompileError
         A name of a value, operator, attribute or domain is not text.
     """
-    texts: list[object] = [model.graph.name, *(entry.domain for entry in model.opset_import)]
-    for function in model.functions:
-        texts += [function.name, function.domain, *function.input, *function.output]
-        texts += [entry.domain for entry in function.opset_import]
-    for graph in all_graphs(model.graph):
-        texts += [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
-        texts += [
-            dim.dim_param
-            for value in (*graph.input, *graph.output, *graph.value_info)
-            for dim in value.type.tensor_type.shape.dim
-        ]
-        texts += [tensor.name for tensor in graph.initializer]
-    nodes = (*model.graph.node, *(node for function in model.functions for node in function.node))
-    for node in all_nodes(nodes):
-        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
-        texts += [attribute.name for attribute in node.attribute]
-    broken = next((text for text in texts if not isinstance(text, str)), None)
-    if broken is not None:
+    if set(map(type, _texts(model))) - {str}:
+        broken = next(text for text in _texts(model) if not isinstance(text, str))
         raise refuse(
             "names in the model",
             code="invalid_model",
@@ -116,9 +101,30 @@ def check_texts(model: onnx.ModelProto) -> None:
         )
 
 
+def _texts(model: onnx.ModelProto) -> Iterator[object]:
+    """Yield every name in a model."""
+    yield model.graph.name
+    yield from (entry.domain for entry in model.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+        yield from (entry.domain for entry in function.opset_import)
+    for graph in all_graphs(model.graph):
+        values = (*graph.input, *graph.output, *graph.value_info)
+        yield from (value.name for value in values)
+        yield from (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
+        yield from (tensor.name for tensor in graph.initializer)
+    nodes = list(all_nodes(chain(model.graph.node, *(function.node for function in model.functions))))
+    yield from (node.name for node in nodes)
+    yield from (node.op_type for node in nodes)
+    yield from (node.domain for node in nodes)
+    yield from chain.from_iterable(node.input for node in nodes)
+    yield from chain.from_iterable(node.output for node in nodes)
+    yield from (attribute.name for node in nodes for attribute in node.attribute)
+
+
 def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Remove initializers of the main graph that nothing reads."""
-    used = uses(model.graph)
+    used = read_values(model.graph)
     dead = [i for i, tensor in enumerate(model.graph.initializer) if tensor.name not in used]
     for position in reversed(dead):
         del model.graph.initializer[position]

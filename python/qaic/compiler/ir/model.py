@@ -68,7 +68,7 @@ class Model:
     known
         The inputs and outputs; none before shapes are known.
     facts
-        What is known about values once all floats are float32.
+        What is known about values from shape inference on, and once all floats are float32.
     provenance
         Its nodes as they were before the passes, where operations are measured.
     described
@@ -87,7 +87,7 @@ class Model:
     entries: Sequence[SpecializationEntry] = ()
     specialized: list[onnx.ModelProto] = field(default_factory=list)
     known: Interface | None = None
-    facts: ValueInfo = field(default_factory=lambda: ValueInfo({}, {}))
+    facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))
     provenance: Provenance | None = None
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     operations: OpsTable | None = None
@@ -142,10 +142,9 @@ class Model:
 
     def copy(self) -> Self:
         """Copy the graph and what changes with it; the numbers of weights are shared."""
-        facts = self.facts
         return replace(
             self,
             proto=clone(self.proto),
             weights=dict(self.weights),
-            facts=ValueInfo(dict(facts.types), dict(facts.shapes), dict(facts.narrow), dict(facts.original)),
+            facts=self.facts.copy(),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -13,17 +15,31 @@ if TYPE_CHECKING:
     import onnx
 
 
-@dataclass(slots=True)
+@dataclass
 class ValueInfo:
     """What is known about values by name."""
 
     types: dict[str, int]
-    #: of values of the main graph whose dims are all known; -1 for those that differ between sets of shapes
-    shapes: dict[str, tuple[int, ...]]
+    #: the model with types and shapes, once for each set of them
+    specialized: Sequence[onnx.ModelProto] = ()
     #: float32 values that were float16 or bfloat16 in the model -> that type
     narrow: dict[str, int] = field(default_factory=dict)
     #: values that go by another name than in the model -> that name
     original: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of values of the main graph whose dims are all known; -1 where sets of shapes differ.
+
+        They are collected when a pass first asks for one; a model of float32 is compiled without them.
+        """
+        return common_shapes(self.specialized) if self.specialized else {}
+
+    def copy(self) -> ValueInfo:
+        """Copy what is known so far."""
+        twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original))
+        twin.shapes = dict(self.shapes)
+        return twin
 
 
 def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
@@ -35,18 +51,17 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
     types: dict[str, int] = {}
     mixed: set[str] = set()
 
-    def note(name: str, elem_type: int) -> None:
-        if elem_type and types.setdefault(name, elem_type) != elem_type:
-            mixed.add(name)
-
     for graph in all_graphs(inferred.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.HasField("tensor_type"):
-                note(value.name, value.type.tensor_type.elem_type)
-        for tensor in graph.initializer:
-            note(tensor.name, tensor.data_type)
-        for sparse in graph.sparse_initializer:
-            note(sparse.values.name, sparse.values.data_type)
+        found = [
+            # The type of what is no tensor reads as 0.
+            (value.name, value.type.tensor_type.elem_type)
+            for value in chain(graph.input, graph.output, graph.value_info)
+        ]
+        found += [(tensor.name, tensor.data_type) for tensor in graph.initializer]
+        found += [(sparse.values.name, sparse.values.data_type) for sparse in graph.sparse_initializer]
+        for name, elem_type in found:
+            if elem_type and types.setdefault(name, elem_type) != elem_type:
+                mixed.add(name)
     for name in mixed:
         del types[name]
     return types
@@ -54,7 +69,9 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
 
 def untyped_values(graph: onnx.GraphProto, types: Mapping[str, int]) -> list[str]:
     """List the outputs of nodes of the main graph that have no known type."""
-    return [name for node in graph.node for name in node.output if name and name not in types]
+    return [
+        name for name in chain.from_iterable(node.output for node in graph.node) if name and name not in types
+    ]
 
 
 def common_shapes(forms: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
@@ -91,7 +108,8 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    dims = tuple(dim.dim_value for dim in tensor.shape.dim)
+    # A list first, which is faster than a generator; this runs for every value.
+    dims = tuple([dim.dim_value for dim in tensor.shape.dim])
     # A size that is not there reads as 0, and asking whether it is there costs as much as reading it.
     if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None

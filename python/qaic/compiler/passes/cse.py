@@ -13,7 +13,6 @@ from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import RANDOM, standard
-from qaic.compiler.ir.value_info import common_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +93,7 @@ class MergeEqualNodes(Always):
         """Change the model."""
         if not model.has_units:
             return False
-        eliminate_common_subexpressions(model.proto.graph, common_shapes(model.specialized), _listed(context))
+        eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))
         return True
 
 

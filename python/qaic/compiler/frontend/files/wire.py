@@ -67,13 +67,18 @@ def fields(buf: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int
     """
     while pos < end:
         begin = pos
-        tag, pos = read_varint(buf, pos, end)
+        # Most tags and many lengths are one byte, which needs no call.
+        tag = buf[pos]
+        if tag < 0x80:
+            pos += 1
+        else:
+            tag, pos = read_varint(buf, pos, end)
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise WireError("field number 0", begin)
         lo = pos
         if wire == LEN:
-            size, lo = read_varint(buf, pos, end)
+            size, lo = (buf[pos], pos + 1) if pos < end and buf[pos] < 0x80 else read_varint(buf, pos, end)
             pos = lo + size
         elif wire == VARINT:
             _, pos = read_varint(buf, pos, end)

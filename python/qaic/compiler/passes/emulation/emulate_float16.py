@@ -458,7 +458,7 @@ def round_as_model(model: Model, hardware: str | None) -> None:
     hardware : str or None
         Hardware family, which decides about bfloat16.
     """
-    facts = replace(model.facts, types=dict(model.facts.types), shapes=dict(model.facts.shapes))
+    facts = model.facts.copy()
     if facts.narrow:
         decided = decide(model.proto, facts, CompileOptions(aic_hw_version=hardware), None)
         overflows = Overflows(clip=False)

@@ -18,13 +18,13 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import GRIDS, standard
-from qaic.compiler.ir.value_info import ValueInfo, collect_types, common_shapes
 
 if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.value_info import ValueInfo
 
 
 #: attributes that choose the element type of an output
@@ -190,8 +190,7 @@ class UpcastFloat16(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         options = context.options
-        # Which set of shapes it is makes no difference to a type.
-        facts = model.facts = ValueInfo(collect_types(model.specialized[0]), common_shapes(model.specialized))
+        facts = model.facts
         types = set(facts.types.values())
         if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
             return False

@@ -9,7 +9,7 @@ from qaic.compiler.ir.graph_edits import describe_value, set_nodes, set_shape
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import collect_types
+from qaic.compiler.ir.value_info import ValueInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,9 +105,10 @@ class LegalizeWhere(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        types = collect_types(model.specialized[0])
+        types = model.facts.types
         added = legalize_where(model.proto, types)
         for form in model.specialized if added else ():
             legalize_where(form, types)
             _describe(form, added)
+        model.facts = ValueInfo(types | dict.fromkeys(added, INT32), model.specialized)
         return bool(added)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
 
 if TYPE_CHECKING:
@@ -24,4 +25,6 @@ class InferShapes(Always):
             model.specialized, model.known = inferred_forms(
                 model.proto, model.weights, model.sizes, model.entries, model.library_paths
             )
+            # Which set of shapes it is makes no difference to a type.
+            model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
         return False
