@@ -6,7 +6,27 @@ use std::time::Duration;
 use super::card::Card;
 use super::fault::{Action, FaultPlan};
 use super::firmware::ResourceUsage;
-use qaic_kmd::abi::DBC_COUNT;
+use qaic_kmd::abi::{DBC_COUNT, request};
+
+/// Between two looks at what may end a wait.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names of the system calls, as fault plans have them where they can go wrong, and their request codes.
+const CALLS: [(&str, u32); 13] = [
+    ("manage", request::MANAGE),
+    ("create_bo", request::CREATE_BO),
+    ("mmap_bo", request::MMAP_BO),
+    ("attach", request::ATTACH_SLICE_BO),
+    ("execute", request::EXECUTE_BO),
+    ("partial_execute", request::PARTIAL_EXECUTE_BO),
+    ("wait", request::WAIT_BO),
+    ("perf_stats", request::PERF_STATS_BO),
+    ("detach", request::DETACH_SLICE_BO),
+    ("close", request::GEM_CLOSE),
+    ("version", request::VERSION),
+    ("export", request::PRIME_HANDLE_TO_FD),
+    ("import", request::PRIME_FD_TO_HANDLE),
+];
 
 /// An emulated card, from behind.
 #[derive(Clone, Debug)]
@@ -53,6 +73,42 @@ impl Control {
         let state = self.card.lock();
         let wait = self.card.changed.wait_timeout_while(state, limit, |state| state.waiters < count);
         wait.unwrap_or_else(PoisonError::into_inner).0.waiters >= count
+    }
+
+    /// [`Control::await_waiters`] that ends when `gives_up` says so, which is asked now and then; `None` then.
+    pub fn await_waiters_unless(
+        &self,
+        count: usize,
+        limit: Duration,
+        mut gives_up: impl FnMut() -> bool,
+    ) -> Option<bool> {
+        let mut left = limit;
+        loop {
+            let slice = left.min(LOOK);
+            if self.await_waiters(count, slice) {
+                return Some(true);
+            }
+            left -= slice;
+            if left.is_zero() {
+                return Some(false);
+            }
+            if gives_up() {
+                return None;
+            }
+        }
+    }
+
+    /// How often each system call was made, by its name.
+    pub fn calls_by_name(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        CALLS.iter().map(|(name, request)| (*name, self.calls(*request)))
+    }
+
+    /// How often the system call of this name was made; why not, where there is none.
+    pub fn calls_named(&self, name: &str) -> Result<u64, String> {
+        self.calls_by_name().find(|(call, _)| *call == name).map(|(_, count)| count).ok_or_else(|| {
+            let names = CALLS.map(|(call, _)| call).join(", ");
+            format!("no system call is called {name:?}; there are {names}")
+        })
     }
 
     /// How often a system call was made, by its request code.

@@ -91,9 +91,10 @@ fn lowest(mask: u64) -> u64 {
 }
 
 /// What a card has and what of it is free, and what is loaded on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ResourceUsage {
     /// What there is.
+    #[serde(rename = "total")]
     pub totals: Totals,
     /// What is not taken.
     pub free: Totals,

@@ -1,40 +1,21 @@
 //! `_core.EmuControl`: controls an emulated card, for tests, and shows what a card goes through.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
 use qaic_emu::fault::Target;
 use qaic_emu::{Control, FaultPlan};
-use qaic_kmd::abi::request;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::{ErrorDetail, InputError};
+use qaic_runtime::error::ErrorDetail;
 
 use crate::context::open_context;
-use crate::errors::from_runtime;
+use crate::errors::{from_runtime, record};
 use crate::gil::{Detach, signal_pending};
-
-/// Between two looks for Ctrl-C.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// Names of the system calls, as fault plans have them where they can go wrong.
-const CALLS: [(&str, u32); 13] = [
-    ("manage", request::MANAGE),
-    ("create_bo", request::CREATE_BO),
-    ("mmap_bo", request::MMAP_BO),
-    ("attach", request::ATTACH_SLICE_BO),
-    ("execute", request::EXECUTE_BO),
-    ("partial_execute", request::PARTIAL_EXECUTE_BO),
-    ("wait", request::WAIT_BO),
-    ("perf_stats", request::PERF_STATS_BO),
-    ("detach", request::DETACH_SLICE_BO),
-    ("close", request::GEM_CLOSE),
-    ("version", request::VERSION),
-    ("export", request::PRIME_HANDLE_TO_FD),
-    ("import", request::PRIME_FD_TO_HANDLE),
-];
+use crate::rt::status::refused;
 
 /// Lets emulated cards end with the interpreter, once. An inference without end would go on computing while the engine's
 /// library is being taken down.
@@ -107,9 +88,8 @@ impl PyEmuControl {
 
     /// Replaces the plan of what goes wrong; its numbers and times begin anew.
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
-        let plan = FaultPlan::parse(text, Target::Card).map_err(|error| {
-            from_runtime(py, ErrorDetail::Input(InputError::Argument { what: error.to_string() }))
-        })?;
+        let plan = FaultPlan::parse(text, Target::Card);
+        let plan = plan.map_err(|error| from_runtime(py, refused(error.to_string())))?;
         py.detached(|| {
             self.control.set_faults(plan);
             Ok(())
@@ -126,41 +106,23 @@ impl PyEmuControl {
     /// Blocking, without the interpreter lock; Ctrl-C ends it.
     #[pyo3(signature = (count = 1, timeout = 10.0))]
     fn wait_waiters(&self, py: Python<'_>, count: usize, timeout: f64) -> PyResult<bool> {
-        let mut left = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
+        let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
         py.detached(|| {
-            loop {
-                let limit = left.min(LOOK);
-                if self.control.await_waiters(count, limit) {
-                    return Ok(true);
-                }
-                left -= limit;
-                if left.is_zero() {
-                    return Ok(false);
-                }
-                if signal_pending() {
-                    return Err(ErrorDetail::Interrupted.into());
-                }
-            }
+            let reached = self.control.await_waiters_unless(count, limit, signal_pending);
+            reached.ok_or_else(|| ErrorDetail::Interrupted.into())
         })
     }
 
     /// System calls made so far, of all kinds by name, or of one kind.
     #[pyo3(signature = (name = None))]
     fn calls<'py>(&self, py: Python<'py>, name: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-        let Some(name) = name else {
-            let counts = PyDict::new(py);
-            for (name, request) in CALLS {
-                counts.set_item(name, self.control.calls(request))?;
+        match name {
+            None => self.control.calls_by_name().collect::<BTreeMap<_, _>>().into_bound_py_any(py),
+            Some(name) => {
+                let count = self.control.calls_named(name);
+                count.map_err(|what| from_runtime(py, refused(what)))?.into_bound_py_any(py)
             }
-            return Ok(counts.into_any());
-        };
-        let found = CALLS.iter().find(|(call, _)| *call == name);
-        let (_, request) = found.ok_or_else(|| {
-            let names = CALLS.map(|(call, _)| call).join(", ");
-            let what = format!("no system call is called {name:?}; there are {names}");
-            from_runtime(py, ErrorDetail::Input(InputError::Argument { what }))
-        })?;
-        Ok(self.control.calls(*request).into_pyobject(py)?.into_any())
+        }
     }
 
     /// Transfers that ended with another status than 0. The driver reports them to no caller.
@@ -169,26 +131,8 @@ impl PyEmuControl {
     }
 
     /// What the firmware has given out: `total` and `free` amounts, and what is loaded.
-    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let ledger = py.detached(|| Ok(self.control.resource_usage()))?;
-        let books = PyDict::new(py);
-        for (name, amounts) in [("total", &ledger.totals), ("free", &ledger.free)] {
-            let entry = PyDict::new(py);
-            entry.set_item("cores", amounts.cores)?;
-            entry.set_item("multicast_ids", amounts.multicast_ids)?;
-            entry.set_item("semaphores", amounts.semaphores)?;
-            entry.set_item("channels", amounts.channels)?;
-            entry.set_item("ddr_bytes", amounts.ddr_bytes)?;
-            books.set_item(name, entry)?;
-        }
-        books.set_item("elves", ledger.elves)?;
-        books.set_item("constants", ledger.constants)?;
-        books.set_item("constants_in_use", ledger.constants_in_use)?;
-        books.set_item("activations", ledger.activations)?;
-        books.set_item("reservations", ledger.reservations)?;
-        books.set_item("channels", ledger.channels)?;
-        books.set_item("restarting", ledger.restarting)?;
-        Ok(books)
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        record(py, &py.detached(|| Ok(self.control.resource_usage()))?)
     }
 
     /// What is not as it was before the card was used, a line each; empty when all is.

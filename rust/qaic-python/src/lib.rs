@@ -26,6 +26,8 @@ mod writer;
 mod _core {
     use pyo3::prelude::*;
 
+    use super::{buffers, rt};
+
     #[pymodule_export]
     use super::buffers::{BytesView, OutputBuffer};
     #[pymodule_export]
@@ -70,28 +72,27 @@ mod _core {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::context::watch_forks(module.py())?;
         super::gil::finish_with_interpreter(module.py())?;
-        module.add("RtContext", module.py().get_type::<super::rt::context::RtContext>())?;
-        module.add("RtQBuffer", module.py().get_type::<super::buffers::PyQBuffer>())?;
-        module.add("RtBufferDimensionsVecRef", module.py().get_type::<super::rt::dims::PyDims>())?;
-        module.add("RtChannel", module.py().get_type::<super::rt::callback_channel::RtChannel>())?;
-        module.add("RtQpc", module.py().get_type::<super::rt::qpc::RtQpc>())?;
-        module.add("RtReceiver", module.py().get_type::<super::rt::callback_channel::RtReceiver>())?;
-        module.add("RtExecObj", module.py().get_type::<super::rt::exec_obj::PyExecObj>())?;
-        module.add("RtProgram", module.py().get_type::<super::rt::program::PyProgram>())?;
-        module.add("RtQueue", module.py().get_type::<super::rt::queue::PyQueue>())?;
-        module.add("RtSlicingHandle", module.py().get_type::<super::rt::slicing::PySlicing>())?;
-        module.add("RtSlicingSpecHandle", module.py().get_type::<super::rt::slicing::PySlicingSpec>())?;
-        module.add(
-            "RtInferenceVector",
-            module.py().get_type::<super::rt::inference_vector::PyInferenceVector>(),
-        )?;
-        module.add(
-            "RtInferenceHandle",
-            module.py().get_type::<super::rt::inference_handle::PyInferenceHandle>(),
-        )?;
-        module
-            .add("RtInferenceSet", module.py().get_type::<super::rt::inference_set::PyQaicInferenceSet>())?;
-        module.add("RtBenchmark", module.py().get_type::<super::rt::benchmark::PyBenchmark>())?;
+        let py = module.py();
+        // The names of `qaicrt` stand for other classes here.
+        for (name, class) in [
+            ("RtContext", py.get_type::<rt::context::RtContext>()),
+            ("RtQBuffer", py.get_type::<buffers::PyQBuffer>()),
+            ("RtBufferDimensionsVecRef", py.get_type::<rt::dims::PyDims>()),
+            ("RtChannel", py.get_type::<rt::callback_channel::RtChannel>()),
+            ("RtQpc", py.get_type::<rt::qpc::RtQpc>()),
+            ("RtReceiver", py.get_type::<rt::callback_channel::RtReceiver>()),
+            ("RtExecObj", py.get_type::<rt::exec_obj::PyExecObj>()),
+            ("RtProgram", py.get_type::<rt::program::PyProgram>()),
+            ("RtQueue", py.get_type::<rt::queue::PyQueue>()),
+            ("RtSlicingHandle", py.get_type::<rt::slicing::PySlicing>()),
+            ("RtSlicingSpecHandle", py.get_type::<rt::slicing::PySlicingSpec>()),
+            ("RtInferenceVector", py.get_type::<rt::inference_vector::PyInferenceVector>()),
+            ("RtInferenceHandle", py.get_type::<rt::inference_handle::PyInferenceHandle>()),
+            ("RtInferenceSet", py.get_type::<rt::inference_set::PyQaicInferenceSet>()),
+            ("RtBenchmark", py.get_type::<rt::benchmark::PyBenchmark>()),
+        ] {
+            module.add(name, class)?;
+        }
         super::errors::register(module)
     }
 }

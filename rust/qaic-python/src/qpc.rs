@@ -151,8 +151,9 @@ impl PyQpc {
 
     fn tensors(&self, py: Python<'_>) -> PyResult<(Vec<PyTensor>, Vec<PyTensor>)> {
         let tensors = tensor_specs(self.program(py)?).map_err(|error| from_runtime(py, error))?;
-        let wrap = |list: Vec<TensorSpec>| list.into_iter().map(|tensor| PyTensor { tensor }).collect();
-        Ok((wrap(tensors.inputs), wrap(tensors.outputs)))
+        let wrap =
+            |list: Vec<_>| list.into_iter().map(|spec| PyTensor::new(py, spec)).collect::<PyResult<_>>();
+        Ok((wrap(tensors.inputs)?, wrap(tensors.outputs)?))
     }
 
     fn network_desc_json(&self, py: Python<'_>) -> PyResult<String> {
@@ -205,36 +206,20 @@ pub(crate) fn inspect(py: Python<'_>, path: &Path, mmap: bool) -> PyResult<Arc<I
 }
 
 /// One input or output as an array of a host program.
-#[pyclass(frozen, name = "Tensor", module = "qaic._core")]
+#[pyclass(frozen, get_all, name = "Tensor", module = "qaic._core")]
 pub(crate) struct PyTensor {
-    tensor: TensorSpec,
+    name: String,
+    shape: Py<PyTuple>,
+    dtype: &'static str,
+    partial: bool,
+    visible: bool,
 }
 
-#[pymethods]
 impl PyTensor {
-    #[getter]
-    fn name(&self) -> &str {
-        &self.tensor.name
-    }
-
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &self.tensor.dims)
-    }
-
-    #[getter]
-    fn dtype(&self) -> &'static str {
-        self.tensor.dtype.numpy().1
-    }
-
-    #[getter]
-    fn partial(&self) -> bool {
-        self.tensor.partial
-    }
-
-    #[getter]
-    fn visible(&self) -> bool {
-        self.tensor.visible
+    fn new(py: Python<'_>, spec: TensorSpec) -> PyResult<Self> {
+        let TensorSpec { name, partial, visible, .. } = spec;
+        let shape = PyTuple::new(py, spec.dims)?.unbind();
+        Ok(Self { name, shape, dtype: spec.dtype.numpy().1, partial, visible })
     }
 }
 

@@ -53,7 +53,7 @@ pub struct FirmwareConfig {
 }
 
 /// What a card has to give out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Totals {
     /// Cores, 64 at most.
     pub cores: u32,
@@ -66,6 +66,7 @@ pub struct Totals {
     /// Memory in bytes.
     pub ddr_bytes: u64,
     /// Physical channels of the DMA engine, at most 32.
+    #[serde(skip)]
     pub physical_channels: u8,
 }
 

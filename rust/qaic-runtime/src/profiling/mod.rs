@@ -13,6 +13,7 @@ mod recorder;
 mod registry;
 mod samples;
 mod stages;
+pub mod stats_output;
 
 pub use collector::{Collector, NameFilter, ProfiledProgram};
 pub use profiler::Profiler;

@@ -1,0 +1,240 @@
+//! Summary and trace of stats buffers: in memory, or as files that are whole or not there.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use qaic_mem::reserve_large;
+use qaic_stats::buffer::{FrozenBytes, StatsBuffer};
+use qaic_stats::decode::descriptor::OpsDescriptor;
+use qaic_stats::report::summary::{SummaryOptions, write_summary};
+use qaic_stats::sample::HostSample;
+use qaic_stats::trace::{HostSide, HostTrace, Part, TraceOptions, push_trace, write_trace};
+use qaic_stats::{ProgressObserver, write_whole};
+
+use crate::error::{ErrorDetail, RuntimeError};
+use crate::process::cancellation::CHECK_PERIOD;
+use crate::process::clock;
+
+/// What an operation takes in a trace that names its shape and operands. Only room: less costs nothing.
+const TRACE_BYTES_PER_OP: usize = 768;
+
+/// Where output goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputTarget {
+    /// To memory.
+    Memory,
+    /// To a file, which is replaced when the output is complete.
+    File(PathBuf),
+}
+
+/// What one device did.
+#[derive(Debug)]
+pub struct DevicePart<'a, B> {
+    /// The records, checked.
+    pub buffer: &'a StatsBuffer<B>,
+    /// Operations of the program.
+    pub ops: Arc<OpsDescriptor>,
+    /// Name of the network.
+    pub network: &'a str,
+    /// Which of the devices of the program.
+    pub slice: Option<u16>,
+}
+
+/// The summary of an inference; none of it is given back where it went to a file.
+///
+/// Blocking: reads every record. Ends with [`ErrorDetail::Interrupted`] soon after `interrupted` says so.
+pub fn stats_summary<B: FrozenBytes>(
+    target: OutputTarget,
+    buffer: &StatsBuffer<B>,
+    ops: &OpsDescriptor,
+    cores: Option<Vec<u16>>,
+    interrupted: impl Fn() -> bool,
+) -> Result<Vec<u8>, RuntimeError> {
+    let reading = Reading::new(vec![buffer], interrupted);
+    let options = SummaryOptions { cores, observer: Some(&reading) };
+    let model = buffer.model();
+    target.write(
+        |bytes| write_summary(bytes, &model, ops, &options),
+        |mut out| write_summary(&mut out, &model, ops, &options),
+    )
+}
+
+/// The trace of devices and host; none of it is given back where it went to a file. `options` need no observer.
+///
+/// Blocking: reads every record. Ends with [`ErrorDetail::Interrupted`] soon after `interrupted` says so.
+pub fn stats_trace<B: FrozenBytes>(
+    target: OutputTarget,
+    devices: &[DevicePart<'_, B>],
+    options: TraceOptions<'_>,
+    samples: &[HostSample],
+    host_trace: Option<&HostTrace<'_>>,
+    interrupted: impl Fn() -> bool,
+) -> Result<Vec<u8>, RuntimeError> {
+    let reading = Reading::new(devices.iter().map(|device| device.buffer).collect(), interrupted);
+    let options = TraceOptions { observer: Some(&reading), ..options };
+    let models: Vec<_> = devices.iter().map(|device| device.buffer.model()).collect();
+    let part = |(device, model)| {
+        let DevicePart { ops, network, slice, .. }: &DevicePart<'_, B> = device;
+        Part { model, descriptor: ops, network, slice: *slice }
+    };
+    let parts: Vec<_> = devices.iter().zip(&models).map(part).collect();
+    let host = HostSide { samples, epoch_utc_ns: clock::epoch_utc_ns(), trace: host_trace };
+    target.write(
+        |bytes| {
+            let ops: usize = models.iter().map(|model| model.ops().len()).sum();
+            reserve_large(bytes, ops.saturating_mul(TRACE_BYTES_PER_OP));
+            push_trace(bytes, &parts, &host, &options)
+        },
+        |out| write_trace(out, &parts, &host, &options),
+    )
+}
+
+/// Lets go of what was read, and looks now and then whether to go on.
+struct Reading<'a, B, F> {
+    buffers: Vec<&'a StatsBuffer<B>>,
+    looked: Cell<Instant>,
+    interrupted: F,
+}
+
+impl<'a, B, F> Reading<'a, B, F> {
+    fn new(buffers: Vec<&'a StatsBuffer<B>>, interrupted: F) -> Self {
+        Self { buffers, looked: Cell::new(Instant::now()), interrupted }
+    }
+}
+
+impl<B, F> fmt::Debug for Reading<'_, B, F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reading").field("buffers", &self.buffers.len()).finish_non_exhaustive()
+    }
+}
+
+impl<B: FrozenBytes, F: Fn() -> bool> ProgressObserver for Reading<'_, B, F> {
+    fn passed(&self, bytes: &[u8]) -> io::Result<()> {
+        for buffer in &self.buffers {
+            buffer.let_go(bytes);
+        }
+        if self.looked.get().elapsed() >= CHECK_PERIOD {
+            self.looked.set(Instant::now());
+            if (self.interrupted)() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OutputTarget {
+    /// Bytes written to memory; none for a file.
+    fn write(
+        self,
+        to_memory: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+        to_file: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = Vec::new();
+        let (result, path) = match self {
+            Self::Memory => (to_memory(&mut bytes), PathBuf::new()),
+            Self::File(path) => (write_whole(&path, to_file), path),
+        };
+        match result {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(ErrorDetail::Interrupted.into()),
+            Err(source) => Err(ErrorDetail::Io { path, source: Arc::new(source) }.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::fs;
+    use std::time::Duration;
+
+    use qaic_stats::decode::record::{Core, Kind, Thread};
+    use qaic_stats::model::{Run, StatsModel};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Bytes(Vec<u8>);
+
+    impl From<Vec<u8>> for Bytes {
+        fn from(bytes: Vec<u8>) -> Self {
+            Self(bytes)
+        }
+    }
+
+    impl FrozenBytes for Bytes {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn is_let_go(&self) -> bool {
+            false
+        }
+
+        fn let_go(&self, _part: &[u8]) {}
+    }
+
+    fn buffer() -> StatsBuffer<Bytes> {
+        let run =
+            Run { cores: 1, threads_per_core: 1, ucycle_hz: 1_000_000, batch_size: 1, ..Run::default() };
+        let mut model = StatsModel::new(run);
+        model.set_records([Core { end_u: 100, ..Core::default() }]);
+        model.set_records([Thread { end_u: 100, ..Thread::default() }]);
+        let sections = [Kind::Core, Kind::Thread].map(|kind| {
+            let (records, stride) = model.section(kind).unwrap();
+            (kind, records.to_vec(), stride)
+        });
+        StatsBuffer::of_sections(run, sections.into(), None, false).unwrap()
+    }
+
+    #[test]
+    fn a_file_has_what_memory_would_have() {
+        let path = std::env::temp_dir().join(format!("openqaic-stats-output-{}", std::process::id()));
+        let ops = OpsDescriptor::default();
+        let write = |target| stats_summary(target, &buffer(), &ops, None, || false).unwrap();
+        let in_memory = write(OutputTarget::Memory);
+        assert!(!in_memory.is_empty());
+        assert_eq!(write(OutputTarget::File(path.clone())), b"");
+        let in_file = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(in_file, in_memory);
+    }
+
+    #[test]
+    fn a_trace_is_of_all_devices() {
+        let (one, other) = (buffer(), buffer());
+        let part = |buffer, network, slice| DevicePart { buffer, ops: Arc::default(), network, slice };
+        let parts = [part(&one, "first", Some(0)), part(&other, "second", Some(1))];
+        let options = TraceOptions::default();
+        let bytes = stats_trace(OutputTarget::Memory, &parts, options, &[], None, || false).unwrap();
+        let trace: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let text = trace.to_string();
+        assert!(text.contains("first") && text.contains("second"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let path = PathBuf::from("/nonexistent/openqaic/summary.txt");
+        let target = OutputTarget::File(path.clone());
+        let refusal =
+            stats_summary(target, &buffer(), &OpsDescriptor::default(), None, || false).unwrap_err();
+        assert!(matches!(refusal.detail(), ErrorDetail::Io { path: named, .. } if *named == path));
+    }
+
+    #[test]
+    fn reading_ends_when_it_is_asked_to_and_not_before_a_period_has_passed() {
+        let buffer = buffer();
+        let reading = Reading::new(vec![&buffer], || true);
+        reading.looked.set(Instant::now() + Duration::from_hours(1));
+        assert!(reading.passed(&[]).is_ok());
+        reading.looked.set(Instant::now().checked_sub(CHECK_PERIOD).unwrap());
+        let ended = OutputTarget::Memory.write(|_| reading.passed(&[]), |_| Ok(()));
+        assert!(ended.unwrap_err().is_interrupted());
+    }
+}
