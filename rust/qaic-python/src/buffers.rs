@@ -17,8 +17,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
+use qaic_runtime::Image;
 use qaic_runtime::binding::Argument;
-use qaic_runtime::image::Image;
 use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};

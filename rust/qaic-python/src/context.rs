@@ -7,13 +7,11 @@ use std::sync::Arc;
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::cpu::{self, Engine, custom_ops, libraries_of_package};
-use qaic_runtime::device::{Device, DeviceDescription, DeviceId, DeviceKind, RegistryOptions, UserDirectory};
-use qaic_runtime::error::{EngineError, ErrorDetail, RuntimeError};
-use qaic_runtime::image::Image;
-use qaic_runtime::process::CancellationToken;
+use qaic_runtime::device::{Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory};
+use qaic_runtime::error::EngineError;
 use qaic_runtime::process::fork;
+use qaic_runtime::{CancellationToken, Context, DeviceId, ErrorDetail, Image, RuntimeError};
 
 use crate::emu_control;
 use crate::errors::{Raise, from_runtime, record};

@@ -8,9 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use qaic_emu::fault::Target;
 use qaic_emu::{Control, FaultPlan};
-use qaic_runtime::context::Context;
-use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::ErrorDetail;
+use qaic_runtime::{Context, DeviceId, ErrorDetail};
 
 use crate::context::open_context;
 use crate::errors::{from_runtime, record};

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
 use qaic_runtime::binding::ArgumentError;
-use qaic_runtime::error::{ErrorDetail, QStatus, RuntimeError};
+use qaic_runtime::{ErrorDetail, QStatus, RuntimeError};
 use qaic_stats::error::StatsError;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use qaic_qpc::error::{ErrorReport, Figure, QpcError};
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::{ErrorDetail, RuntimeError};
 use qaic_stats::error::StatsError;
 
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();

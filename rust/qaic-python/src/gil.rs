@@ -3,17 +3,14 @@
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::Duration;
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
-use qaic_runtime::process::cancellation::{CHECK_PERIOD, ignore_signals_on_this_thread};
+use qaic_runtime::process::cancellation::{ignore_signals_on_this_thread, watch};
 use qaic_runtime::process::reaper::{self, Teardown};
-use qaic_runtime::process::{CancellationToken, Deadline, ForkGuard, WaitScope};
+use qaic_runtime::{CancellationToken, Deadline, ErrorDetail, ForkGuard, RuntimeError, WaitScope};
 
 use crate::errors;
 
@@ -190,26 +187,11 @@ impl<'py> Detach<'py> for Python<'py> {
             return self.detached(work);
         }
         let mut signal = None;
-        let outcome = self.detach(|| {
-            thread::scope(|scope| {
-                let (done, ended) = channel();
-                let worker = scope.spawn(move || {
-                    let result = catch_unwind(AssertUnwindSafe(|| token.enter(work)));
-                    // The watcher may have stopped listening only after the worker was joined.
-                    let _ = done.send(());
-                    result
-                });
-                while matches!(ended.recv_timeout(CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
-                    if signal.is_none() {
-                        signal = Python::attach(check_signals).err();
-                    }
-                    if signal.is_some() {
-                        token.cancel();
-                    }
-                }
-                worker.join().unwrap_or_else(Err)
-            })
-        });
+        let interrupted = || {
+            signal = Python::attach(check_signals).err();
+            signal.is_some()
+        };
+        let outcome = self.detach(|| watch(token, interrupted, work));
         match (signal, outcome) {
             (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
             (Some(signal), _) => Err(signal),

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::device::DeviceId;
 use qaic_runtime::device::noop::{Call, Control};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::{DeviceId, RuntimeError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;

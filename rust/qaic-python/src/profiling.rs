@@ -5,36 +5,25 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::{Deadline, clock};
+use qaic_runtime::process::clock;
 use qaic_runtime::profiling::{
     Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, ProgramSamples, Sample,
     SamplingRule, SubscriptionRegistry,
 };
+use qaic_runtime::{Deadline, InferenceSet};
 use qaic_stats::report::kpi::DeviceKpi;
 use qaic_stats::sample::HostSample;
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
-use crate::errors::from_stats;
+use crate::errors::{from_stats, record};
 use crate::gil::{Detach, deadline_after, signal_pending};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
-fn facts_of<'py>(py: Python<'py>, programs: &[ProfiledProgram]) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let entry = |program: &ProfiledProgram| {
-        let facts = PyDict::new(py);
-        facts.set_item("network", &program.facts.network)?;
-        facts.set_item("activations", program.facts.activations)?;
-        facts.set_item("set_size", program.facts.set_size)?;
-        facts.set_item("cores", program.facts.cores)?;
-        facts.set_item("batch", program.facts.batch)?;
-        facts.set_item("has_stats", program.has_stats)?;
-        facts.set_item("is_profiled", program.is_profiled())?;
-        Ok(facts)
-    };
-    programs.iter().map(entry).collect()
+fn facts_of<'py>(py: Python<'py>, programs: &[ProfiledProgram]) -> PyResult<Bound<'py, PyAny>> {
+    record(py, &programs.iter().map(ProfiledProgram::record).collect::<Vec<_>>())
 }
 
 /// Accepts the names that a compiled regular expression matches as a whole.
@@ -122,7 +111,7 @@ impl PyProfiler {
 
     /// Facts about the programs, by their numbers.
     #[getter]
-    fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    fn programs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         facts_of(py, &self.collector.programs())
     }
 
@@ -203,7 +192,7 @@ impl PySamples {
 
     /// Facts about the profiled programs, by their numbers.
     #[getter]
-    fn programs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    fn programs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         facts_of(py, &self.samples.programs)
     }
 

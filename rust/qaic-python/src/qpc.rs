@@ -16,8 +16,7 @@ use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::program_info::QpcInfo;
 use qaic_qpc::{elf, validate};
 use qaic_runtime::binding::{TensorSpec, tensor_specs};
-use qaic_runtime::error::ErrorDetail;
-use qaic_runtime::image::Image;
+use qaic_runtime::{ErrorDetail, Image};
 use serde_json::json;
 
 use crate::buffers::{BytesView, copied_bytes};

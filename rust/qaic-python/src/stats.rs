@@ -6,7 +6,7 @@ mod run;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use qaic_runtime::image::Image;
+use qaic_runtime::Image;
 use qaic_stats::decode::descriptor::{self, Fingerprint};
 use qaic_stats::decode::layout::ProgramOperations;
 use qaic_stats::decode::oqstats;

@@ -44,4 +44,13 @@ pub mod program;
 pub mod request;
 mod scheduler;
 
+pub use context::Context;
+pub use device::{DeviceId, Placement};
+pub use error::{ErrorDetail, QStatus, RuntimeError};
+pub use image::Image;
+pub use inference_set::{HandleId, InferenceSet};
+pub use process::{CancellationToken, Deadline, ForkGuard, WaitScope};
+pub use program::{Program, ProgramOptions};
+pub use request::{BoundBuffers, ExecObj};
+
 pub(crate) use qaic_sync::atomic as sync;

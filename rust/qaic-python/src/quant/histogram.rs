@@ -5,7 +5,7 @@ use qaic_mem::Storage;
 use qaic_mem::convert::pieces::pieces;
 use qaic_quant::error::QuantError;
 use qaic_quant::histogram::{Histogram, SharedHistogram};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::RuntimeError;
 
 use super::arrays::{Lent, array as array_of};
 use super::refused;

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 use qaic_mem::SharedMemory;
+use qaic_runtime::QStatus;
 use qaic_runtime::binding::{BindingSpec, BindingSpecs, GivenShape};
-use qaic_runtime::error::QStatus;
 use qaic_runtime::request::ListedBuffer;
 
 use super::numbers::whole;

@@ -6,10 +6,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use qaic_mem::SharedMemory;
-use qaic_runtime::context::Context;
-use qaic_runtime::error::QStatus;
-use qaic_runtime::inference_set::{BenchmarkProgress, HandleId};
+use qaic_runtime::inference_set::BenchmarkProgress;
 use qaic_runtime::process::failure::Origin;
+use qaic_runtime::{Context, HandleId, QStatus};
 
 use super::argument::buffers;
 use super::context::RtContext;

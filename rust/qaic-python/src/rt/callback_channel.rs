@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use qaic_runtime::context::Context;
+use qaic_runtime::Context;
 use qaic_runtime::process::callbacks::{CallbackReceiver, CallbackSender, CallbackSink, Message};
 use qaic_runtime::process::log::Level;
 

@@ -6,12 +6,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_runtime::context::Context;
-use qaic_runtime::device::DeviceId;
 use qaic_runtime::error::DeviceError;
-use qaic_runtime::error::QStatus;
 use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::log::Level;
+use qaic_runtime::{Context, DeviceId, QStatus};
 
 use super::callback_channel::RtChannel;
 use super::numbers::whole;

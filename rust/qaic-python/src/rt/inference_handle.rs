@@ -6,11 +6,9 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use qaic_runtime::context::Context;
-use qaic_runtime::error::QStatus;
-use qaic_runtime::inference_set::HandleId;
 use qaic_runtime::process::failure::Origin;
-use qaic_runtime::request::{BoundBuffers, Part};
+use qaic_runtime::request::Part;
+use qaic_runtime::{BoundBuffers, Context, HandleId, QStatus};
 
 use super::argument::{buffers, list_of};
 use super::call_failed;

@@ -20,9 +20,9 @@ pub(crate) mod status;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use qaic_runtime::context::Context;
-use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
+use qaic_runtime::error::DeviceError;
 use qaic_runtime::process::failure::Origin;
+use qaic_runtime::{Context, ErrorDetail, RuntimeError};
 
 use status::Refusal;
 

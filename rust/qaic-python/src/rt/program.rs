@@ -5,14 +5,14 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
-use qaic_runtime::context::Context;
-use qaic_runtime::device::{DeviceId, Placement};
-use qaic_runtime::error::{ErrorDetail, QStatus, RuntimeError, StateError};
-use qaic_runtime::image::Image;
+use qaic_runtime::error::StateError;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::failure::Origin;
-use qaic_runtime::process::{CancellationToken, reaper};
-use qaic_runtime::program::{Program, ProgramOptions};
+use qaic_runtime::process::reaper;
+use qaic_runtime::{
+    CancellationToken, Context, DeviceId, ErrorDetail, Image, Placement, Program, ProgramOptions, QStatus,
+    RuntimeError,
+};
 
 use super::context::RtContext;
 use super::numbers::{property, whole};

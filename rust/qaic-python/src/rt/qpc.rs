@@ -7,8 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::program_info::QpcInfo;
-use qaic_runtime::error::QStatus;
-use qaic_runtime::image::Image;
+use qaic_runtime::{Image, QStatus};
 
 use super::status::{member, refused};
 use super::{call_failed, construction_failed_by};

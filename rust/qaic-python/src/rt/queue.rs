@@ -7,10 +7,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use qaic_runtime::context::Context;
-use qaic_runtime::device::DeviceId;
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::process::failure::Origin;
+use qaic_runtime::{Context, DeviceId, RuntimeError};
 
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;

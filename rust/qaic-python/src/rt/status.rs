@@ -4,9 +4,9 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use qaic_runtime::context::Context;
-use qaic_runtime::error::{ErrorDetail, InputError, QStatus, RuntimeError, StateError};
+use qaic_runtime::error::{InputError, StateError};
 use qaic_runtime::process::failure::Origin;
+use qaic_runtime::{Context, ErrorDetail, QStatus, RuntimeError};
 
 use crate::gil::{self, Detach};
 

@@ -6,8 +6,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::fork::ForkGuard;
@@ -103,6 +105,34 @@ impl CancellationToken {
     pub fn is_current_cancelled() -> bool {
         CURRENT.with_borrow(|token| token.as_ref().is_some_and(Self::is_cancelled))
     }
+}
+
+/// Runs `work`, which `token` ends, on another thread, while this one asks `interrupted` every [`CHECK_PERIOD`]. Once it says
+/// so, the token is cancelled again and again until the work has ended, as a call that begins late may overlook it.
+///
+/// Blocking: until the work has ended; a panic of it is the error.
+pub fn watch<T: Send>(
+    token: &CancellationToken,
+    mut interrupted: impl FnMut() -> bool,
+    work: impl FnOnce() -> T + Send,
+) -> thread::Result<T> {
+    thread::scope(|scope| {
+        let (done, ended) = channel();
+        let worker = scope.spawn(move || {
+            let result = catch_unwind(AssertUnwindSafe(|| token.enter(work)));
+            // The watcher may have stopped listening only after the worker was joined.
+            let _ = done.send(());
+            result
+        });
+        let mut is_interrupted = false;
+        while matches!(ended.recv_timeout(CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
+            is_interrupted = is_interrupted || interrupted();
+            if is_interrupted {
+                token.cancel();
+            }
+        }
+        worker.join().unwrap_or_else(Err)
+    })
 }
 
 impl fmt::Debug for CancellationToken {
@@ -282,11 +312,43 @@ pub(crate) fn check_period(limit: Option<Duration>) -> Duration {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
-    use std::panic::catch_unwind;
     use std::sync::atomic::AtomicU32;
-    use std::thread;
 
     use super::*;
+
+    #[test]
+    fn watched_work_ends_when_it_is_interrupted() {
+        let token = CancellationToken::new();
+        let mut asked = 0;
+        let interrupted = || {
+            asked += 1;
+            asked == 2
+        };
+        // Overlooks the first time that it is asked to end.
+        let work = || {
+            while !CancellationToken::is_current_cancelled() {
+                thread::yield_now();
+            }
+            CancellationToken::current().renew();
+            while !CancellationToken::is_current_cancelled() {
+                thread::yield_now();
+            }
+            "ended"
+        };
+        assert_eq!(watch(&token, interrupted, work).unwrap(), "ended");
+        assert_eq!(asked, 2, "nothing is asked once it was interrupted");
+    }
+
+    #[test]
+    fn watched_work_that_ends_by_itself_is_not_cancelled() {
+        let token = CancellationToken::new();
+        let caller = thread::current().id();
+        let ran_on = watch(&token, || false, || thread::current().id()).unwrap();
+        assert_ne!(ran_on, caller);
+        assert!(!token.is_cancelled());
+        let panic = watch(&token, || false, || panic!("in the work")).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"in the work"));
+    }
 
     #[test]
     fn token_entered_inside_another_ends_its_own_work_only() {

@@ -8,6 +8,8 @@ use qaic_stats::report::ProgramFacts;
 
 use super::observer::{self, ProgramObserver};
 use super::{Profiler, ProgramSamples, SubscriptionRegistry};
+use serde_json::{Value, json};
+
 use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::sync::Mutex;
@@ -42,6 +44,20 @@ impl ProfiledProgram {
         };
         let image = Some(Arc::clone(registry.image()));
         Self { facts, has_stats: registry.has_stats(), image, registry: Arc::downgrade(registry) }
+    }
+
+    /// What it is, by name, for tools.
+    pub fn record(&self) -> Value {
+        let ProgramFacts { network, activations, set_size, cores, batch, .. } = &self.facts;
+        json!({
+            "network": network,
+            "activations": activations,
+            "set_size": set_size,
+            "cores": cores,
+            "batch": batch,
+            "has_stats": self.has_stats,
+            "is_profiled": self.is_profiled(),
+        })
     }
 
     /// Its container, where samples may need it.
