@@ -65,7 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.searches:
-        print("\n".join(precision_search.lines(arguments.samples or EVALUATION)))
+        print("\n".join(precision_search.lines()))
         return
     text = "\n".join(report(arguments.samples or EVALUATION, quick=arguments.samples is not None)) + "\n"
     target = arguments.output or (None if arguments.samples else TARGET)
@@ -79,7 +79,7 @@ def report(samples: int, *, quick: bool) -> Iterator[str]:
     """Measure and write."""
     yield INTRODUCTION
     yield from table(["", ""], [[f"**{name}**", value] for name, value in machine.facts()])
-    yield from precision_search.lines(samples)
+    yield from precision_search.lines()
     for make in (accuracy_tasks.magika, accuracy_tasks.recognizer):
         task = make(CALIBRATION, samples)
         with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:

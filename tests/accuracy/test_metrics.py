@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qaic.accuracy.metrics import OutputSums, decibels
+from qaic.accuracy.metrics import OutputAccuracy, OutputSums, decibels
 
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e30])
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -126,3 +126,16 @@ def test_decibels():
     assert decibels(0, 1) == decibels(1, math.inf) == decibels(1, math.nan) == -math.inf
     assert math.isnan(decibels(math.inf, 1))
     assert decibels(1000, 1) == pytest.approx(30)
+
+
+@given(pairs_of_floats())
+def test_merged_sums_are_those_of_all_samples(pairs):
+    merged = OutputSums("y")
+    for pair in pairs:
+        part = OutputSums("y")
+        part.add(*pair)
+        merged.merge(part)
+    one, other = merged.result(), result_of(*pairs)
+    for name in OutputAccuracy.__dataclass_fields__:
+        a, b = getattr(one, name), getattr(other, name)
+        assert a == pytest.approx(b, rel=1e-12, nan_ok=True) if isinstance(a, float) else a == b

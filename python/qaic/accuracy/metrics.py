@@ -71,7 +71,7 @@ class OutputSums:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self.samples = 0
         self._elements = 0
         self._signal = self._noise = self._power = self._product = 0.0
@@ -84,7 +84,7 @@ class OutputSums:
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
         """Take one sample; both arrays have the same shape."""
         if reference.shape != found.shape:
-            raise ValueError(f"{self._name}: shapes {reference.shape} and {found.shape}")
+            raise ValueError(f"{self.name}: shapes {reference.shape} and {found.shape}")
         self._decide(reference, found)
         a = reference.astype(np.float64).reshape(-1)
         b = found.astype(np.float64).reshape(-1)
@@ -115,6 +115,24 @@ class OutputSums:
             self._relative += float(relative.sum())
             self._relatives += relative.size
 
+    def merge(self, later: OutputSums) -> None:
+        """Take what others have taken, as samples behind those of this one."""
+        if self._first is None and later._first is not None:
+            self._first = self.samples + later._first[0], later._first[1]
+        self.samples += later.samples
+        self._elements += later._elements
+        self._signal += later._signal
+        self._noise += later._noise
+        self._power += later._power
+        self._product += later._product
+        self._absolute += later._absolute
+        self._relative += later._relative
+        self._relatives += later._relatives
+        self._decisions += later._decisions
+        self._equal += later._equal
+        self._largest = max(self._largest, later._largest)
+        self._largest_relative = max(self._largest_relative, later._largest_relative)
+
     def _decide(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
         if reference.dtype.kind in "iub":
             self._decisions += reference.size
@@ -134,7 +152,7 @@ class OutputSums:
         cosine = self._product / lengths if lengths and math.isfinite(lengths) else math.nan
         relatives = self._relatives
         return OutputAccuracy(
-            self._name,
+            self.name,
             self._elements,
             decibels(self._signal, self._noise) if self._elements else math.nan,
             max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else math.nan,

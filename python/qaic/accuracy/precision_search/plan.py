@@ -42,7 +42,7 @@ class PrecisionPlan:
     is_reached
         Whether the target holds on all samples.
     is_safe
-        Whether it was searched with a margin of two standard errors, which is left out where even all nodes
+        Whether it was searched with a margin of three standard errors, which is left out where even all nodes
         in the higher precision do not have it.
     samples
         Number of samples that were searched on.
@@ -120,7 +120,7 @@ class PrecisionPlan:
         ]
         if not self.is_safe:
             lines.append(
-                "no margin: even with all units kept the target is within two standard errors of the bound"
+                "no margin: even with all units kept the target is within three standard errors of the bound"
             )
         if not self.is_reached:
             lines.append(

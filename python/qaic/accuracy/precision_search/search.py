@@ -57,7 +57,7 @@ def search(
 
     The set is 1-minimal: with any unit taken out, the target or its margin is missed. A unit is a node with
     what rounds together with it, and a node of a function in all its calls. The set is found on the samples
-    but for the last fifth, where the target has to hold by two standard errors, and verified on that fifth.
+    but for the last fifth, where the target has to hold by three standard errors, and verified on that fifth.
     The same model, samples and options give the same set. Blocking: one comparison, then a compilation and a
     run of the samples for each set that is tried; Ctrl-C ends it. Nothing goes to the compile cache. Samples
     and outputs of the reference are held in memory.

@@ -26,7 +26,7 @@ _METRICS: Final = frozenset({"sqnr", "cosine", "same", "tokens"})
 #: parts of the samples that are left out in turn to see how far a value depends on which samples there are
 _PARTS: Final = 10
 #: how many standard errors a value has to be above its bound
-_STANDARD_ERRORS: Final = 2.0
+_STANDARD_ERRORS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +79,43 @@ class Target:
 
     def score(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> Score:
         """Return the metric, and by leaving out parts of the samples in turn how far it can be trusted."""
-        value = self.value(found, reference)
-        parts = min(_PARTS, len(found))
         # The soonest difference of tokens is one sample's, and says nothing about others.
-        if parts < 2 or self.metric == "tokens" or not math.isfinite(value):
-            return Score(value)
-        without = [
-            self.value(
-                [item for at, item in enumerate(found) if at % parts != left],
-                [item for at, item in enumerate(reference) if at % parts != left],
-            )
-            for left in range(parts)
-        ]
-        if not all(map(math.isfinite, without)):
-            return Score(value)
-        return Score(value, math.sqrt((parts - 1) * float(np.var(without))))
-
-    def value(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
-        """Return the metric: of several outputs that of the worst; NaN counts as minus infinity."""
-        if self.function is not None:
-            value = float(self.function(found, reference))
-            return -math.inf if math.isnan(value) else value
         if self.metric == "tokens":
-            return float(min(map(_equal_tokens, found, reference)))
+            return Score(float(min(map(_equal_tokens, found, reference))))
+        if self.function is None:
+            sums = [_sums(*pair) for pair in zip(found, reference, strict=True)]
+
+            def value(chosen: Sequence[int]) -> float:
+                return self._of_sums([sums[at] for at in chosen])
+        else:
+
+            def value(chosen: Sequence[int]) -> float:
+                return self._of_function([found[at] for at in chosen], [reference[at] for at in chosen])
+
+        every = range(len(found))
+        whole = value(every)
+        parts = min(_PARTS, len(found))
+        if parts < 2 or not math.isfinite(whole):
+            return Score(whole)
+        without = [value([at for at in every if at % parts != left]) for left in range(parts)]
+        if not all(map(math.isfinite, without)):
+            return Score(whole)
+        return Score(whole, math.sqrt((parts - 1) * float(np.var(without))))
+
+    def _of_function(self, found: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
+        if self.function is None:
+            raise AssertionError(self.text)
+        value = float(self.function(found, reference))
+        return -math.inf if math.isnan(value) else value
+
+    def _of_sums(self, samples: Sequence[Sequence[OutputSums]]) -> float:
+        """Return the metric: of several outputs that of the worst; NaN counts as minus infinity."""
         values = []
-        for name in reference[0]:
-            sums = OutputSums(name)
-            for expected, made in zip(reference, found, strict=True):
-                sums.add(expected[name], made[name])
-            result = sums.result()
+        for sums in zip(*samples, strict=True):
+            total = OutputSums(sums[0].name)
+            for item in sums:
+                total.merge(item)
+            result = total.result()
             if not result.elements:
                 continue
             if self.metric == "same":
@@ -118,8 +126,9 @@ class Target:
             else:
                 values.append(result.sqnr_db)
         if not values:
+            names = ", ".join(sums.name for sums in samples[0])
             raise OptionError(
-                f"target: {self.metric!r} says nothing about the outputs {', '.join(reference[0])}; expected "
+                f"target: {self.metric!r} says nothing about the outputs {names}; expected "
                 "a metric that does, as sqnr>=40",
                 code="option.target",
             )
@@ -138,6 +147,15 @@ class Target:
         if self.metric == "tokens":
             return f"{value:.0f} tokens"
         return f"{value:.4g}"
+
+
+def _sums(found: Outputs, reference: Outputs) -> list[OutputSums]:
+    """Compare the outputs of one sample."""
+    made = []
+    for name, expected in reference.items():
+        made.append(OutputSums(name))
+        made[-1].add(expected, found[name])
+    return made
 
 
 def _equal_tokens(found: Outputs, reference: Outputs) -> int:

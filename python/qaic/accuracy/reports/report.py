@@ -103,7 +103,8 @@ class Offender:
 
     def __str__(self) -> str:
         """Say it in one sentence."""
-        return f"{self.op_type} {self.name}: {self.reason}; {self.remedy}."
+        why = "adds more than others" if self.reason == Reason.NONE else self.reason
+        return f"{self.op_type} {self.name}: {why}; {self.remedy}."
 
 
 class PrecisionAccuracy:
