@@ -137,10 +137,22 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def serving(*paths, arguments=(), environment=None):
+def serving(*paths, arguments=(), environment=None, before=()):
     """Run ``openqaic serve`` on free ports of the loopback."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "qaic", "serve", *map(str, paths), "--http", "0", "--grpc", "0", *arguments],
+        [
+            *before,
+            sys.executable,
+            "-m",
+            "qaic",
+            "serve",
+            *map(str, paths),
+            "--http",
+            "0",
+            "--grpc",
+            "0",
+            *arguments,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

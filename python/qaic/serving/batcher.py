@@ -219,6 +219,12 @@ class Batcher:
                     del self._queues[request.admitted.group]
                 self._idle.notify_all()
 
+    def hurry(self) -> None:
+        """Let no request wait any more for others to share its batch."""
+        with self._lock:
+            self._delay_s = 0.0
+        self._pump()
+
     def close(self, timeout_s: float | None = None) -> bool:
         """Take no more requests, and wait until those that are there have ended. Blocking.
 
@@ -235,8 +241,7 @@ class Batcher:
         with self._lock:
             self._is_closed = True
         if timeout_s != 0:
-            # Those that wait for others to share their batch do so no more.
-            self._pump()
+            self.hurry()
         with self._lock:
             is_idle = self._idle.wait_for(lambda: not self._waiting and not self._in_flight, timeout_s)
             left = [request for queue in self._queues.values() for request in queue]
@@ -332,7 +337,7 @@ class Batcher:
         if self._in_flight >= self._activations:
             return 0
         rest_s = self._delay_s - (time.monotonic_ns() - queue[0].arrived_ns) / 1e9
-        if rest_s > 0 and not self._is_closed:
+        if rest_s > 0:
             self._set_alarm(rest_s)
             return 0
         return count

@@ -87,7 +87,7 @@ class Repository:
     async def infer(
         self, name: str, version: str, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None
     ) -> tuple[ServedModel, dict[str, NDArray[Any]]]:
-        """Answer one request; returns the model that did, too. A model that is replaced meanwhile is no error.
+        """Answer one request; returns the model that did, too. Of one that is replaced the new one does.
 
         Raises
         ------
@@ -208,6 +208,11 @@ class Repository:
         for model in models.values():
             if not model.retire(self._drain_s):
                 _logger.warning("model %r: requests were left after %g s", model.name, self._drain_s)
+
+    def hurry(self) -> None:
+        """Let no request wait any more for others to share its batch."""
+        for model in self.loaded():
+            model.batcher.hurry()
 
     def close(self) -> None:
         """Unload all. Blocking."""

@@ -160,6 +160,8 @@ def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -
         raise _malformed(
             f"'data' of input {name!r} is no array of numbers: its lists differ in length"
         ) from None
+    if array.dtype.kind == "f" and dtype.kind == "u":
+        array = _whole_numbers(data, array)
     if array.dtype.kind not in "biuf":
         if array.size:
             raise _malformed(f"'data' of input {name!r} is no array of numbers")
@@ -171,6 +173,14 @@ def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -
             f"input {name!r} has {array.size} numbers of data; shape {list(shape)} has {math.prod(shape)}"
         )
     return coerce(name, array.reshape(shape), dtype.name, shape, False)  # noqa: FBT003 (its form)
+
+
+def _whole_numbers(data: list[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Read numbers again that numpy made floats of, where only some need all 64 bits."""
+    numbers = np.asarray(data, object)
+    if all(type(number) is int and 0 <= number < 2**64 for number in numbers.flat):
+        return numbers.astype(np.uint64)
+    return array
 
 
 def checked_shape(name: str, shape: object) -> tuple[int, ...]:

@@ -137,6 +137,7 @@ class Server:
                 _logger.info("ending: requests have %g s", self._drain_s)
             finally:
                 http_app.is_draining = grpc_service.is_draining = True
+                repository.hurry()
                 await asyncio.gather(*(end() for end in ends))
                 with self._lock:
                     self._loop = self._stopping = None

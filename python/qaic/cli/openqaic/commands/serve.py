@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--max-body", metavar="MIB", type=count, default=64, help="largest request, in MiB (64)"
     )
+    parser.add_argument(
+        "--body-timeout",
+        metavar="SECONDS",
+        type=duration_s,
+        default=30.0,
+        help="limit of a body's arrival (30)",
+    )
     parser.add_argument("--no-model-control", action="store_true", help="let no client load or unload models")
     parser.add_argument("--access-log", action="store_true", help="log each request of HTTP")
     set_examples(
@@ -57,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     server_type = server_class()
     log_to_stderr(access=arguments.access_log)
+    # A connection takes a descriptor, and the usual limit of 1,024 is one of programs that use select.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = server_type(
         arguments.paths,
         host=arguments.host,
@@ -64,7 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         grpc_port=arguments.grpc,
         drain_s=arguments.drain,
         limits=Limits(
-            max_body_bytes=arguments.max_body * _MEBIBYTE, model_control=not arguments.no_model_control
+            max_body_bytes=arguments.max_body * _MEBIBYTE,
+            body_timeout_s=arguments.body_timeout,
+            model_control=not arguments.no_model_control,
         ),
         access_log=arguments.access_log,
     )

@@ -1,0 +1,198 @@
+"""Queues that are full, clients that go, deadlines, lost cards, full disks, and an end under load."""
+
+import json
+import shutil
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import child_process
+import qaic
+import serving_support as support
+import session_models
+
+X = np.ones((1, 16), np.float32)
+#: a request of one row waits for others for an hour, and two may wait
+PATIENT = """
+dynamic_batching {
+  max_queue_delay_microseconds: 3600000000
+  default_queue_policy { max_queue_size: 2 }
+}
+"""
+
+
+@pytest.fixture
+def patient(tmp_path):
+    support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, support.BATCH), more=PATIENT)
+    with support.serving(tmp_path) as server:
+        yield server
+
+
+def body(**parameters):
+    return json.dumps(
+        {
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}],
+            "parameters": parameters,
+        }
+    ).encode()
+
+
+def send(server, data):
+    """Send a request and do not wait for its answer."""
+    connection = socket.create_connection(("127.0.0.1", server.http_port), timeout=60)
+    head = f"POST /v2/models/affine/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+def await_queue(server, length):
+    """Ask until so many requests wait."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        text = server.ask("GET", "/metrics")[1].decode()
+        if f'qaic_queue_length{{model="affine",version="1"}} {length}.0' in text:
+            return
+    raise AssertionError(text)
+
+
+def test_a_full_queue_and_clients_that_go(patient):
+    waiting = [send(patient, body()) for _ in range(2)]
+    await_queue(patient, 2)
+    status, answer = patient.infer(X)
+    assert status == 503
+    assert "2 requests wait already" in answer["error"]
+    said = support.run_client(
+        """
+import tritonclient.grpc as triton
+client = triton.InferenceServerClient(GRPC)
+given = triton.InferInput("x", [1, 16], "FP32"); given.set_data_from_numpy(np.ones((1, 16), np.float32))
+try:
+    client.infer("affine", [given])
+except triton.InferenceServerException as error:
+    print(error.status())
+""",
+        patient,
+    )
+    assert said.strip() == "StatusCode.RESOURCE_EXHAUSTED"
+    for connection in waiting:
+        connection.close()
+    await_queue(patient, 0)
+
+
+def test_deadlines(patient):
+    status, answer = patient.ask("POST", "/v2/models/affine/infer", body(timeout=30000))
+    assert status == 504
+    assert "the device did not get to it" in answer["error"]
+    said = support.run_client(
+        """
+import tritonclient.grpc as triton
+client = triton.InferenceServerClient(GRPC)
+given = triton.InferInput("x", [1, 16], "FP32"); given.set_data_from_numpy(np.ones((1, 16), np.float32))
+for options in (dict(client_timeout=0.2), dict(timeout=30000)):
+    try:
+        client.infer("affine", [given], **options)
+    except triton.InferenceServerException as error:
+        print(error.status())
+""",
+        patient,
+    )
+    assert said.splitlines() == ["StatusCode.DEADLINE_EXCEEDED"] * 2
+    await_queue(patient, 0)
+
+
+def test_the_end_answers_what_waits(patient):
+    connection = send(patient, body())
+    await_queue(patient, 1)
+    codes = []
+    end = threading.Thread(target=lambda: codes.append(patient.end()))
+    end.start()
+    with connection:
+        answer = connection.recv(1 << 16)
+    end.join()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert codes == [0]
+    assert any("ending" in line for line in patient.log)
+
+
+LOST = """
+import asyncio, http.client, json, sys, threading
+import numpy as np
+from qaic._core import EmuControl
+from qaic.serving.server import Server
+
+server = Server([sys.argv[1]], http_port=0, grpc_port=None)
+opened = threading.Event()
+thread = threading.Thread(target=server.run, args=(lambda _: opened.set(),))
+thread.start()
+opened.wait()
+name = sys.argv[2]
+body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}]})
+
+def ask(method="POST", path=f"/v2/models/{name}/infer"):
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    connection.request(method, path, body if method == "POST" else None)
+    answer = connection.getresponse()
+    data = json.loads(answer.read())
+    connection.close()
+    return answer.status, data
+
+stop, statuses = threading.Event(), []
+def load():
+    while not stop.is_set():
+        statuses.append(ask()[0])
+loads = [threading.Thread(target=load) for _ in range(4)]
+first = ask()
+card = EmuControl()
+for one in loads:
+    one.start()
+card.reset()
+lost = ask()
+while lost[0] == 200:
+    lost = ask()
+ready = ask("GET", "/v2/health/ready")[0]
+card.hurry()
+while ask()[0] != 200:
+    card.hurry()
+again = ask()
+stop.set()
+for one in loads:
+    one.join()
+server.stop()
+thread.join()
+print(json.dumps([first, lost, ready, again, sorted(set(statuses))]))
+"""
+
+
+def test_a_card_that_is_lost_under_load_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("QAIC_KMD", "emu")
+    path = session_models.save(tmp_path, session_models.affine(support.WIDTH, support.BATCH), "small.onnx")
+    done = child_process.run_script(LOST, path, "small", device="kmd", limit=110)
+    first, lost, ready, again, statuses = json.loads(done.stdout.splitlines()[-1])
+    assert first[0] == again[0] == 200
+    assert lost[0] == 503
+    assert "lost" in lost[1]["error"] or "device" in lost[1]["error"]
+    assert ready in (200, 503)
+    assert set(statuses) <= {200, 503}
+    assert again[1]["outputs"] == first[1]["outputs"]
+
+
+def test_a_full_disk_leaves_what_needs_none(tmp_path):
+    container = tmp_path / "container.qpc"
+    shutil.copy(qaic.compile(session_models.affine(support.WIDTH, support.BATCH)), container)
+    model = session_models.save(tmp_path, session_models.affine(100, 2), "model.onnx")
+
+    # No file may grow beyond 4 KiB.
+    no_room = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]
+    with support.serving(
+        container, model, environment={"QAIC_CACHE_DIR": str(tmp_path / "cache")}, before=no_room
+    ) as server:
+        assert server.infer(X, "container")[0] == 200
+        _, index = server.ask("POST", "/v2/repository/index")
+        (row,) = [row for row in index if row["name"] == "model"]
+        assert row["state"] == "UNAVAILABLE"
+        assert "File too large" in row["reason"]
+        assert server.ask("GET", "/v2/health/ready")[0] == 503
+    assert not list((tmp_path / "cache").rglob("programqpc.bin"))

@@ -1,0 +1,320 @@
+"""Requests that are wrong get a 4xx and its reason, and harm nobody else."""
+
+import json
+import resource
+import socket
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import serving_support as support
+from qaic.errors import InputError
+from qaic.serving.request_body import read_request, write_answer
+
+X = np.ones((1, 16), np.float32)
+INFER = "/v2/models/affine/infer"
+
+
+@pytest.fixture(scope="module")
+def small(repository):
+    """A server with a limit of 1 MiB, and 1 s for a body."""
+    arguments = ["--max-body", "1", "--body-timeout", "1"]
+    with support.serving(repository, arguments=arguments) as server:
+        yield server
+
+
+def tensor(**changes):
+    return {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [0.0] * 16} | changes
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "the body is no JSON"),
+        (b"{", "the body is no JSON"),
+        (b"[" * 100_000, "the body is no JSON"),
+        (b'{"inputs":' + b"[" * 500 + b"]" * 500 + b"}", "'inputs' is no list of objects"),
+        (b"\xff\xfe", "the body is no JSON"),
+        (b"[]", "no JSON object"),
+        ({}, "'inputs' is no list"),
+        ({"inputs": [[]]}, "'inputs' is no list of objects"),
+        ({"inputs": []}, "missing inputs: x"),
+        ({"inputs": [{}]}, "no 'name'"),
+        ({"inputs": [tensor(name=3)]}, "no 'name'"),
+        ({"inputs": [tensor(datatype=None)]}, "no 'datatype'"),
+        ({"inputs": [tensor(datatype="BYTES")]}, "datatype 'BYTES'"),
+        ({"inputs": [tensor(datatype="FP16")]}, "send it as binary data"),
+        ({"inputs": [tensor(shape=[1, -16])]}, "no whole number from 0 on"),
+        ({"inputs": [tensor(shape=[1, 16.0])]}, "no whole number from 0 on"),
+        ({"inputs": [tensor(shape=[2**62, 2**62])]}, "16 numbers of data"),
+        ({"inputs": [tensor(shape=[1] * 100)]}, "no 'shape'"),
+        ({"inputs": [tensor(shape="1,16")]}, "no 'shape'"),
+        ({"inputs": [tensor(data=None)]}, "no 'data'"),
+        ({"inputs": [tensor(data=[0.0] * 15)]}, "15 numbers of data"),
+        ({"inputs": [tensor(data=[[0.0] * 15, [0.0]])]}, "its lists differ"),
+        ({"inputs": [tensor(data=["1"] * 16)]}, "no array of numbers"),
+        ({"inputs": [tensor(data=[None] * 16)]}, "no array of numbers"),
+        ({"inputs": [tensor(datatype="INT64", data=[10**30] * 16)]}, "does not convert"),
+        ({"inputs": [tensor(datatype="INT32", data=[0.5] * 16)]}, "does not convert"),
+        ({"inputs": [tensor(datatype="INT8", data=[300] * 16)]}, "int8 holds -128 to 127"),
+        ({"inputs": [tensor(), tensor()]}, "input 'x' is there twice"),
+        ({"inputs": [tensor(parameters={"binary_data_size": 64})]}, "'data' and 'binary_data_size'"),
+        ({"inputs": [tensor(parameters=[])]}, "'parameters' is no object"),
+        ({"inputs": [tensor(parameters={"shared_memory_region": "r"})]}, "shared memory"),
+        ({"inputs": [tensor()], "outputs": [{"name": "z"}]}, "output 'z' does not exist"),
+        ({"inputs": [tensor()], "outputs": "y"}, "'outputs' is no list"),
+        ({"inputs": [tensor()], "id": 3}, "'id' is no text"),
+        ({"inputs": [tensor()], "parameters": {"timeout": -1}}, "microseconds"),
+        ({"inputs": [tensor(shape=[1, 4, 4])]}, r"x [1, 4, 4]; allowed are x [1 to 8, 16]"),
+    ],
+)
+def test_json_that_is_wrong(server, body, part):
+    status, answer = server.ask("POST", INFER, body)
+    assert status == 400, answer
+    assert part in answer["error"]
+    assert server.infer(X)[0] == 200
+
+
+def binary(head, data, length=None):
+    encoded = json.dumps(head).encode()
+    return encoded + data, {
+        "inference-header-content-length": str(len(encoded) if length is None else length)
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "nbytes", "length", "part"),
+    [
+        (65, 64, None, "says it has 65 bytes; 64 are left"),
+        (2**70, 64, None, "e+21 bytes; 64 are left"),
+        (2**60, 64, None, "64 are left"),
+        (-1, 64, None, "says it has -1 bytes"),
+        (True, 64, None, "says it has True bytes"),
+        ("64", 64, None, "says it has 64 bytes"),
+        (60, 60, None, "has 60 bytes of data; FP32 of shape [1, 16] has 64"),
+        (64, 70, None, "6 bytes are left over"),
+        (64, 64, 10**9, "the header says 1000000000 bytes"),
+        (64, 64, -3, "the header says -3 bytes"),
+        (64, 64, 5, "the body is no JSON"),
+    ],
+)
+def test_sizes_that_lie(server, size, nbytes, length, part):
+    head = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 16]}]}
+    head["inputs"][0]["parameters"] = {"binary_data_size": size}
+    body, headers = binary(head, bytes(nbytes), length)
+    status, answer = server.ask("POST", INFER, body, headers)
+    assert status == 400, answer
+    assert part in answer["error"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.just("x") | JSON,
+        "datatype": st.sampled_from(["FP32", "FP16", "INT8", "BOOL", "UINT64", "BYTES"]) | JSON,
+        "shape": st.lists(st.integers(-1, 5), max_size=4) | JSON,
+        "data": st.lists(st.floats() | st.integers() | st.booleans() | JSON, max_size=8) | JSON,
+        "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 40) | JSON}),
+    },
+)
+REQUEST = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputs": st.lists(TENSOR, max_size=3) | JSON,
+        "outputs": st.lists(TENSOR, max_size=2) | JSON,
+        "parameters": st.dictionaries(st.sampled_from(["timeout", "binary_data_output"]), JSON) | JSON,
+        "id": st.text() | JSON,
+    },
+)
+
+
+@given(request=REQUEST, data=st.binary(max_size=40), length=st.none() | st.integers(-5, 400))
+def test_any_body_is_read_or_refused(request, data, length):
+    head = json.dumps(request).encode()
+    header = None if length is None and not data else str(len(head) + (length or 0) % 3)
+    try:
+        inputs = read_request(head + data, header).inputs
+    except InputError:
+        return
+    assert all(array.nbytes <= 8 * (len(head) + len(data)) for array in inputs.values())
+
+
+@given(
+    arrays=st.lists(
+        st.tuples(
+            st.sampled_from(["float32", "float64", "int8", "uint64", "bool", "int32"]),
+            st.lists(st.integers(0, 4), max_size=3),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    is_binary=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_what_is_written_reads_back_bit_for_bit(arrays, is_binary, seed):
+    rng = np.random.default_rng(seed)
+    outputs = {
+        f"o{index}": (rng.normal(size=shape) * 100).astype(dtype)
+        for index, (dtype, shape) in enumerate(arrays)
+    }
+    asked = read_request(
+        json.dumps({"inputs": [], "parameters": {"binary_data_output": is_binary}}).encode(), None
+    )
+    parts, head_length = write_answer(asked, "m", 1, outputs)
+    body = b"".join(parts)
+    answer = json.loads(body[:head_length])
+    # An answer has the form of a request, but for the names of its lists.
+    answer["inputs"] = answer.pop("outputs")
+    again = read_request(
+        json.dumps(answer).encode() + (body[head_length:] if head_length else b""),
+        str(len(json.dumps(answer).encode())),
+    )
+    assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in again.inputs.items()} == {
+        name: (a.dtype, a.shape, a.tobytes()) for name, a in outputs.items()
+    }
+
+
+def test_bodies_beyond_the_limit_are_not_read(small):
+    assert small.ask("POST", INFER, b"x" * (1 << 20))[0] == 400
+    connection = socket.create_connection(("127.0.0.1", small.http_port))
+    with connection:
+        # No byte of the body is ever sent.
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: {10**15}\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+    chunked = socket.create_connection(("127.0.0.1", small.http_port))
+    with chunked:
+        chunked.sendall(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        try:
+            for _ in range(17):
+                chunked.sendall(piece)
+        except OSError:
+            # It has answered and closed.
+            pass
+        assert chunked.recv(100).startswith(b"HTTP/1.1 413")
+    said = support.run_client(
+        """
+import tritonclient.grpc as triton
+x = np.zeros((1, 2**20), np.float32)
+given = triton.InferInput("x", list(x.shape), "FP32"); given.set_data_from_numpy(x)
+try:
+    triton.InferenceServerClient(GRPC).infer("affine", [given])
+except triton.InferenceServerException as error:
+    print(error.status())
+""",
+        small,
+    )
+    assert said.strip() == "StatusCode.RESOURCE_EXHAUSTED"
+    assert small.infer(X)[0] == 200
+
+
+def test_a_slow_sender_is_given_up(small):
+    with socket.create_connection(("127.0.0.1", small.http_port)) as connection:
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
+        connection.settimeout(30)
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+    assert small.infer(X)[0] == 200
+
+
+def test_compressed_bodies_are_refused(server):
+    status, answer = server.ask("POST", INFER, b"x", {"content-encoding": "gzip"})
+    assert (status, "compressed" in answer["error"]) == (415, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/v2/models/none", None, 404),
+        ("GET", "/v2/models/affine/versions/7", None, 404),
+        ("GET", "/v2/models/affine/versions/..", None, 404),
+        ("GET", "/v2/models/..%2f..%2fetc", None, 404),
+        ("GET", INFER, None, 405),
+        ("POST", "/v2/repository/models/none/load", None, 404),
+        ("POST", "/v2/repository/models/..%2fsecret/load", None, 404),
+        ("POST", "/v2/repository/models/none/unload", None, 404),
+        ("POST", "/v2/repository/models/affine/load", {"parameters": {"config": "{}"}}, 400),
+        ("POST", "/v2/repository/index", [], 400),
+    ],
+)
+def test_paths_that_are_wrong(server, method, path, body, status):
+    found, answer = server.ask(method, path, body)
+    assert found == status
+    assert answer["error"]
+
+
+def test_a_thousand_connections(server):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 2500:
+        pytest.skip("this user may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    head = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n"
+    sockets = [socket.create_connection(("127.0.0.1", server.http_port), timeout=60) for _ in range(1000)]
+    try:
+        for one in sockets:
+            one.sendall(head)
+        # All are open and wait, and one more is answered.
+        assert server.infer(X)[0] == 200
+        for one in sockets:
+            one.sendall(b"\r\n")
+        assert all(one.recv(15) == b"HTTP/1.1 200 OK" for one in sockets)
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def test_a_client_that_goes_in_the_middle_of_its_body(server):
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.http_port)) as connection:
+            connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 999\r\n\r\n{{".encode())
+    assert server.infer(X)[0] == 200
+
+
+def test_typed_fields_of_messages(server):
+    said = support.run_client(
+        """
+import grpc
+from tritonclient.grpc import service_pb2 as pb, service_pb2_grpc
+stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(GRPC))
+def ask(count=16, shape=(1, 16), datatype="FP32", raw=(), **contents):
+    request = pb.ModelInferRequest(model_name="affine", raw_input_contents=raw)
+    request.inputs.add(name="x", datatype=datatype, shape=shape).contents.fp32_contents.extend([1.0] * count)
+    try:
+        answer = stub.ModelInfer(request)
+        print(np.frombuffer(answer.raw_output_contents[0], np.float32).shape)
+    except grpc.RpcError as error:
+        print(error.code().name, error.details())
+ask()
+ask(count=15)
+ask(shape=(1, -16))
+ask(shape=(2**40, 2**40))
+ask(datatype="FP16")
+ask(datatype="STRING")
+ask(raw=[b"1", b"2"])
+ask(raw=[b"123"])
+""",
+        server,
+    )
+    answered, *refused = said.splitlines()
+    assert answered == "(16,)"
+    assert all(line.startswith("INVALID_ARGUMENT") for line in refused), refused
+    for line, part in zip(
+        refused,
+        [
+            "15 numbers in fp32_contents",
+            "no whole number",
+            "16 numbers in fp32_contents",
+            "raw_input_contents",
+            "datatype 'STRING'",
+            "2 entries; 1",
+            "3 bytes",
+        ],
+        strict=True,
+    ):
+        assert part in line
