@@ -59,7 +59,7 @@ def test_page(report, tmp_path):
 
 def test_overlay(report, tmp_path):
     content = json.loads(report.write_overlay(tmp_path / "overlay.json").read_text())
-    results = content["main"]["results"]
+    results = content["results"]
     assert results["square1"]["value"] == 0
     assert 40 < results["square0"]["value"] <= 80
 

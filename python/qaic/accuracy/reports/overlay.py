@@ -1,7 +1,7 @@
 """Errors of nodes as Model Explorer's node data: results for nodes, and colours by thresholds.
 
-The format is that of https://github.com/google-ai-edge/model-explorer/wiki (custom node data): a mapping
-from graphs to ``results``, by node, and ``thresholds`` or a ``gradient``.
+The format is that of https://github.com/google-ai-edge/model-explorer/wiki (custom node data), in its form
+for one graph, whatever that is called: ``results`` by the name of an output of a node, and a ``gradient``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def overlay(item: PrecisionAccuracy) -> dict[str, object]:
         if not math.isnan(row["inherited_sqnr_db"])
     }
     gradient = [{"stop": float(stop), "bgColor": colour} for stop, colour in _GRADIENT]
-    return {"main": {"results": results, "gradient": gradient}}
+    return {"name": f"inherited SQNR in dB, {item.to}", "results": results, "gradient": gradient}
 
 
 def _limited(value: float) -> float:
