@@ -6,7 +6,7 @@
 mod export;
 mod qbuffer;
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::Image;
-use qaic_runtime::binding::Argument;
+use qaic_runtime::binding::{Argument, ArrayLayout, native_format};
 use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
@@ -130,14 +130,8 @@ fn describe(id: ExportId, buffer: &ffi::Py_buffer) -> Exported<'_> {
     let shape = unsafe { entries(buffer.shape, buffer.ndim) };
     // SAFETY: as for the shape.
     let strides = unsafe { entries(buffer.strides, buffer.ndim) };
-    let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
-    let format = match format.to_bytes() {
-        [b'@' | b'=', rest @ ..] => rest,
-        [prefix, rest @ ..] if *prefix == native => rest,
-        all => all,
-    };
     let argument = Argument {
-        format,
+        format: native_format(format.to_bytes()),
         item_bytes: usize::try_from(buffer.itemsize).unwrap_or(0),
         shape,
         strides,
@@ -178,29 +172,6 @@ pub(crate) fn with_bytes<T>(value: &Bound<'_, PyAny>, read: impl FnOnce(HostSlic
 #[allow(clippy::redundant_closure_for_method_calls)] // the method is not one for views of every lifetime
 pub(crate) fn copied_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     with_bytes(value, |bytes| bytes.to_vec())
-}
-
-/// Shape, strides and element format of the arrays that show an output.
-#[derive(Debug)]
-pub(crate) struct ArrayLayout {
-    shape: Box<[isize]>,
-    strides: Box<[isize]>,
-    format: CString,
-    item_bytes: isize,
-}
-
-impl ArrayLayout {
-    /// C order.
-    pub(crate) fn new(shape: &[isize], format: &CStr, item_bytes: usize) -> Arc<Self> {
-        let item_bytes = isize::try_from(item_bytes).unwrap_or(1);
-        let mut step = item_bytes;
-        let mut strides = vec![0; shape.len()];
-        for (stride, &dim) in strides.iter_mut().zip(shape).rev() {
-            *stride = step;
-            step = step.saturating_mul(dim.max(1));
-        }
-        Arc::new(Self { shape: shape.into(), strides: strides.into(), format: format.to_owned(), item_bytes })
-    }
 }
 
 /// Fills a buffer view of memory that `owner` keeps alive.
@@ -346,9 +317,7 @@ impl BytesView {
     /// View of all that `owner` keeps.
     pub(crate) fn whole<T: ImmutableBytes + 'static>(owner: T) -> Self {
         let len = owner.bytes().len();
-        // No allocation is larger than that.
-        let shape = [isize::try_from(len).unwrap_or(isize::MAX)];
-        Self { owner: Arc::new(owner), start: 0, len, layout: ArrayLayout::new(&shape, c"B", 1) }
+        Self { owner: Arc::new(owner), start: 0, len, layout: ArrayLayout::of_bytes(len) }
     }
 
     /// View of `range` of the owner's bytes; `None` when it does not lie inside.
@@ -357,13 +326,8 @@ impl BytesView {
         range: std::ops::Range<usize>,
     ) -> Option<Self> {
         let len = owner.bytes().get(range.clone())?.len();
-        let shape = [isize::try_from(len).ok()?];
-        Some(Self {
-            owner: Arc::<T>::clone(owner),
-            start: range.start,
-            len,
-            layout: ArrayLayout::new(&shape, c"B", 1),
-        })
+        let layout = ArrayLayout::of_bytes(len);
+        Some(Self { owner: Arc::<T>::clone(owner), start: range.start, len, layout })
     }
 }
 

@@ -1,6 +1,5 @@
 //! The one door through which calls leave the interpreter lock: panics, errors and Ctrl-C are handled here, once.
 
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
 use qaic_runtime::process::cancellation::{ignore_signals_on_this_thread, watch};
+use qaic_runtime::process::reaped::{self, DropWait};
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::{CancellationToken, Deadline, ErrorDetail, ForkGuard, RuntimeError, WaitScope};
 
@@ -48,52 +48,15 @@ pub(crate) trait Detach<'py> {
     ) -> PyResult<Result<T, RuntimeError>>;
 }
 
-/// What may take long to tear down, as to give back cores of a card does. The last reference goes to a reaper thread; a
-/// drop waits for it a moment, without the interpreter lock.
+/// What may take long to tear down; a drop waits a moment for it without the interpreter lock.
+pub(crate) type Reaped<T> = reaped::Reaped<T, DetachedWait>;
+
+/// Waits without the interpreter lock; without an interpreter there is no lock of it.
 #[derive(Debug)]
-pub(crate) struct Reaped<T: Send + Sync + 'static> {
-    // Empty only while it is dropped.
-    object: Option<Arc<T>>,
-    teardown: Option<Arc<Teardown>>,
-    fork_guard: ForkGuard,
-}
+pub(crate) struct DetachedWait;
 
-impl<T: Send + Sync + 'static> Reaped<T> {
-    /// An object whose teardown is not waited for.
-    pub(crate) fn new(object: Arc<T>) -> Self {
-        Self { object: Some(object), teardown: None, fork_guard: ForkGuard::new() }
-    }
-
-    /// An object whose progress `teardown` shows.
-    pub(crate) fn watched(object: Arc<T>, teardown: &Arc<Teardown>) -> Self {
-        Self { object: Some(object), teardown: Some(Arc::clone(teardown)), fork_guard: ForkGuard::new() }
-    }
-}
-
-impl<T: Send + Sync + 'static> Deref for Reaped<T> {
-    type Target = Arc<T>;
-
-    fn deref(&self) -> &Arc<T> {
-        match &self.object {
-            Some(object) => object,
-            None => unreachable!("taken only by drop"),
-        }
-    }
-}
-
-impl<T: Send + Sync + 'static> Drop for Reaped<T> {
-    fn drop(&mut self) {
-        let Some(object) = self.object.take() else { return };
-        if !self.fork_guard.is_current() {
-            // What belongs to the parent of a forked process is only forgotten here, which never blocks.
-            return;
-        }
-        let begun = match self.teardown.take() {
-            Some(teardown) => reaper::release_as(&teardown, object).then_some(teardown),
-            None => reaper::release(object),
-        };
-        let Some(teardown) = begun else { return };
-        // Without an interpreter there is no lock of it.
+impl DropWait for DetachedWait {
+    fn wait(teardown: &Teardown) {
         if Python::try_attach(|py| py.detach(|| teardown.wait_briefly())).is_none() {
             teardown.wait_briefly();
         }

@@ -5,8 +5,9 @@ use std::ffi::CStr;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_mem::{HostSlice, Pod, Storage};
+use qaic_runtime::binding::ArrayLayout;
 
-use crate::buffers::{ArrayLayout, ExportId, Exports, array_over};
+use crate::buffers::{ExportId, Exports, array_over};
 use crate::errors::Raise;
 
 /// An array that Python lent, with elements of one type.
@@ -59,8 +60,7 @@ pub(super) fn array<'py>(
     format: &CStr,
     item_bytes: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let shape: Vec<isize> = shape.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect();
-    array_over(py, storage, &ArrayLayout::new(&shape, format, item_bytes))
+    array_over(py, storage, &ArrayLayout::new(shape, format, item_bytes))
 }
 
 /// Numbers given as a scalar, a sequence or an array, as a flat vector of the numpy type `dtype`.

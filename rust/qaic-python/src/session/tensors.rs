@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use qaic_mem::{HostSlice, HostSliceMut, Storage, StoragePool};
-use qaic_runtime::binding::{ArgumentError, ArrayType, BindingSpec, BindingSpecs, TensorShape};
+use qaic_runtime::binding::{ArgumentError, ArrayLayout, ArrayType, BindingSpec, BindingSpecs, TensorShape};
 use qaic_runtime::device::cpu::blocks;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 
-use crate::buffers::{ArrayLayout, ExportId, Exports, array_over};
+use crate::buffers::{ExportId, Exports, array_over};
 use crate::errors::from_runtime;
 
 /// All tensors of a program, in binding order.
@@ -150,8 +150,7 @@ pub(super) fn numpy_type(spec: &BindingSpec) -> (&'static CStr, &'static str) {
 
 /// How arrays of these dims lie in memory.
 pub(super) fn layout(spec: &BindingSpec, dims: &[usize]) -> Arc<ArrayLayout> {
-    let shape: Vec<isize> = dims.iter().map(|&dim| isize::try_from(dim).unwrap_or(isize::MAX)).collect();
-    ArrayLayout::new(&shape, numpy_type(spec).0, spec.largest.item_bytes)
+    ArrayLayout::new(dims, numpy_type(spec).0, spec.largest.item_bytes)
 }
 
 /// Fills `blocks` with the blocks of a float16 array whose rows have `columns` values. What does not fit is left out.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,38 +42,103 @@ impl RandomBytes {
     }
 }
 
-/// An input that a file is read for.
-#[derive(Debug)]
-pub struct FileInput<'a> {
-    /// Its name.
-    pub name: &'a str,
+/// What a container says about one buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferSlot {
+    /// Name of its binding.
+    pub name: String,
     /// Bytes of its largest tensor.
     pub len_bytes: usize,
+    /// Whether it is an input.
+    pub is_input: bool,
     /// Whether fewer bytes may be given.
     pub is_partial: bool,
 }
 
-/// Contents of one file per input; `count` is the number of all bindings, as files for the outputs may follow, which are not
-/// read.
-///
-/// Blocking: reads the files.
-pub fn read_inputs(
-    inputs: &[FileInput<'_>],
-    count: usize,
-    files: &[PathBuf],
-) -> Result<Vec<Vec<u8>>, RuntimeError> {
-    if files.len() != inputs.len() && files.len() != count {
-        let what = format!(
-            "{} files given; one for each of the {} inputs is expected, or one for each of all {count} buffers",
-            files.len(),
-            inputs.len(),
-        );
-        return Err(InputError::Argument { what }.into());
-    }
-    inputs.iter().zip(files).map(|(input, file)| input.read(file)).collect()
+/// A buffer for every binding of a program: inputs, then outputs.
+#[derive(Clone, Debug)]
+pub struct BufferSlots {
+    slots: Vec<BufferSlot>,
+    input_count: usize,
 }
 
-impl FileInput<'_> {
+impl BufferSlots {
+    /// Fails where an input follows an output.
+    pub fn new(slots: Vec<BufferSlot>) -> Result<Self, String> {
+        let input_count = slots.iter().take_while(|slot| slot.is_input).count();
+        match slots[input_count..].iter().find(|slot| slot.is_input) {
+            Some(late) => {
+                Err(format!("input `{}` follows an output; mappings list the inputs first", late.name))
+            }
+            None => Ok(Self { slots, input_count }),
+        }
+    }
+
+    /// All of them.
+    pub fn slots(&self) -> &[BufferSlot] {
+        &self.slots
+    }
+
+    /// Positions of the inputs.
+    pub fn inputs(&self) -> Range<usize> {
+        0..self.input_count
+    }
+
+    /// Positions of the outputs.
+    pub fn outputs(&self) -> Range<usize> {
+        self.input_count..self.slots.len()
+    }
+
+    /// What is odd about a buffer of `found` bytes at `position`; it is taken all the same.
+    pub fn size_warning(&self, position: usize, found: usize) -> Option<String> {
+        let slot = self.slots.get(position).filter(|slot| slot.len_bytes != found)?;
+        let (name, expected) = (&slot.name, slot.len_bytes);
+        Some(format!("buffer of `{name}` has {found} bytes; the largest tensor has {expected}"))
+    }
+
+    /// Contents of one file per input; files for the outputs may follow, which are not read.
+    ///
+    /// Blocking: reads the files.
+    pub fn read_inputs(&self, files: &[PathBuf]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        let (inputs, count) = (&self.slots[self.inputs()], self.slots.len());
+        if files.len() != inputs.len() && files.len() != count {
+            let what = format!(
+                "{} files given; one for each of the {} inputs is expected, or one for each of all {count} buffers",
+                files.len(),
+                inputs.len(),
+            );
+            return Err(InputError::Argument { what }.into());
+        }
+        inputs.iter().zip(files).map(|(input, file)| input.read(file)).collect()
+    }
+}
+
+/// Where the bytes of inputs come from, by the codes of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputSource {
+    /// Zeros.
+    ZeroFill = 0,
+    /// [`RandomBytes`].
+    Random = 1,
+    /// A file for each.
+    Files = 2,
+}
+
+impl InputSource {
+    /// The source of this code, or the one that fits the files. Without files the inputs are random.
+    pub fn of(code: Option<u32>, has_files: bool) -> Result<Self, String> {
+        match (code, has_files) {
+            (None | Some(2), true) => Ok(Self::Files),
+            (None | Some(1 | 2), _) => Ok(Self::Random),
+            (Some(0), _) => Ok(Self::ZeroFill),
+            (Some(code), _) => Err(format!(
+                "source is {code}; InferenceVector.RANDOM, ZERO_FILL or FILESET is expected, or a list of files"
+            )),
+        }
+    }
+}
+
+impl BufferSlot {
     fn read(&self, path: &Path) -> Result<Vec<u8>, RuntimeError> {
         let unreadable = |source: io::Error| {
             RuntimeError::from(ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) })
@@ -85,7 +151,7 @@ impl FileInput<'_> {
             return Ok(bytes);
         }
         let found = if bytes.len() > self.len_bytes { "more".to_owned() } else { bytes.len().to_string() };
-        let (path, name, expected) = (path.display(), self.name, self.len_bytes);
+        let (path, name, expected) = (path.display(), &self.name, self.len_bytes);
         let what = format!("{path} has {found} bytes; input `{name}` has {expected}");
         Err(InputError::Argument { what }.into())
     }
@@ -103,6 +169,51 @@ mod tests {
         let mut bytes = vec![0; len];
         random.fill(&mut HostSliceMut::of(&mut bytes));
         bytes
+    }
+
+    /// Name, bytes, whether it is an input, whether fewer bytes may be given.
+    type Fields = (&'static str, usize, bool, bool);
+
+    fn slots(fields: &[Fields]) -> Result<BufferSlots, String> {
+        let slot = |&(name, len_bytes, is_input, is_partial): &Fields| {
+            let name = name.to_owned();
+            BufferSlot { name, len_bytes, is_input, is_partial }
+        };
+        BufferSlots::new(fields.iter().map(slot).collect())
+    }
+
+    #[test]
+    fn inputs_come_before_outputs() {
+        let (input, output) = (("a", 8, true, false), ("x", 4, false, false));
+        let found = slots(&[input, output, output]).unwrap();
+        assert_eq!((found.inputs(), found.outputs()), (0..1, 1..3));
+        assert_eq!((slots(&[]).unwrap().inputs(), slots(&[output]).unwrap().outputs()), (0..0, 0..1));
+        let late = slots(&[input, output, ("b", 1, true, false)]).unwrap_err();
+        assert_eq!(late, "input `b` follows an output; mappings list the inputs first");
+    }
+
+    #[test]
+    fn a_buffer_of_another_size_is_odd() {
+        let found = slots(&[("a", 8, true, false)]).unwrap();
+        assert_eq!((found.size_warning(0, 8), found.size_warning(1, 8)), (None, None));
+        let warning = found.size_warning(0, 7).unwrap();
+        assert_eq!(warning, "buffer of `a` has 7 bytes; the largest tensor has 8");
+    }
+
+    #[test]
+    fn inputs_are_random_where_no_files_are_given() {
+        use InputSource::{Files, Random, ZeroFill};
+        for (code, has_files, expected) in [
+            (None, false, Random),
+            (None, true, Files),
+            (Some(0), true, ZeroFill),
+            (Some(1), true, Random),
+            (Some(2), true, Files),
+            (Some(2), false, Random),
+        ] {
+            assert_eq!(InputSource::of(code, has_files), Ok(expected));
+        }
+        assert!(InputSource::of(Some(3), true).unwrap_err().starts_with("source is 3;"));
     }
 
     #[test]
@@ -125,21 +236,22 @@ mod tests {
             path
         };
         let files = [file("a", 8), file("b", 3)];
-        let input = |name, len_bytes, is_partial| FileInput { name, len_bytes, is_partial };
-        let inputs = [input("a", 8, false), input("b", 4, true)];
-        assert_eq!(read_inputs(&inputs, 3, &files).unwrap(), [vec![7; 8], vec![7; 3]]);
-        let code = |inputs: &[FileInput<'_>], files: &[PathBuf]| {
-            let error = read_inputs(inputs, 3, files).unwrap_err();
+        let input = |name, len_bytes, is_partial| (name, len_bytes, true, is_partial);
+        let of = |inputs: &[_]| slots(&[inputs, &[("out", 4, false, false)]].concat()).unwrap();
+        let inputs = of(&[input("a", 8, false), input("b", 4, true)]);
+        assert_eq!(inputs.read_inputs(&files).unwrap(), [vec![7; 8], vec![7; 3]]);
+        let code = |inputs: &BufferSlots, files: &[PathBuf]| {
+            let error = inputs.read_inputs(files).unwrap_err();
             (error.code(), error.to_string())
         };
-        let (short, long) = ([input("a", 8, false), input("b", 4, false)], [input("a", 7, true)]);
+        let (short, long) = (of(&[input("a", 8, false), input("b", 4, false)]), of(&[input("a", 7, true)]));
         assert!(code(&short, &files).1.ends_with("b has 3 bytes; input `b` has 4"));
         assert!(code(&long, &files[..1]).1.ends_with("a has more bytes; input `a` has 7"));
         assert_eq!(code(&inputs, &files[..1]).0, "call.argument");
         assert_eq!(code(&inputs, &[files[0].clone(), folder.join("none")]).0, "file.io");
         // One for each binding: those of the outputs are not read.
         let with_output = [files[0].clone(), files[1].clone(), folder.join("none")];
-        assert_eq!(read_inputs(&inputs, 3, &with_output).unwrap().len(), 2);
+        assert_eq!(inputs.read_inputs(&with_output).unwrap().len(), 2);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -26,12 +26,12 @@ mod transfer_plan;
 mod window;
 
 pub use argument::{
-    Argument, ArgumentError, BindingSpec, BindingSpecs, BufferFacts, GivenShape, ShapeError, SlicingError,
-    SlicingSpec, StatePart, TensorShape, first_overlap,
+    Argument, ArgumentError, ArrayLayout, BindingSpec, BindingSpecs, BufferFacts, GivenShape, ShapeError,
+    SlicingError, SlicingSpec, StatePart, TensorShape, first_overlap, native_format,
 };
 pub use bindings::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
 pub use client_buffer::ClientBuffer;
-pub use input_source::{FileInput, RandomBytes, read_inputs};
+pub use input_source::{BufferSlot, BufferSlots, InputSource, RandomBytes};
 pub(crate) use io_binding::{CancellationCheck, IoBinding, StatsPlace};
 pub(crate) use io_crc::IoCheck;
 pub use io_crc::IoCrcs;

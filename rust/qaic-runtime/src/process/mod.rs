@@ -6,6 +6,7 @@ pub mod clock;
 pub mod failure;
 pub mod fork;
 pub mod log;
+pub mod reaped;
 pub mod reaper;
 
 pub use cancellation::{CancellationToken, Deadline, WaitScope};

@@ -6,6 +6,7 @@
 
 mod array;
 mod error;
+mod layout;
 mod overlap;
 mod shape;
 mod slicing;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use array::Argument;
 pub use error::ArgumentError;
+pub use layout::{ArrayLayout, native_format};
 pub use overlap::first_overlap;
 pub use shape::{GivenShape, ShapeError};
 pub use slicing::{SlicingError, SlicingSpec};

@@ -1,0 +1,118 @@
+//! A reference whose object is torn down by a reaper thread when it was the last one.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::ForkGuard;
+use super::reaper::{self, Teardown};
+
+/// How a drop waits a moment for what it let go of.
+pub trait DropWait {
+    /// Calls [`Teardown::wait_briefly`] without locks that others need meanwhile.
+    fn wait(teardown: &Teardown);
+}
+
+/// What may take long to tear down, as to give back cores of a card does. The last reference goes to a reaper thread; a
+/// drop waits for it a moment.
+pub struct Reaped<T: Send + Sync + 'static, W: DropWait> {
+    // Empty only while it is dropped.
+    object: Option<Arc<T>>,
+    teardown: Option<Arc<Teardown>>,
+    fork_guard: ForkGuard,
+    wait: PhantomData<fn() -> W>,
+}
+
+impl<T: Send + Sync + 'static, W: DropWait> Reaped<T, W> {
+    /// An object whose teardown is not waited for elsewhere.
+    pub fn new(object: Arc<T>) -> Self {
+        Self { object: Some(object), teardown: None, fork_guard: ForkGuard::new(), wait: PhantomData }
+    }
+
+    /// An object whose progress `teardown` shows.
+    pub fn watched(object: Arc<T>, teardown: &Arc<Teardown>) -> Self {
+        let mut this = Self::new(object);
+        this.teardown = Some(Arc::clone(teardown));
+        this
+    }
+}
+
+impl<T: Send + Sync + 'static, W: DropWait> Deref for Reaped<T, W> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        match &self.object {
+            Some(object) => object,
+            None => unreachable!("taken only by drop"),
+        }
+    }
+}
+
+impl<T: Send + Sync + fmt::Debug + 'static, W: DropWait> fmt::Debug for Reaped<T, W> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Reaped").field(&self.object).finish()
+    }
+}
+
+impl<T: Send + Sync + 'static, W: DropWait> Drop for Reaped<T, W> {
+    fn drop(&mut self) {
+        let Some(object) = self.object.take() else { return };
+        if !self.fork_guard.is_current() {
+            // What belongs to the parent of a forked process is only forgotten here, which never blocks.
+            return;
+        }
+        let begun = match self.teardown.take() {
+            Some(teardown) => reaper::release_as(&teardown, object).then_some(teardown),
+            None => reaper::release(object),
+        };
+        if let Some(teardown) = begun {
+            W::wait(&teardown);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+    use crate::process::WaitScope;
+    use crate::sync::Mutex;
+
+    static WAITS: AtomicUsize = AtomicUsize::new(0);
+
+    struct Counted;
+
+    impl DropWait for Counted {
+        fn wait(teardown: &Teardown) {
+            WAITS.fetch_add(1, Ordering::Relaxed);
+            // As long as it takes, so that the test sees its end.
+            let _ = teardown.wait(&mut WaitScope::until(None));
+        }
+    }
+
+    struct Object(Arc<Mutex<Option<ThreadId>>>);
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            *self.0.lock() = Some(thread::current().id());
+        }
+    }
+
+    #[test]
+    fn only_the_last_reference_is_torn_down_on_another_thread_and_waited_for() {
+        let dropped_on = Arc::new(Mutex::new(None));
+        let object = Arc::new(Object(Arc::clone(&dropped_on)));
+        let (first, last) =
+            (Reaped::<_, Counted>::new(Arc::clone(&object)), Reaped::<_, Counted>::new(object));
+        let waits = WAITS.load(Ordering::Relaxed);
+        drop(first);
+        assert_eq!((*dropped_on.lock(), WAITS.load(Ordering::Relaxed)), (None, waits));
+        drop(last);
+        let ended_on = *dropped_on.lock();
+        assert!(ended_on.is_some_and(|thread| thread != thread::current().id()));
+        assert_eq!(WAITS.load(Ordering::Relaxed), waits + 1);
+    }
+}
