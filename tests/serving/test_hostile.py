@@ -98,6 +98,7 @@ def binary(head, data, length=None):
         (64, 64, 10**9, "the header says 1000000000 bytes"),
         (64, 64, -3, "the header says -3 bytes"),
         (64, 64, 5, "the body is no JSON"),
+        (64, 64, "0" * 5000, "bytes of JSON"),
     ],
 )
 def test_sizes_that_lie(server, size, nbytes, length, part):
@@ -234,6 +235,8 @@ def test_compressed_bodies_are_refused(server):
         ("GET", "/v2/models/none", None, 404),
         ("GET", "/v2/models/affine/versions/7", None, 404),
         ("GET", "/v2/models/affine/versions/..", None, 404),
+        ("GET", "/v2/models/affine/versions/" + "1" * 5000, None, 404),
+        ("GET", "/v2/models/" + "a" * 5000, None, 404),
         ("GET", "/v2/models/..%2f..%2fetc", None, 404),
         ("GET", INFER, None, 405),
         ("POST", "/v2/repository/models/none/load", None, 404),
@@ -298,6 +301,12 @@ ask(datatype="FP16")
 ask(datatype="STRING")
 ask(raw=[b"1", b"2"])
 ask(raw=[b"123"])
+request = pb.ModelInferRequest(model_name="affine")
+request.inputs.add(name="n" * 2**20, datatype="FP32", shape=[1]).contents.fp32_contents.append(1)
+try:
+    stub.ModelInfer(request)
+except grpc.RpcError as error:
+    print(error.code().name, error.details())
 """,
         server,
     )
@@ -314,6 +323,7 @@ ask(raw=[b"123"])
             "datatype 'STRING'",
             "2 entries; 1",
             "3 bytes",
+            "nnnn",
         ],
         strict=True,
     ):

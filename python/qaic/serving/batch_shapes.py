@@ -32,7 +32,7 @@ class AdmittedRequest:
     Parameters
     ----------
     inputs
-        Arrays of the program's types, C-contiguous.
+        Arrays of the program's types.
     rows
         Indices along the first dimension; 1 for a program without batches.
     group
@@ -131,7 +131,7 @@ class BatchShapes:
         admitted = {}
         for name, dtype in dtypes.items():
             array = inputs[name]
-            if array.dtype != dtype or not array.flags.c_contiguous or not array.flags.aligned:
+            if array.dtype != dtype:
                 array = coerce(name, array, dtype.name, array.shape, False)  # noqa: FBT003 (its form)
             admitted[name] = array
         return AdmittedRequest(admitted, rows, group)
@@ -142,11 +142,11 @@ class BatchShapes:
         A program takes such a row, which it may not of zeros.
         """
         if not self.is_batched:
-            return requests[0].inputs
+            return _in_place(requests[0].inputs)
         rows = sum(request.rows for request in requests)
         size = self.batch_size(requests[0].group, rows)
         if len(requests) == 1 and rows == size:
-            return requests[0].inputs
+            return _in_place(requests[0].inputs)
         stacked = {}
         for name, dtype in self._dtypes.items():
             first = requests[0].inputs[name]
@@ -212,6 +212,14 @@ class BatchShapes:
                 if not same:
                     return f"output {name!r} of a row depends on the other rows or on its place among them"
         return ""
+
+
+def _in_place(inputs: Arrays) -> Arrays:
+    """Copy arrays that a session could not read where they are, as those behind the JSON of a request."""
+    return {
+        name: array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
+        for name, array in inputs.items()
+    }
 
 
 def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Shape]]]:

@@ -36,6 +36,7 @@ class Failure:
     message: str
 
 
+_LONGEST: Final = 2000
 _BY_CODE: Final = {
     "serving.unknown_model": (404, "NOT_FOUND"),
     "serving.unsupported": (400, "UNIMPLEMENTED"),
@@ -59,7 +60,8 @@ _BY_CLASS: Final = (
 def failure_of(error: BaseException) -> Failure:
     """Return what a client gets for an exception; of a bug, no details."""
     if isinstance(error, QaicError):
-        message = "; ".join((error.message, *error.hints))
+        # Names come from clients, and a status of gRPC is sent in a header.
+        message = "; ".join((error.message, *error.hints))[:_LONGEST]
         if error.code in _BY_CODE:
             return Failure(*_BY_CODE[error.code], message)
         for kind, http, grpc in _BY_CLASS:

@@ -76,7 +76,8 @@ class Repository:
             )
         if not version:
             return versions[max(versions)]
-        model = versions.get(int(version)) if version.isascii() and version.isdigit() else None
+        # Not as a number, which may have as many digits as a path.
+        model = next((model for number, model in versions.items() if str(number) == version), None)
         if model is None:
             raise StateError(
                 f"model {name!r} has no version {version[:80]!r}; it has {sorted(versions)}",

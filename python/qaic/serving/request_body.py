@@ -23,6 +23,7 @@ HEADER_LENGTH: Final = "inference-header-content-length"
 #: sizes of a shape, and tensors, that a request may name
 _MOST_DIMENSIONS: Final = 64
 _MOST_TENSORS: Final = 4096
+_MOST_DIGITS: Final = 20
 _MICROSECONDS: Final = 1e6
 _LONGEST_S: Final = 86400.0
 
@@ -69,7 +70,8 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
     """
     length = len(body)
     if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit() and int(header_length[:20]) <= length):
+        is_number = header_length.isascii() and header_length.isdigit() and len(header_length) <= _MOST_DIGITS
+        if not (is_number and int(header_length) <= length):
             raise _malformed(
                 f"the header says {header_length[:40]} bytes of JSON, the body has {length} bytes"
             )

@@ -1,0 +1,230 @@
+"""Compare serving with kserve over a plain onnxruntime model: requests per second, latency, our own share.
+
+python benches/serving.py --kserve KSERVE_PYTHON            five minutes on an idle machine
+python benches/serving.py --kserve KSERVE_PYTHON --quick    a look
+
+Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale` makes
+one). ``KSERVE_PYTHON`` is a Python with kserve and onnxruntime: kserve and Triton's client do not fit into
+one process. Servers, clients and this program are processes of their own; all traffic is on the loopback. The two
+servers are measured in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from python.row import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+WIDTH, LAYERS, BATCH = 1024, 3, 16
+CONCURRENCY = (1, 8, 64)
+#: JSON of what a client measured follows this
+RESULT = "result "
+
+
+def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
+    """Write a network of fully connected layers, whose weights are read once a batch."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array((rng.normal(size=(width, width)) / width**0.5).astype(np.float32), f"w{i}")
+        for i in range(layers)
+    ]
+    nodes = []
+    last = "x"
+    for i in range(layers):
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]))
+        last = "y" if i == layers - 1 else f"r{i}"
+        nodes.append(helper.make_node("Relu", [f"m{i}"], [last]))
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [batch, width]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "layers", values[:1], values[1:], weights)
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(built.SerializeToString())
+    return path
+
+
+def client(port: int, width: int, concurrency: int, seconds: float) -> None:
+    """Ask with Triton's client, so many requests at a time; prints requests per second and latencies."""
+    import gevent
+    import tritonclient.http as triton
+
+    connection = triton.InferenceServerClient(f"127.0.0.1:{port}", concurrency=concurrency)
+    x = np.random.default_rng(1).normal(size=(1, width)).astype(np.float32)
+    given = triton.InferInput("x", [1, width], "FP32")
+    given.set_data_from_numpy(x)
+    wanted = [triton.InferRequestedOutput("y")]
+    latencies: list[float] = []
+
+    def ask(until: float) -> None:
+        while time.perf_counter() < until:
+            started = time.perf_counter()
+            # kserve answers 500 where a request has no id.
+            connection.infer("layers", [given], outputs=wanted, request_id="1")
+            latencies.append(time.perf_counter() - started)
+
+    for warm_up in (True, False):
+        started = time.perf_counter()
+        latencies.clear()
+        until = started + (0.5 if warm_up else seconds)
+        gevent.joinall([gevent.spawn(ask, until) for _ in range(concurrency)], raise_error=True)
+    elapsed = time.perf_counter() - started
+    latencies.sort()
+    print(RESULT + json.dumps([len(latencies) / elapsed, latencies[int(len(latencies) * 0.99)] * 1e3]))
+
+
+@contextlib.contextmanager
+def serving(command: list[str], port: int) -> Iterator[None]:
+    """Run a server until it is not needed any more."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet) as process:
+        try:
+            until = time.monotonic() + 120
+            while True:
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                if process.poll() is not None or time.monotonic() > until:
+                    sys.exit(f"{' '.join(command)} does not serve")
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+
+
+def measured(port: int, width: int, concurrency: int, seconds: float) -> tuple[float, float]:
+    """Run a client in a process of its own; returns requests per second and the 99th percentile in ms."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--client", str(port), str(width), str(concurrency), str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=seconds * 20 + 60,
+    )
+    line = next(line for line in done.stdout.splitlines() if line.startswith(RESULT))
+    rate, p99_ms = json.loads(line.removeprefix(RESULT))
+    return rate, p99_ms
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def compare(folder: Path, kserve: str, width: int, layers: int, turns: int, seconds: float) -> None:
+    """Print a table of both servers with one model."""
+    ours_port, other_port = free_port(), free_port()
+    (folder / "ours").mkdir(parents=True)
+    ours_model = model(folder / "ours" / "layers.onnx", BATCH, width, layers)
+    other_model = model(folder / "layers.onnx", "batch", width, layers)
+    ours = [sys.executable, "-m", "qaic", "serve", str(ours_model), "--http", str(ours_port), "--grpc", "no"]
+    other = [kserve, str(HERE / "serving_kserve.py"), str(other_model), str(other_port)]
+    rows = []
+    with serving(ours, ours_port), serving(other, other_port):
+        for concurrency in CONCURRENCY:
+            found = [
+                (
+                    measured(ours_port, width, concurrency, seconds),
+                    measured(other_port, width, concurrency, seconds),
+                )
+                for _ in range(turns)
+            ]
+            ratios = [one[0] / two[0] for one, two in found]
+            rows.append(
+                [
+                    str(concurrency),
+                    *(f"{statistics.median(turn[side][0] for turn in found):.0f}" for side in (0, 1)),
+                    f"{statistics.median(ratios):.2f} x [{min(ratios):.2f} - {max(ratios):.2f}]",
+                    *(f"{statistics.median(turn[side][1] for turn in found):.1f} ms" for side in (0, 1)),
+                ]
+            )
+    header = ("concurrency", "ours, 1/s", "kserve, 1/s", "ratio", "p99, ours", "p99, kserve")
+    print(*table(list(header), rows), sep="\n")
+
+
+def own_share(folder: Path, calls: int) -> None:
+    """Print what a request costs beyond the inference, without the libraries of HTTP."""
+    from qaic.serving.repository import Repository
+    from qaic.serving.request_body import read_request, write_answer
+
+    path = model(folder / "small.onnx", 1, 16, 1)
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [1, 16], "parameters": {"binary_data_size": 64}}
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    body, length = head + np.ones((1, 16), np.float32).tobytes(), str(len(head))
+
+    async def ask() -> list[tuple[float, float, float]]:
+        loop = asyncio.get_running_loop()
+        repository = Repository([path], drain_s=1, schedule=loop.call_soon)
+        await asyncio.to_thread(repository.load_all)
+        session = repository.find("small").session
+        x = {"x": np.ones((1, 16), np.float32)}
+        times = []
+        for _ in range(calls):
+            started = time.perf_counter()
+            request = read_request(body, length)
+            served, outputs = await repository.infer("small", "", request.inputs, None)
+            write_answer(request, served.name, served.version, outputs)
+            middle = time.perf_counter()
+            await asyncio.wrap_future(session.submit(x))
+            submitted = time.perf_counter()
+            session.run(x)
+            times.append((middle - started, submitted - middle, time.perf_counter() - submitted))
+        await asyncio.to_thread(repository.close)
+        return times
+
+    whole, submitted, run = (
+        statistics.median(column) * 1e6 for column in zip(*asyncio.run(ask()), strict=True)
+    )
+    print(
+        f"one request, without HTTP: {whole:.0f} us; the same inference by an awaited Session.submit "
+        f"{submitted:.0f} us, by Session.run {run:.0f} us; own share {whole - run:.0f} us above run, "
+        f"{whole - submitted:.0f} us above submit (budget 100 us)"
+    )
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    if sys.argv[1:2] == ["--client"]:
+        client(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kserve", metavar="PYTHON", required=True)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    turns, seconds = (2, 1.0) if arguments.quick else (7, 3.0)
+    print(f"load average {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} CPUs")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        own_share(folder, 500 if arguments.quick else 5000)
+        for title, width, layers in (("batchable", WIDTH, LAYERS), ("tiny", 16, 1)):
+            print(f"\n{title}: {layers} layers of {width}, batches of up to {BATCH} for ours")
+            compare(folder / title, arguments.kserve, width, layers, turns, seconds)
+
+
+if __name__ == "__main__":
+    main()
