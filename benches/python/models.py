@@ -185,7 +185,7 @@ def _convolutions(generator: np.random.Generator) -> onnx.ModelProto:
 
 
 def _chain(generator: np.random.Generator) -> onnx.ModelProto:
-    """Many operators on few numbers, so that time goes by nodes; its constants are so small that none is mapped."""
+    """Many operators on few numbers, so that time goes by nodes; none is large enough to be mapped."""
     graph = _Graph(generator)
     width, x = 8, "x"
     for _ in range(9_000 // 6):
