@@ -46,7 +46,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
             value = add_output(graph, name)
             value.type.tensor_type.elem_type = model.facts.types[name]
     observed.specialized, observed.known = inferred_forms(
-        observed.proto, observed.weights, model.sizes, model.entries, model.library_paths
+        observed.proto, observed.weights, model.symbol_sizes, model.requested, model.library_paths
     )
     round_as_model(observed, context.options.aic_hw_version)
     validation.drop_unused(observed.proto, observed.weights)

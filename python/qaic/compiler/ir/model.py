@@ -60,8 +60,8 @@ class Model:
         Whether functions are left that stand for operators of the card, whose bodies are rounded as one.
     name
         Name of the program.
-    sizes, entries
-        Sizes of the symbols, and what asks for them; one set for each specialization.
+    symbol_sizes, requested
+        Sizes of the symbols, one set for each specialization, and what the options say of these.
     specialized
         The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
         many sets only some. Empty while shapes are not known.
@@ -83,8 +83,8 @@ class Model:
     libraries: Sequence[Library] = ()
     has_units: bool = False
     name: str = "unnamed"
-    sizes: Sequence[Mapping[str, int]] = ()
-    entries: Sequence[SpecializationEntry] = ()
+    symbol_sizes: Sequence[Mapping[str, int]] = ()
+    requested: Sequence[SpecializationEntry] = ()
     specialized: list[onnx.ModelProto] = field(default_factory=list)
     known: Interface | None = None
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))

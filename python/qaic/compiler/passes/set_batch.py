@@ -199,8 +199,8 @@ class BindSymbols(Always):
         """Change the model."""
         options = context.options
         defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
-        model.entries = options.network_specialization_config or sizes_of(
+        model.requested = options.network_specialization_config or sizes_of(
             model.proto, options.dynamic_shape_input, defined
         )
-        model.sizes = symbols.bind(model.proto, defined, options.model_inputs, model.entries)
+        model.symbol_sizes = symbols.bind(model.proto, defined, options.model_inputs, model.requested)
         return True

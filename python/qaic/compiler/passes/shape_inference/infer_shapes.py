@@ -23,7 +23,7 @@ class InferShapes(Always):
         del context
         if not model.specialized:
             model.specialized, model.known = inferred_forms(
-                model.proto, model.weights, model.sizes, model.entries, model.library_paths
+                model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
             )
             # Which set of shapes it is makes no difference to a type.
             model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
