@@ -178,13 +178,14 @@ def observed_nodes(
             maker = makers.get(name)
             behind = maker is not None and (standard(maker, *_ROUNDING) or maker.op_type in _ROUNDING)
             is_direct = maker is not None and (behind or name in outputs)
-            grid = FLOAT16 if precision is PrecisionClass.FP16 else BFLOAT16
-            moves = precision in ROUNDED and picks(node, grid) is not None
+            float_format = FLOAT16 if precision is PrecisionClass.FP16 else BFLOAT16
+            moves = precision in ROUNDED and picks(node, float_format) is not None
             if precision in INTEGERS and node.op_type in VALUE_PRESERVING:
                 # Integers with the parameters of the operand are not rounded again.
                 moves = name in params and params[name] == params.get(node.input[0])
             rounds = precision in INTEGERS or (
-                precision in ROUNDED and (key in context.plan.requested or facts.narrow.get(name, 0) == grid)
+                precision in ROUNDED
+                and (key in context.plan.requested or facts.narrow.get(name, 0) == float_format)
             )
             if maker is None or (rounds and not moves and not is_direct):
                 inner[name] = (*fused, *taken, name)

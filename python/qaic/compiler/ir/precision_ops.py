@@ -1,6 +1,6 @@
-"""What is known about operators when floats are rounded to a coarser grid.
+"""What is known about operators when floats are rounded to a coarser format.
 
-A grid is the set of values of float16 or bfloat16, named by its element type.
+A format is the set of values of float16 or bfloat16, named by its element type.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     import onnx
 
 #: element types whose values a float can be rounded to
-GRIDS: Final = (FLOAT16, BFLOAT16)
+FLOAT_FORMATS: Final = (FLOAT16, BFLOAT16)
 
-#: operator -> inputs whose values its float outputs are picked from, None for all. If those are on the
-#: grid, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
+#: operator -> inputs whose values its float outputs are picked from, None for all. If those are in a
+#: format, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
 _SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
     "Abs": None,
     "Ceil": None,
@@ -73,7 +73,7 @@ NOT_COMMUTING: Final = frozenset(
 )
 
 #: float inputs that are parameters of an operator rather than data. Rounding them would change shapes
-#: (Resize, Range) or quantization grids; the card's compiler turns them into attributes.
+#: (Resize, Range) or the steps of quantization; the card's compiler turns them into attributes.
 _PARAMETERS: Final[dict[str, tuple[int, ...]]] = {
     "DequantizeLinear": (1,),
     "DynamicQuantizeMatMul": (2,),
@@ -111,19 +111,19 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
-def selected_inputs(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
     """Positions of the inputs that the outputs of a selecting operator are picked from.
 
     Returns
     -------
     tuple of int or None
-        None when the operator computes new values, or carries a value of its own that is not on the grid.
+        None when the operator computes new values, or carries a value of its own that is not in the format.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
         return None
     for attribute in node.attribute:
         if attribute.name in _SELECTED_ATTRIBUTES.get(node.op_type, ()) and not representable(
-            attribute.f, grid
+            attribute.f, float_format
         ):
             return None
         if attribute.name == "reduction" and attribute.s not in {b"", b"none", b"max", b"min"}:
@@ -145,18 +145,18 @@ def parameter_outputs(node: onnx.NodeProto) -> tuple[int, ...]:
 
 
 def cast_target(node: onnx.NodeProto) -> int:
-    """Grid that a cast rounds to by itself; 0 for other nodes."""
+    """Format that a cast rounds to by itself; 0 for other nodes."""
     if not standard(node, "Cast"):
         return 0
     target = next((a.i for a in node.attribute if a.name == "to"), 0)
-    return target if target in GRIDS else 0
+    return target if target in FLOAT_FORMATS else 0
 
 
-def representable(value: float, grid: int) -> bool:
-    """Whether a grid has a number exactly."""
+def representable(value: float, float_format: int) -> bool:
+    """Whether a format has a number exactly."""
     import numpy as np
 
-    if grid == BFLOAT16:
+    if float_format == BFLOAT16:
         # The float32 with nothing in its lower half.
         with np.errstate(over="ignore"):
             single = np.float32(value)

@@ -160,7 +160,11 @@ class AddNamedOutputs:
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         options = context.options
-        graph_names = {model.proto.graph.name, *(entry.name for entry in model.requested), *options.graph_names}
+        graph_names = {
+            model.proto.graph.name,
+            *(entry.name for entry in model.requested),
+            *options.graph_names,
+        }
         was_cut = bool(options.output_node_names)
         add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
         model.specialized = []

@@ -59,7 +59,7 @@ def quantize_bias(
     data = np.float64(np.float32(input_scale))
     # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.
     raised = np.maximum(weight_scales.astype(np.float64), _SMALLEST / data).astype(np.float32)
-    grid = _product(data, raised)
+    bias_scales = _product(data, raised)
     groups = [bias] if len(weight_scales) == 1 else [bias[i : i + 1] for i in range(len(bias))]
     exact = bias.astype(np.float64)
     per_channel = len(groups) > 1
@@ -69,7 +69,7 @@ def quantize_bias(
         if low == high:
             continue
         wanted, offset = parameters.constant(low, high, parameters.bias_precision)
-        if grid[index] >= wanted:
+        if bias_scales[index] >= wanted:
             continue
         largest = max(-low, high)
         if eight_bits:
@@ -78,18 +78,18 @@ def quantize_bias(
             start = index if per_channel else 0
             exact[start : start + len(group)] = decoded
             largest = float(np.abs(decoded).max())
-        # The grid may be as small as the least float32, so nothing is divided by it before this.
-        if largest <= _INT32_MAX * float(grid[index]) and (eight_bits or not per_channel):
+        # A scale may be as small as the least float32, so nothing is divided by it before this.
+        if largest <= _INT32_MAX * float(bias_scales[index]) and (eight_bits or not per_channel):
             continue
         if not integer_kernel and (eight_bits or not per_channel):
-            grid[index] = wanted
+            bias_scales[index] = wanted
             continue
         step, _ = parameters.constant(low, high, "Int32")
         raised[index] = min(step / data, _LARGEST)
-        grid[index] = _product(data, raised[index])
-    levels = np.rint(exact / grid)
+        bias_scales[index] = _product(data, raised[index])
+    levels = np.rint(exact / bias_scales)
     values = np.clip(levels, -_INT32_MAX, _INT32_MAX).astype(np.int32)
-    return QuantizedBias(values, grid.astype(np.float32), raised)
+    return QuantizedBias(values, bias_scales.astype(np.float32), raised)
 
 
 def _product(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> npt.NDArray[np.float64]:

@@ -31,7 +31,9 @@ class InferFinished:
         del context
         libraries = model.library_paths
         try:
-            finished, _ = inferred_forms(model.proto, model.weights, model.symbol_sizes, model.requested, libraries)
+            finished, _ = inferred_forms(
+                model.proto, model.weights, model.symbol_sizes, model.requested, libraries
+            )
         except QaicError as error:
             _log.debug("sizes of values that the compiler has added are not known: %s", error)
             model.described = [[form] for form in model.specialized]

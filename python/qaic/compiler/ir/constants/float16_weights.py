@@ -34,14 +34,16 @@ class Overflows:
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
 
-    def to_grid(self, name: str, values: npt.NDArray[np.generic], grid: int) -> npt.NDArray[np.generic]:
+    def round_to(
+        self, name: str, values: npt.NDArray[np.generic], float_format: int
+    ) -> npt.NDArray[np.generic]:
         """Round half to even; a finite value out of range becomes infinite, or is clipped if `clip`.
 
         The range of bfloat16 is that of float32, whose very largest values round to infinity uncounted.
         """
         import numpy as np
 
-        if grid == BFLOAT16:
+        if float_format == BFLOAT16:
             import ml_dtypes
 
             return values.astype(ml_dtypes.bfloat16)
@@ -66,7 +68,7 @@ class Float16Source:
     elem_type: int
     name: str
     overflows: Overflows
-    grid: int = FLOAT16
+    float_format: int = FLOAT16
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +87,7 @@ class Float16Source:
             whole = len(data) // dtype.itemsize * dtype.itemsize
             rest = bytes(data[whole:])
             values = np.frombuffer(data, dtype, whole // dtype.itemsize)
-            yield self.overflows.to_grid(self.name, values, self.grid).tobytes()
+            yield self.overflows.round_to(self.name, values, self.float_format).tobytes()
 
 
 def report_overflows(overflows: Overflows) -> None:

@@ -65,7 +65,7 @@ class ConvertedFloats:
         else:
             values = np.frombuffer(data, np.dtype(TABLE[self.from_type][0]).newbyteorder("<"), count)
         if self.to_type in {FLOAT16, BFLOAT16}:
-            return self.overflows.to_grid(self.name, values, self.to_type)
+            return self.overflows.round_to(self.name, values, self.to_type)
         with np.errstate(over="ignore"):
             return values.astype(TABLE[self.to_type][0])
 

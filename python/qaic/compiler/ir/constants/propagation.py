@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, usages
 from qaic.compiler.ir.precision_ops import (
-    GRIDS,
+    FLOAT_FORMATS,
     NOT_COMMUTING,
     RANDOM,
     SHAPE_READERS,
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     import onnx
 
 
-class GridRules(Protocol):
+class FormatRules(Protocol):
     """What a classification has to know about nodes."""
 
-    def grid_of(self, node: onnx.NodeProto) -> int:
-        """Tell the grid that a node computes on; 0 for none."""
+    def format_of(self, node: onnx.NodeProto) -> int:
+        """Tell the format that a node computes in; 0 for none."""
 
     def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Tell the grid that a node wants one of its inputs on; 0 for none."""
+        """Tell the format that a node wants one of its inputs in; 0 for none."""
 
-    def preserved(self, node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+    def preserved(self, node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
         """`selected_inputs`, knowing types."""
 
 
@@ -50,7 +50,7 @@ class ConstantClasses:
     folded: set[str] = field(default_factory=set)
     #: constants that are read unrounded: by a folded or fp32 node, a parameter, a cast, an output
     read_plain: set[str] = field(default_factory=set)
-    #: values that some node reads rounded, with the grid
+    #: values that some node reads rounded, with the format
     read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -62,7 +62,7 @@ def node_key(node: onnx.NodeProto) -> str:
 def classify(
     graph: onnx.GraphProto,
     constants: Collection[str],
-    rules: GridRules,
+    rules: FormatRules,
     result: ConstantClasses,
 ) -> None:
     """Classify the nodes of a graph, then those of the graphs nested in it.
@@ -73,7 +73,7 @@ def classify(
         Graph in topological order.
     constants : Collection[str]
         Constant values visible from outside, weights included.
-    rules : GridRules
+    rules : FormatRules
         What the nodes want.
     result : ConstantClasses
         Filled.
@@ -90,8 +90,8 @@ def classify(
             for name in node.output
             for reader, position in readers.get(name, ())
         )
-        grid = rules.grid_of(node)
-        selects = grid and rules.preserved(node, grid) is not None
+        float_format = rules.format_of(node)
+        selects = float_format and rules.preserved(node, float_format) is not None
         if followed or not selects or node.op_type in NOT_COMMUTING:
             result.folded.add(node_key(node))
     for node in graph.node:
@@ -99,9 +99,9 @@ def classify(
             result.read_plain.update(node.input)
             continue
         for position, name in enumerate(node.input):
-            grid = rules.reads(node, position)
-            if grid:
-                result.read_rounded.add((name, grid))
+            float_format = rules.reads(node, position)
+            if float_format:
+                result.read_rounded.add((name, float_format))
             else:
                 result.read_plain.add(name)
     result.read_plain.update(output.name for output in graph.output)
@@ -140,21 +140,21 @@ def value_preserving_inputs(
 ) -> Callable[[onnx.NodeProto, int], tuple[int, ...] | None]:
     """Make the `selected_inputs` that also knows about casts.
 
-    A cast between float types selects; so does one from a type whose values both grids hold exactly. Any
+    A cast between float types selects; so does one from a type whose values both formats hold exactly. Any
     other computes.
     """
     floats = {1, 10, 11, 16}
     exact = {2, 3, 9}  # uint8, int8, bool
 
-    def preserved(node: onnx.NodeProto, grid: int) -> tuple[int, ...] | None:
+    def preserved(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
         if standard(node, "Cast", "CastLike"):
             source = types.get(node.input[0], 0)
             target = types.get(node.output[0], 0)
-            if target not in floats or (target in GRIDS and target != grid):
+            if target not in floats or (target in FLOAT_FORMATS and target != float_format):
                 return None
             if source in floats:
                 return (0,)
             return () if source in exact else None
-        return selected_inputs(node, grid)
+        return selected_inputs(node, float_format)
 
     return preserved

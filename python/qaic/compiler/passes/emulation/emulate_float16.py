@@ -1,9 +1,9 @@
-"""Rounding floats to the grid their nodes compute on, exactly where the card would.
+"""Rounding floats to the format their nodes compute in, exactly where the card would.
 
-Kernels stay in fp32. A value is put on the grid by a pair of casts, float to float16 or bfloat16 and back;
+Kernels stay in fp32. A value is put in the format by a pair of casts, float to float16 or bfloat16 and back;
 the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
-when it is picked from values on the grid, and not yet when its only reader belongs to the same fused unit.
-Nodes that compute on no grid, those of fp32 and of integers, read what is there and are left as they are.
+when it is picked from values in the format, and not yet when its only reader belongs to the same fused unit.
+Nodes of no narrow format, those of fp32 and of integers, read what is there and are left as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (
     BIAS_TAKERS,
     COMMUTING,
-    GRIDS,
+    FLOAT_FORMATS,
     cast_target,
     parameter_inputs,
     parameter_outputs,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
     from qaic.compiler.ir.value_info import ValueInfo
 
-_GRIDS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
+_FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
 #: the first operator set with Where, which clipping needs
 _WHERE: Final = 9
@@ -72,11 +72,11 @@ class _Scope:
     graph: onnx.GraphProto
     parent: _Scope | None
     defined: set[str] = field(default_factory=set)
-    #: values known to be on a grid, with the grid
-    on_grid: set[tuple[str, int]] = field(default_factory=set)
-    #: value and grid -> its copy there
+    #: values known to be in a narrow format, with the format
+    in_format: set[tuple[str, int]] = field(default_factory=set)
+    #: value and format -> its copy in it
     copies: dict[tuple[str, int], str] = field(default_factory=dict)
-    #: values left off the grid for their only reader
+    #: values left unrounded for their only reader
     deferred: set[str] = field(default_factory=set)
     #: result of a folded node that is an output -> the same before rounding
     folded_names: dict[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _Scope:
 
 
 class Float16Emulator:
-    """Rewrites a model so that the floats of each node are on its grid.
+    """Rewrites a model so that the floats of each node are in its format.
 
     Parameters
     ----------
@@ -138,30 +138,34 @@ class Float16Emulator:
             )
         self._graph(self.model.graph, None, None)
 
-    def grid_of(self, node: onnx.NodeProto) -> int:
-        """Tell the grid that a node computes on; 0 for none."""
+    def format_of(self, node: onnx.NodeProto) -> int:
+        """Tell the format that a node computes in; 0 for none."""
         chosen = self.decided.classes.get(node_key(node))
-        return 0 if chosen is None else _GRIDS.get(chosen, 0)
+        return 0 if chosen is None else _FORMATS.get(chosen, 0)
 
     def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Tell the grid that a node wants one of its inputs on; 0 for none."""
-        grid = self.grid_of(node)
-        if not grid or position in parameter_inputs(node) or not self._wanted(node, node.input[position]):
+        """Tell the format that a node wants one of its inputs in; 0 for none."""
+        float_format = self.format_of(node)
+        if (
+            not float_format
+            or position in parameter_inputs(node)
+            or not self._wanted(node, node.input[position])
+        ):
             return 0
-        return grid
+        return float_format
 
     def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
-        """Whether a value must be on the grid of a node that reads or makes it."""
+        """Whether a value must be in the format of a node that reads or makes it."""
         return self.types.get(name, 0) in ROUNDED and (
-            node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.grid_of(node)
+            node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.format_of(node)
         )
 
-    def _on_grid(self, scope: _Scope, name: str, grid: int) -> bool:
-        if self.types.get(name, 0) == grid:
+    def _is_in_format(self, scope: _Scope, name: str, float_format: int) -> bool:
+        if self.types.get(name, 0) == float_format:
             return True
         at: _Scope | None = scope
         while at is not None:
-            if (name, grid) in at.on_grid:
+            if (name, float_format) in at.in_format:
                 return True
             if name in at.defined:
                 return False
@@ -171,10 +175,10 @@ class Float16Emulator:
     def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
         """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
         scope = _Scope(graph, parent)
-        grid = 0 if owner is None else self.grid_of(owner)
-        if owner is not None and grid and standard(owner, "Loop", "Scan"):
+        float_format = 0 if owner is None else self.format_of(owner)
+        if owner is not None and float_format and standard(owner, "Loop", "Scan"):
             carried = (value.name for value in graph.input)
-            scope.on_grid.update((name, grid) for name in carried if self._wanted(owner, name))
+            scope.in_format.update((name, float_format) for name in carried if self._wanted(owner, name))
         scope.defined.update(value.name for value in graph.input)
         scope.defined.update(tensor.name for tensor in graph.initializer)
         for node in graph.node:
@@ -187,10 +191,12 @@ class Float16Emulator:
                 self._folded(scope, node, outputs if parent is None else set())
             else:
                 self._node(scope, node)
-        if owner is not None and grid:
+        if owner is not None and float_format:
             for value in graph.output:
-                if self._wanted(owner, value.name) and not self._on_grid(scope, value.name, grid):
-                    value.name = self._copy(scope, value.name, grid)
+                if self._wanted(owner, value.name) and not self._is_in_format(
+                    scope, value.name, float_format
+                ):
+                    value.name = self._copy(scope, value.name, float_format)
         set_nodes(graph, scope.nodes)
 
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
@@ -200,11 +206,11 @@ class Float16Emulator:
         scope.nodes.append(node)
         if filling(node) is not None:
             self.fillings[node.output[0]] = node
-        grid = self.grid_of(node)
-        wanted = [grid and name in outputs and self._wanted(node, name) for name in node.output]
+        float_format = self.format_of(node)
+        wanted = [float_format and name in outputs and self._wanted(node, name) for name in node.output]
         for position, name in enumerate(list(node.output)):
             if wanted[position]:
-                self._round_output(scope, node, position, grid)
+                self._round_output(scope, node, position, float_format)
                 scope.folded_names[name] = node.output[position]
 
     @staticmethod
@@ -216,52 +222,59 @@ class Float16Emulator:
         return name if at is None else at.folded_names.get(name, name)
 
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
-        """Put the inputs of a node on its grid, and its outputs where they are not by themselves."""
-        grid = self.grid_of(node)
-        made = [bool(grid) and self._wanted(node, name) for name in node.output]
-        casts = grid and cast_target(node) == grid
+        """Put the inputs of a node in its format, and its outputs where they are not by themselves."""
+        float_format = self.format_of(node)
+        made = [bool(float_format) and self._wanted(node, name) for name in node.output]
+        casts = float_format and cast_target(node) == float_format
         for position, name in enumerate(node.input):
             if casts or not self.reads(node, position):
                 replace_input_with(node, position, self._folded_name(scope, name))
-            elif name not in scope.deferred and not self._on_grid(scope, name, grid):
-                replace_input_with(node, position, self._copy(scope, name, grid))
+            elif name not in scope.deferred and not self._is_in_format(scope, name, float_format):
+                replace_input_with(node, position, self._copy(scope, name, float_format))
         nested = list(subgraphs(node))
         controls = bool(nested) and standard(node, "If", "Loop", "Scan")
         for inner in nested:
             self._graph(inner, scope, node)
         scope.nodes.append(node)
-        if any(made) and grid == FLOAT16 and self.overflows.clip:
+        if any(made) and float_format == FLOAT16 and self.overflows.clip:
             self._clip_filling(node)
-        for one in GRIDS:
+        for one in FLOAT_FORMATS:
             if self._selects(scope, node, one):
-                scope.on_grid.update((name, one) for name in node.output)
+                scope.in_format.update((name, one) for name in node.output)
         for position, name in enumerate(list(node.output)):
             if not name or not made[position] or position in parameter_outputs(node):
                 continue
             if controls:
-                scope.on_grid.add((name, grid))
-            elif (name, grid) not in scope.on_grid and not self._defers(scope, node, name, grid):
-                self._round_output(scope, node, position, grid)
+                scope.in_format.add((name, float_format))
+            elif (name, float_format) not in scope.in_format and not self._defers(
+                scope, node, name, float_format
+            ):
+                self._round_output(scope, node, position, float_format)
 
-    def _selects(self, scope: _Scope, node: onnx.NodeProto, grid: int) -> bool:
-        """Whether a node only picks from values that are on a grid."""
-        picked = self.preserved(node, grid)
+    def _selects(self, scope: _Scope, node: onnx.NodeProto, float_format: int) -> bool:
+        """Whether a node only picks from values that are in a narrow format."""
+        picked = self.preserved(node, float_format)
         return picked is not None and all(
-            self.types.get(node.input[p], 0) not in FLOATS or self._on_grid(scope, node.input[p], grid)
+            self.types.get(node.input[p], 0) not in FLOATS
+            or self._is_in_format(scope, node.input[p], float_format)
             for p in picked
             if p < len(node.input) and node.input[p]
         )
 
-    def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, grid: int) -> bool:
+    def _defers(self, scope: _Scope, node: onnx.NodeProto, name: str, float_format: int) -> bool:
         """Leave the rounding of a value to its only reader, where both are one unit; remembers it."""
         readers = scope.readers.get(name, [])
         if self.uses[name] != 1 or len(readers) != 1:
             return False
         reader, position = readers[0]
-        if cast_target(reader) != grid and not (
-            self.reads(reader, position) == grid
+        if cast_target(reader) != float_format and not (
+            self.reads(reader, position) == float_format
             and (
-                (standard(reader, *COMMUTING) and position == 0 and self.preserved(reader, grid) is not None)
+                (
+                    standard(reader, *COMMUTING)
+                    and position == 0
+                    and self.preserved(reader, float_format) is not None
+                )
                 or (standard(node, *BIAS_TAKERS) and self._is_bias(node, name, reader, position))
             )
         ):
@@ -289,35 +302,35 @@ class Float16Emulator:
         scope.nodes.append(helper.make_node("Cast", [source], [target], to=elem_type))
         self.types[target] = elem_type
 
-    def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, grid: int) -> None:
-        """Put a result on the grid under its own name."""
+    def _round_output(self, scope: _Scope, node: onnx.NodeProto, position: int, float_format: int) -> None:
+        """Put a result in the format under its own name."""
         name = node.output[position]
         raw = self.fresh.make(name, "unrounded")
-        narrow = self.fresh.make(name, type_name(grid))
+        narrow = self.fresh.make(name, type_name(float_format))
         rename_output(node, position, raw)
         self.types[raw] = self.types[name]
         source = raw
-        if name in self.beyond and grid == FLOAT16:
+        if name in self.beyond and float_format == FLOAT16:
             source = self._clipped(scope, raw, name)
-        self._cast(scope, source, narrow, grid)
+        self._cast(scope, source, narrow, float_format)
         self._cast(scope, narrow, name, self.types[name])
-        scope.on_grid.add((name, grid))
+        scope.in_format.add((name, float_format))
 
-    def _copy(self, scope: _Scope, name: str, grid: int) -> str:
-        """Return the name of a copy on the grid that this graph can see; make one where there is none."""
+    def _copy(self, scope: _Scope, name: str, float_format: int) -> str:
+        """Return the name of a copy in the format that this graph can see; make one where there is none."""
         at: _Scope | None = scope
         while at is not None:
-            if (name, grid) in at.copies:
-                return at.copies[name, grid]
+            if (name, float_format) in at.copies:
+                return at.copies[name, float_format]
             if name in at.defined:
                 break
             at = at.parent
-        source = self._clipped(scope, name, name) if name in self.beyond and grid == FLOAT16 else name
-        narrow = self.fresh.make(name, type_name(grid))
+        source = self._clipped(scope, name, name) if name in self.beyond and float_format == FLOAT16 else name
+        narrow = self.fresh.make(name, type_name(float_format))
         rounded = self.fresh.make(name, "rounded")
-        self._cast(scope, source, narrow, grid)
+        self._cast(scope, source, narrow, float_format)
         self._cast(scope, narrow, rounded, self.types[name])
-        self._register_copy(scope, name, rounded, grid)
+        self._register_copy(scope, name, rounded, float_format)
         return rounded
 
     def _clip_filling(self, node: onnx.NodeProto) -> None:
@@ -325,7 +338,7 @@ class Float16Emulator:
         values = filling(node)
         if values is None or not exceeds(values):
             return
-        limited = self.overflows.to_grid(node.output[0], values, FLOAT16).astype(values.dtype)
+        limited = self.overflows.round_to(node.output[0], values, FLOAT16).astype(values.dtype)
         attribute = next(item for item in node.attribute if item.name == "value")
         set_values(attribute.t, limited)
 
@@ -378,25 +391,27 @@ class Float16Emulator:
             self.types[tensor.name] = elem_type
         return self.scalars[key]
 
-    def _register_copy(self, scope: _Scope, name: str, rounded: str, grid: int) -> None:
-        scope.copies[name, grid] = rounded
-        scope.on_grid.add((rounded, grid))
+    def _register_copy(self, scope: _Scope, name: str, rounded: str, float_format: int) -> None:
+        scope.copies[name, float_format] = rounded
+        scope.in_format.add((rounded, float_format))
         scope.defined.add(rounded)
 
     def _narrow_constants(self, scope: _Scope) -> None:
-        """Store the constants of nodes on a grid narrow, with a cast back; what is read plain stays, too."""
+        """Store constants in the format of their nodes, with a cast back; what is read plain stays, too."""
         import onnx
 
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
-            grids = self._constant_grids(tensor.name)
-            if not grids or tensor.name in self.constants.read_plain:
+            formats = self._constant_formats(tensor.name)
+            if not formats or tensor.name in self.constants.read_plain:
                 kept.append(tensor)
-            for grid in grids:
-                values = self.overflows.to_grid(tensor.name, dense(tensor), grid)
-                narrow = self._constant_cast(scope, tensor.name, grid, alone=len(grids) == 1)
+            for float_format in formats:
+                values = self.overflows.round_to(tensor.name, dense(tensor), float_format)
+                narrow = self._constant_cast(scope, tensor.name, float_format, alone=len(formats) == 1)
                 kept.append(
-                    onnx.TensorProto(name=narrow, data_type=grid, dims=tensor.dims, raw_data=values.tobytes())
+                    onnx.TensorProto(
+                        name=narrow, data_type=float_format, dims=tensor.dims, raw_data=values.tobytes()
+                    )
                 )
         set_initializers(scope.graph, kept)
         if scope.parent is not None:
@@ -404,32 +419,38 @@ class Float16Emulator:
         entries = list(self.weights.values())
         self.weights.clear()
         for weight in entries:
-            grids = self._constant_grids(weight.name)
-            if not grids or weight.name in self.constants.read_plain:
+            formats = self._constant_formats(weight.name)
+            if not formats or weight.name in self.constants.read_plain:
                 self.weights[weight.name] = weight
-            for grid in grids:
-                narrow = self._constant_cast(scope, weight.name, grid, alone=len(grids) == 1)
+            for float_format in formats:
+                narrow = self._constant_cast(scope, weight.name, float_format, alone=len(formats) == 1)
                 if weight.blocks is None:
-                    source = Float16Source(weight.source, weight.elem_type, weight.name, self.overflows, grid)
-                    self.weights[narrow] = Weight(narrow, grid, weight.dims, source)
+                    source = Float16Source(
+                        weight.source, weight.elem_type, weight.name, self.overflows, float_format
+                    )
+                    self.weights[narrow] = Weight(narrow, float_format, weight.dims, source)
                 else:
                     # The device decodes to the type it is asked for.
-                    self.weights[narrow] = replace(weight, name=narrow, elem_type=grid)
+                    self.weights[narrow] = replace(weight, name=narrow, elem_type=float_format)
 
-    def _constant_grids(self, name: str) -> list[int]:
-        return [grid for grid in GRIDS if (name, grid) in self.constants.read_rounded]
+    def _constant_formats(self, name: str) -> list[int]:
+        return [
+            float_format
+            for float_format in FLOAT_FORMATS
+            if (name, float_format) in self.constants.read_rounded
+        ]
 
-    def _constant_cast(self, scope: _Scope, name: str, grid: int, *, alone: bool) -> str:
+    def _constant_cast(self, scope: _Scope, name: str, float_format: int, *, alone: bool) -> str:
         """Add the cast behind a narrow constant; its result takes the constant's name if that is free."""
-        narrow = self.fresh.make(name, type_name(grid))
+        narrow = self.fresh.make(name, type_name(float_format))
         if name in self.constants.read_plain or not alone:
             rounded = self.fresh.make(name, "rounded")
             self._cast(scope, narrow, rounded, self.types[name])
-            self._register_copy(scope, name, rounded, grid)
+            self._register_copy(scope, name, rounded, float_format)
         else:
             self._cast(scope, narrow, name, self.types[name])
-            scope.on_grid.add((name, grid))
-        self.types[narrow] = grid
+            scope.in_format.add((name, float_format))
+        self.types[narrow] = float_format
         return narrow
 
 

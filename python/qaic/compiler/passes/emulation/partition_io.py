@@ -34,7 +34,7 @@ def round_traffic(model: Model, config: PartitionConfig | None) -> int:
     Parameters
     ----------
     model : Model
-        The model before its floats are rounded to the grids of their nodes.
+        The model before its floats are rounded to the formats of their nodes.
     config : PartitionConfig or None
         The partitions.
 

@@ -1,7 +1,7 @@
 """Models of type float16 or bfloat16: fp32 kernels with explicit rounding.
 
 The engine computes most float16 operators in fp32 and does not round between them, and has few for bfloat16.
-So such a tensor of the model becomes a float32 one that is put on the grid of its type. Only tensors that
+So such a tensor of the model becomes a float32 one that is put in the format of its type. Only tensors that
 merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
 
@@ -17,7 +17,7 @@ from qaic.compiler.ir.graph_edits import rename_values, set_nodes, set_values
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
-from qaic.compiler.ir.precision_ops import GRIDS, standard
+from qaic.compiler.ir.precision_ops import FLOAT_FORMATS, standard
 
 if TYPE_CHECKING:
     import onnx
@@ -33,10 +33,10 @@ _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
     """Whether anything declared in a model is of these types; types need not be inferred yet."""
-    return any(weight.elem_type in GRIDS for weight in weights.values()) or any(
-        any(v.type.tensor_type.elem_type in GRIDS for v in (*g.input, *g.output, *g.value_info))
-        or any(t.data_type in GRIDS for t in g.initializer)
-        or any(a.t.data_type in GRIDS or a.i in GRIDS for n in g.node for a in n.attribute)
+    return any(weight.elem_type in FLOAT_FORMATS for weight in weights.values()) or any(
+        any(v.type.tensor_type.elem_type in FLOAT_FORMATS for v in (*g.input, *g.output, *g.value_info))
+        or any(t.data_type in FLOAT_FORMATS for t in g.initializer)
+        or any(a.t.data_type in FLOAT_FORMATS or a.i in FLOAT_FORMATS for n in g.node for a in n.attribute)
         for g in all_graphs(model.graph)
     )
 
@@ -56,10 +56,10 @@ def as_float32(model: onnx.ModelProto) -> bool:
     bodies = [*(list(f.node) for f in model.functions)]
     for graph in all_graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type in GRIDS:
+            if value.type.tensor_type.elem_type in FLOAT_FORMATS:
                 value.type.tensor_type.elem_type = FLOAT
         for tensor in graph.initializer:
-            if tensor.data_type in GRIDS:
+            if tensor.data_type in FLOAT_FORMATS:
                 set_values(tensor, dense(tensor).astype("float32"))
         bodies.append(list(graph.node))
     for nodes in bodies:
@@ -83,7 +83,9 @@ def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo)
     types = facts.types
     carriers = _carriers(model, types)
     halves = {
-        name: elem_type for name, elem_type in types.items() if elem_type in GRIDS and name not in carriers
+        name: elem_type
+        for name, elem_type in types.items()
+        if elem_type in FLOAT_FORMATS and name not in carriers
     }
     if not halves:
         return
@@ -135,7 +137,7 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
                 computed.update(node.output)
         if graph is not model.graph:
             computed.update(value.name for value in (*graph.input, *graph.output))
-    return {name for name, elem_type in types.items() if elem_type in GRIDS and name not in computed}
+    return {name for name, elem_type in types.items() if elem_type in FLOAT_FORMATS and name not in computed}
 
 
 def _widen_interface(
@@ -170,9 +172,9 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
 def _widen_attributes(node: onnx.NodeProto) -> None:
     """Change the attributes that say one of these types to say float32."""
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in GRIDS:
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
             attribute.i = FLOAT
-        elif attribute.HasField("t") and attribute.t.data_type in GRIDS:
+        elif attribute.HasField("t") and attribute.t.data_type in FLOAT_FORMATS:
             set_values(attribute.t, dense(attribute.t).astype("float32"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.graph_edits import add_output, clone, describe_value, set_shape
 from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision_ops import GRIDS
+from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_where import legalize_where
@@ -99,4 +99,4 @@ def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: in
     """
     if widened != FLOAT:
         return widened
-    return next((types[name] for name in node.input if types.get(name, 0) in GRIDS), FLOAT)
+    return next((types[name] for name in node.input if types.get(name, 0) in FLOAT_FORMATS), FLOAT)
