@@ -5,8 +5,8 @@ python benches/serving.py --kserve KSERVE_PYTHON --quick    a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale` makes
 one). ``KSERVE_PYTHON`` is a Python with kserve and onnxruntime: kserve and Triton's client do not fit into
-one process. Servers, clients and this program are processes of their own; all traffic is on the loopback. The two
-servers are measured in turns.
+one process. Servers, clients and this program are processes of their own; all traffic is on the loopback.
+The servers are measured in turns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Requests that share inferences get what they would get alone, in every order and number."""
 
 import threading
+import time
 from concurrent.futures import CancelledError
 
 import numpy as np
@@ -254,6 +255,28 @@ def test_a_request_that_fails_fails_alone():
             futures[1].result(30)
         assert futures[2].result(30)["y"].tolist() == [[[6, 7]]]
         assert batcher.close(30)
+
+
+@pytest.mark.virtual_card("an inference on an emulated card is not short")
+def test_an_inference_that_is_longer_than_those_before_it():
+    """Short ones run on the thread that submits; a long one is taken from there."""
+    with qaic.Session(session_models.endless()) as session:
+        reports, here = [], []
+        batcher = Batcher(session, BatchShapes(session), on_batch=reports.append)
+
+        def ask(turns):
+            return batcher.submit({"n": np.array(turns), "x": np.zeros(1, np.float32)})
+
+        until = time.monotonic() + 60
+        while not any(here) and time.monotonic() < until:
+            future = ask(1)
+            here.append(future.done())
+            assert future.result(30)["y"] == 1
+        assert any(here)
+        for turns in (300_000, 1, 300_000):
+            assert ask(turns).result(60)["y"] == turns
+        assert batcher.close(30)
+        assert all(report.error is None for report in reports)
 
 
 def test_nothing_is_taken_after_the_end(affine):
