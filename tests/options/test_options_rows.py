@@ -81,6 +81,7 @@ ROWS = {
     "dump_custom_io_config_template_file": PATH,
     "retained_state": SWITCH,
     "split_retained_state_io": ([(False, False)], ["maybe"]),
+    "whole_caches": ([(True, True), (False, False)], ["maybe"]),
     "split_model_io": SWITCH,
     "sub_functions": SWITCH,
     "register_custom_op": ([([FILE], (FILE,))], ["missing.yaml", 3, [""]]),
@@ -445,6 +446,7 @@ def test_ours_are_marked():
         "calibration_data",
         "extra_output_tensors",
         "all_intermediate_outputs",
+        "whole_caches",
     }
     assert [spec.name for spec in SPECS if spec.flag and spec.flag.ours] == ["mxint8_kv_cache"]
 

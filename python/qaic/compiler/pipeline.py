@@ -37,6 +37,8 @@ from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import AssignPrecision
 from qaic.compiler.passes.cse import MergeEqualNodes
 from qaic.compiler.passes.custom_io import ApplyCustomIo, DumpIoTemplate
+from qaic.compiler.passes.decoding.narrow_context import NarrowContext
+from qaic.compiler.passes.decoding.state_rows import TakeOutStateRows
 from qaic.compiler.passes.embedding_tables import DumpEmbeddingTables, LoadEmbeddingTables
 from qaic.compiler.passes.emulation.emulate_float16 import EmulateFloat16
 from qaic.compiler.passes.emulation.mxfp6_weights import CompressWeights
@@ -87,6 +89,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         DumpPartitionTemplate(),
         DumpEmbeddingTables(),
         LegalizeQuantizedWeights(),
+        NarrowContext(),
         InlineFunctions(),
         LoadEmbeddingTables(),
         PruneOutputs(),
@@ -135,6 +138,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         DumpIoTemplate(),
         ApplyCustomIo(),
     ),
+    "state": (TakeOutStateRows(),),
     "annotate": (InferFinished(), DescribeOperations()),
 }
 

@@ -42,6 +42,7 @@ class SessionKeywords(TypedDict, total=False):
     dump_custom_io_config_template_file: _Path | None
     retained_state: bool | None
     split_retained_state_io: bool | None
+    whole_caches: bool | None
     split_model_io: bool | None
     sub_functions: bool | None
     register_custom_op: Sequence[_Path] | str | None

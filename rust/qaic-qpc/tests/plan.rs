@@ -145,7 +145,7 @@ fn fingerprint_of_other_text_is_zeros() {
 
 #[test]
 fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
-    for plan in [with(&json!({"version": 3})), json!({"version": 0, "inputs": "changed"})] {
+    for plan in [with(&json!({"version": 4})), json!({"version": 0, "inputs": "changed"})] {
         let error = decode(&plan).unwrap_err();
         assert_eq!(
             (error.code(), matches!(error, PlanError::Version { .. })),
@@ -228,6 +228,61 @@ fn specializations_that_are_not_the_permitted_shapes_are_refused() {
         {"inputs": [[4], [4]], "outputs": []}, {"inputs": [[2]], "outputs": [[3]]}
     ]}));
     assert_eq!(decode(&swapped).unwrap().check_network(&network), Err(PlanError::Variant { number: 0 }));
+}
+
+#[test]
+fn rows_that_are_not_rows_of_their_state_are_refused() {
+    let sized = |entries: &Value| {
+        with(&json!({
+            "version": 3, "retained_state": true,
+            "inputs": [{"name": "x", "dtype": "float32", "dims": [2, 5, 3]}],
+            "outputs": [{"name": "x_RetainedState", "dtype": "float32", "dims": [2, 5, 3]}],
+            "state_rows": entries,
+        }))
+    };
+    let tensors = |rows: &[i64], indices: &[i64]| {
+        json!([
+            {"name": "rows", "dtype": "float32", "dims": [rows]},
+            {"name": "at", "dtype": "int64", "dims": [indices]},
+        ])
+    };
+    let update = json!({"input": 0, "output": 0, "rows": 0, "indices": 1});
+    let checked = |entries: &Value| decode(&sized(entries)).unwrap().check_state_rows();
+    for (rows, indices) in [
+        (&[4, 3][..], &[4, 2][..]),
+        (&[2, 4, 3], &[2, 4, 2]),
+        (&[4], &[4, 3]),
+        (&[5, 3], &[1]),
+        (&[4, 5, 3], &[4, 1]),
+    ] {
+        assert_eq!(checked(&json!({"tensors": tensors(rows, indices), "updates": [&update]})), Ok(()));
+    }
+    for (rows, indices) in [
+        (&[4, 3][..], &[4, 1][..]),
+        (&[4, 2], &[4, 2]),
+        (&[3, 3], &[4, 2]),
+        (&[4], &[4, 4]),
+        (&[4, 3], &[4, 0]),
+        (&[4, 3], &[4, -1]),
+        (&[4, 3], &[]),
+    ] {
+        let error = checked(&json!({"tensors": tensors(rows, indices), "updates": [&update]})).unwrap_err();
+        assert_eq!(error.code(), "qpc.cpu_plan_state_rows", "{rows:?} {indices:?}");
+    }
+    let good = tensors(&[4, 3], &[4, 2]);
+    for updates in [
+        json!([update, update]),
+        json!([{"input": 1, "output": 0, "rows": 0, "indices": 1}]),
+        json!([{"input": 0, "output": 1, "rows": 0, "indices": 1}]),
+        json!([{"input": 0, "output": 0, "rows": 2, "indices": 1}]),
+        json!([{"input": 0, "output": 0, "rows": 1, "indices": 1}]),
+        json!([{"input": 0, "output": 0, "rows": 0, "indices": 0}]),
+    ] {
+        let error = checked(&json!({"tensors": good, "updates": updates})).unwrap_err();
+        assert_eq!(error.code(), "qpc.cpu_plan_state_rows", "{updates}");
+    }
+    let twice = json!([{"name": "rows", "dtype": "float32", "dims": [[4, 3], [1, 3]]}]);
+    assert!(checked(&json!({"tensors": twice, "updates": []})).is_err());
 }
 
 #[test]

@@ -501,10 +501,13 @@ impl Program {
                 .variants
                 .first()
                 .ok_or_else(|| ErrorDetail::Internal { what: "the program has no transfers".to_owned() })?;
+            let activation = loaded.activate()?;
+            let is_updated = |pair: &RetainedPair| activation.updates_state(pair.output);
+            let retained = Retained::new(&self.retained, first, is_updated)?;
             Ok(Arc::new(Activated {
-                activation: loaded.activate()?,
+                activation,
                 image: Arc::clone(&self.image),
-                retained: Retained::new(&self.retained, first)?.map(|retained| Slot::new(Box::new(retained))),
+                retained: retained.map(|retained| Slot::new(Box::new(retained))),
                 pairs: Arc::clone(&self.retained),
                 scheduler: Arc::clone(&self.scheduler),
                 queue: self.queue,

@@ -79,6 +79,12 @@ def replace_graph(model: onnx.ModelProto, other: onnx.ModelProto) -> None:
     _assign(model.opset_import, other.opset_import)
 
 
+def add_function(model: onnx.ModelProto, function: onnx.FunctionProto) -> onnx.FunctionProto:
+    """Add a function; returns the one that the model has then."""
+    model.functions.append(function)
+    return model.functions[-1]
+
+
 def import_opset(model: onnx.ModelProto, domain: str, version: int) -> None:
     """Let nodes be of an operator set; where one of the domain is imported it stays."""
     if all(entry.domain != domain for entry in model.opset_import):
@@ -239,6 +245,11 @@ def clear_shape(value: onnx.ValueInfoProto) -> None:
 def clear_dim(value: onnx.ValueInfoProto, position: int) -> None:
     """Declare nothing about one dim of a tensor."""
     value.type.tensor_type.shape.dim[position].Clear()
+
+
+def clear_descriptions(graph: onnx.GraphProto) -> None:
+    """Describe no value inside of a graph."""
+    graph.ClearField("value_info")
 
 
 # --- constants ----------------------------------------------------------------------------------------------

@@ -44,6 +44,49 @@ class OpsTable:
     executions: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowTensor:
+    """An output of the graph that is none of the program.
+
+    Parameters
+    ----------
+    name, elem_type
+        Name and ONNX element type.
+    dims
+        Shape in each specialization; one without.
+    """
+
+    name: str
+    elem_type: int
+    dims: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowUpdate:
+    """State that is written by rows: numbers of an input, of its output, and of the tensors."""
+
+    input: int
+    output: int
+    rows: int
+    indices: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """What the graph computes in place of the next values of state.
+
+    Parameters
+    ----------
+    tensors
+        Outputs of the graph behind those of the program that it computes.
+    updates
+        The states: rows as ``ScatterND`` writes them, and their indices.
+    """
+
+    tensors: tuple[RowTensor, ...]
+    updates: tuple[RowUpdate, ...]
+
+
 @dataclass(slots=True)
 class Model:
     """A graph, its weights, and the sets of shapes that it serves.
@@ -76,6 +119,8 @@ class Model:
         some; where operations are measured.
     operations
         What the engine runs for it, where that is measured.
+    state_rows
+        What the graph computes in place of the next values of state, where it does not compute them.
     """
 
     proto: onnx.ModelProto
@@ -91,6 +136,7 @@ class Model:
     provenance: Provenance | None = None
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     operations: OpsTable | None = None
+    state_rows: StateRows | None = None
 
     @property
     def interface(self) -> Interface:

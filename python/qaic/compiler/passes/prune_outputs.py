@@ -65,6 +65,19 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 def _prune(graph: onnx.GraphProto) -> None:
     """Drop the nodes that no output needs, and the inputs that only those have read."""
     read_before = _read(graph.node)
+    needed = drop_unneeded_nodes(graph)
+    unread = [value.name for value in graph.input if value.name in read_before - needed]
+    for name in reversed(unread):
+        note(
+            "outputs.unused_input",
+            "output_node_names: input %r is not needed for the outputs and was dropped",
+            name,
+        )
+    remove_inputs(graph, unread)
+
+
+def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Drop the nodes that no output of a graph needs; returns the names of the values that are needed."""
     needed = {value.name for value in graph.output}
     dead: list[int] = []
     for index in reversed(range(len(graph.node))):
@@ -74,14 +87,7 @@ def _prune(graph: onnx.GraphProto) -> None:
         else:
             dead.append(index)
     remove_nodes(graph, dead)
-    unread = [value.name for value in graph.input if value.name in read_before - needed]
-    for name in reversed(unread):
-        note(
-            "outputs.unused_input",
-            "output_node_names: input %r is not needed for the outputs and was dropped",
-            name,
-        )
-    remove_inputs(graph, unread)
+    return needed
 
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:

@@ -147,6 +147,15 @@ class GraphOptions:
         documented=Documented.CLI,
         in_container=True,
     )
+    whole_caches: bool = option(
+        Bool(),
+        default=False,
+        summary="Read caches whole, also where only a part is attended, and write them whole.",
+        effect=Effect.BEHAVIOR,
+        flag=Flag("whole-caches", FlagForm.SWITCH),
+        in_container=True,
+        ours=True,
+    )
     split_model_io: bool = option(
         Bool(),
         default=False,

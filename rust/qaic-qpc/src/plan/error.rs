@@ -49,6 +49,12 @@ pub enum PlanError {
     #[error("specialization {number} of the plan is not entry {number} of allowed_shapes")]
     #[allow(missing_docs)]
     Variant { number: usize },
+    /// What the graph computes of a state cannot be written into it.
+    #[error(
+        "retained output `{name}`: found {found}; rows of the state and int64 tuples of indices are needed"
+    )]
+    #[allow(missing_docs)]
+    StateRows { name: String, found: String },
     /// The bytes of an initializer are outside of the constants, or not those of its type and dims.
     #[error(
         "initializer `{name}`: {size} bytes at offset {offset} do not describe a tensor inside constants.bin \
@@ -76,6 +82,7 @@ impl PlanError {
                 "qpc.cpu_plan_edges"
             }
             Self::VariantCount { .. } | Self::Variant { .. } => "qpc.cpu_plan_variants",
+            Self::StateRows { .. } => "qpc.cpu_plan_state_rows",
             Self::Initializer { .. } => "qpc.initializer_out_of_bounds",
             Self::ControlBuffer { .. } => "qpc.control_buffer",
         }

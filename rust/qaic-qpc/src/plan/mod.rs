@@ -7,6 +7,7 @@
 mod checks;
 mod control;
 mod error;
+mod state_rows;
 
 use std::ops::RangeInclusive;
 
@@ -14,6 +15,7 @@ use serde::Deserialize;
 
 pub use control::{CONTROL_BYTES, Control};
 pub use error::PlanError;
+pub use state_rows::{RowTensor, RowUpdate, StateRows};
 
 use crate::elf;
 use crate::error::QpcError;
@@ -25,8 +27,8 @@ pub const GRAPH_SECTION: &str = "openqaic_graph";
 /// ELF section that describes the measured operations, as in the container.
 pub const OPERATIONS_SECTION: &str = "openqaic_ops";
 /// Versions this library reads. Version 2 may have specializations, retained state and encoded initializers, which a
-/// reader of version 1 would not honour.
-pub const VERSIONS: RangeInclusive<u64> = 1..=2;
+/// reader of version 1 would not honour; version 3 may have a graph that computes rows in place of retained outputs.
+pub const VERSIONS: RangeInclusive<u64> = 1..=3;
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub const INITIALIZER_ALIGNMENT: u64 = 64;
 
@@ -61,6 +63,9 @@ pub struct Plan {
     /// Whether callers may read and write the state between inferences.
     #[serde(default)]
     pub split_retained_state_io: bool,
+    /// State of which the graph computes only the rows that change.
+    #[serde(default)]
+    pub state_rows: Option<StateRows>,
     /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
     #[serde(default)]
     pub io_crc: Option<u64>,

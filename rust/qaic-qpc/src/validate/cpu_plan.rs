@@ -18,7 +18,9 @@ pub(super) fn validate(image: Image<'_>, network: Option<&NetworkDesc>, file: &[
         Err(error) => report.error(Some(NETWORK_ELF), &error),
     }
     if let Some(network) = network {
-        for checked in [plan.check_network(network), plan.check_control_buffer(network)] {
+        let checks =
+            [plan.check_network(network), plan.check_control_buffer(network), plan.check_state_rows()];
+        for checked in checks {
             if let Err(error) = checked {
                 add_plan_error(report, NETWORK_ELF, &error);
             }

@@ -7,11 +7,11 @@ use std::mem;
 
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 
-use super::retained::{Retained, RetainedNext};
+use super::retained::{Retained, RetainedNext, RetainedValues};
 use super::sources::Sources;
 use super::window;
-use crate::binding::{BindingTransfer, Bindings, OutputBinding, Route, TransferPlan};
-use crate::device::HostTensors;
+use crate::binding::{BindingTransfer, Bindings, InputBinding, OutputBinding, Route, TransferPlan};
+use crate::device::{Exec, HostTensors, emptied, emptied_mut};
 use crate::error::RuntimeError;
 
 /// What executions on host memory need beside the caller's.
@@ -51,6 +51,7 @@ impl InPlace {
         work: impl FnOnce(&mut HostTensors<'_, '_>) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
         let (values, mut next) = retained.map(Retained::split).unzip();
+        let is_updated = |index| values.is_some_and(|values: RetainedValues<'_>| values.is_updated(index));
         let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
         let mut inputs = emptied(mem::take(&mut self.input_list));
         for ((index, transfer), staged) in transfers.inputs().iter().enumerate().zip(&mut self.inputs) {
@@ -67,7 +68,7 @@ impl InPlace {
             // Asked for every output, in their order.
             let kept = next.as_mut().and_then(|next: &mut RetainedNext<'_>| next.take(index));
             *is_delivered = false;
-            if transfer.place().is_none() || self.stats_output == Some(index) {
+            if transfer.place().is_none() || self.stats_output == Some(index) || is_updated(index) {
                 outputs.push(None);
                 continue;
             }
@@ -86,6 +87,28 @@ impl InPlace {
         let outcome = work(&mut HostTensors { inputs: &inputs, outputs: &mut outputs });
         (self.input_list, self.output_list) = (emptied(inputs), emptied_mut(outputs));
         outcome
+    }
+
+    /// Has the device write the state that has one buffer, after an execution that succeeded.
+    pub(super) fn write_state(
+        exec: &mut dyn Exec,
+        bindings: &mut Bindings,
+        transfers: &TransferPlan,
+        retained: &mut Retained,
+    ) -> Result<(), RuntimeError> {
+        window::check_downloads(&mut bindings.windows, transfers)?;
+        for (input, output, mut state) in retained.updated() {
+            // What was computed goes back to the caller's value where there was one.
+            let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values: None };
+            if let Some(transfer) = transfers.inputs().get(input)
+                && matches!(bindings.inputs.get(input), Some(InputBinding::Memory(_)))
+                && let Ok(Some(given)) = sources.get(input, transfer)
+            {
+                state.copy_from(given);
+            }
+            exec.write_state(output, state)?;
+        }
+        Ok(())
     }
 
     /// Moves what the last execution left elsewhere than the caller wants it. Returns whether there was any.
@@ -130,18 +153,6 @@ impl InPlace {
         }
         Ok(has_moved)
     }
-}
-
-/// An empty list in the allocation of another, for views that live otherwise.
-pub(super) fn emptied<'a>(mut list: Vec<Option<HostSlice<'_>>>) -> Vec<Option<HostSlice<'a>>> {
-    list.clear();
-    list.into_iter().map(|_| None).collect()
-}
-
-/// As [`emptied`].
-fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Option<HostSliceMut<'a>>> {
-    list.clear();
-    list.into_iter().map(|_| None).collect()
 }
 
 /// Where the device reads an input: where it lies, or in `staged` after its conversion.

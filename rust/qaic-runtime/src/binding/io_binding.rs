@@ -210,6 +210,9 @@ impl IoBinding {
                     stamp(watch.as_deref_mut(), |stages| &mut stages.inputs_ready_ns);
                     exec.execute_in_place(tensors)
                 })?;
+                if let Some(retained) = retained.as_deref_mut() {
+                    InPlace::write_state(exec, bindings, transfers, retained)?;
+                }
                 stamp(watch.as_deref_mut(), |stages| &mut stages.executed_ns);
                 in_place.deliver(bindings, transfers, retained.as_deref_mut())?
             }

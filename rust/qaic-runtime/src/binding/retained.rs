@@ -1,8 +1,9 @@
 //! Tensors that stay on the device between the inferences of an activation.
 //!
-//! An output `X_RetainedState` becomes the value of input `X` of the next inference. Each pair has two buffers: an
-//! inference reads one and writes the other, and only a successful one exchanges them, so that a failure leaves the
-//! value as it was. Nothing is copied.
+//! An output `X_RetainedState` becomes the value of input `X` of the next inference. Where the device computes it whole, a
+//! pair has two buffers: an inference reads one and writes the other, and only a successful one exchanges them. Where the
+//! device computes the rows that change, there is one buffer, and an inference that succeeded writes them there. So a
+//! failure leaves the value as it was, and nothing is copied.
 //!
 //! The exception are uploaded boxes ([`window::upload`]): they are written into the present value before the inference
 //! begins, and stay there when it fails. To undo them would take a copy of the value each time; a caller that tries
@@ -12,15 +13,18 @@ use std::mem;
 
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 
-use crate::binding::{RetainedPair, TransferPlan};
+use crate::binding::{BindingTransfer, RetainedPair, Route, TransferPlan};
 use crate::error::{ErrorDetail, RuntimeError};
 
 /// The retained tensors of one activation. Zero at first.
 #[derive(Debug)]
 pub(crate) struct Retained {
-    // By pair, in the order of the outputs: what the next inference reads, and what it writes.
+    // By pair, in the order of the outputs: what the next inference reads, and what it writes; `None` where it writes rows
+    // of what it has read.
     values: Vec<Storage>,
-    next: Vec<Storage>,
+    next: Vec<Option<Storage>>,
+    pairs: Vec<RetainedPair>,
+    is_updated: Vec<bool>,
     // Of the caller's tensors.
     dims: Vec<Vec<usize>>,
     // Positions of pairs by input and by output.
@@ -33,22 +37,27 @@ pub(crate) struct Retained {
 pub(crate) struct RetainedValues<'a> {
     values: &'a [Storage],
     by_input: &'a [Option<usize>],
+    by_output: &'a [Option<usize>],
+    // By pair: whether it has one buffer.
+    is_updated: &'a [bool],
 }
 
 /// What an inference writes of the retained tensors. Outputs are asked for in their order.
 #[derive(Debug)]
 pub(crate) struct RetainedNext<'a> {
     // From position `first` on.
-    next: &'a mut [Storage],
+    next: &'a mut [Option<Storage>],
     first: usize,
     by_output: &'a [Option<usize>],
 }
 
 impl Retained {
-    /// The buffers of a program's pairs; `None` when it has none.
+    /// The buffers of a program's pairs; `None` when it has none. `is_updated` says of a pair whether the device writes rows
+    /// over the value before; where the host converts them, it has two buffers nevertheless.
     pub(crate) fn new(
         pairs: &[RetainedPair],
         transfers: &TransferPlan,
+        is_updated: impl Fn(&RetainedPair) -> bool,
     ) -> Result<Option<Self>, RuntimeError> {
         if pairs.is_empty() {
             return Ok(None);
@@ -58,6 +67,8 @@ impl Retained {
         let mut retained = Self {
             values: Vec::with_capacity(pairs.len()),
             next: Vec::with_capacity(pairs.len()),
+            is_updated: Vec::with_capacity(pairs.len()),
+            pairs: Vec::new(),
             dims: Vec::with_capacity(pairs.len()),
             by_input: vec![None; transfers.inputs().len()],
             by_output: vec![None; transfers.outputs().len()],
@@ -68,9 +79,18 @@ impl Retained {
             *retained.by_input.get_mut(pair.input).ok_or_else(unknown)? = Some(position);
             *retained.by_output.get_mut(pair.output).ok_or_else(unknown)? = Some(position);
             retained.values.push(Storage::new(transfer.user_bytes())?);
-            retained.next.push(Storage::new(transfer.user_bytes())?);
+            let is_direct = |transfer: &BindingTransfer| {
+                transfer.place().is_some() && matches!(transfer.route(), Route::Direct)
+            };
+            let is_updated = is_updated(pair)
+                && is_direct(transfer)
+                && transfers.outputs().get(pair.output).is_some_and(|transfer| is_direct(transfer));
+            let next = if is_updated { None } else { Some(Storage::new(transfer.user_bytes())?) };
+            retained.next.push(next);
+            retained.is_updated.push(is_updated);
             retained.dims.push(transfer.dims().to_vec());
         }
+        retained.pairs = pairs;
         Ok(Some(retained))
     }
 
@@ -82,14 +102,24 @@ impl Retained {
 
     /// What an inference reads, and what it writes.
     pub(crate) fn split(&mut self) -> (RetainedValues<'_>, RetainedNext<'_>) {
-        let Self { values, next, by_input, by_output, .. } = self;
-        (RetainedValues { values, by_input }, RetainedNext { next, first: 0, by_output })
+        let Self { values, next, by_input, by_output, is_updated, .. } = self;
+        let values = RetainedValues { values, by_input, by_output, is_updated };
+        (values, RetainedNext { next, first: 0, by_output })
     }
 
-    /// Where output `index` becomes the next value, if it is retained.
+    /// The pairs of one buffer: input, output, and the value.
+    pub(crate) fn updated(&mut self) -> impl Iterator<Item = (usize, usize, HostSliceMut<'_>)> {
+        let pairs = self.pairs.iter().zip(&self.is_updated).zip(&mut self.values);
+        pairs
+            .filter(|((_, is_updated), _)| **is_updated)
+            .map(|((pair, _), value)| (pair.input, pair.output, value.memory_mut()))
+    }
+
+    /// Where output `index` becomes the next value, if it is retained; of a pair of one buffer the value.
     pub(crate) fn next_mut(&mut self, index: usize) -> Option<HostSliceMut<'_>> {
         let position = (*self.by_output.get(index)?)?;
-        self.next.get_mut(position).map(Storage::memory_mut)
+        let next = self.next.get_mut(position)?.as_mut().or(self.values.get_mut(position));
+        next.map(Storage::memory_mut)
     }
 
     /// Makes all values zero.
@@ -101,7 +131,11 @@ impl Retained {
 
     /// Makes what the outputs wrote the present value.
     pub(crate) fn advance(&mut self) {
-        mem::swap(&mut self.values, &mut self.next);
+        for (value, next) in self.values.iter_mut().zip(&mut self.next) {
+            if let Some(next) = next {
+                mem::swap(value, next);
+            }
+        }
     }
 }
 
@@ -111,15 +145,21 @@ impl<'a> RetainedValues<'a> {
         let position = (*self.by_input.get(index)?)?;
         self.values.get(position).map(Storage::memory)
     }
+
+    /// Whether output `index` is written over the value of its input.
+    pub(crate) fn is_updated(self, index: usize) -> bool {
+        let position = self.by_output.get(index).copied().flatten();
+        position.and_then(|position| self.is_updated.get(position)).copied().unwrap_or(false)
+    }
 }
 
 impl<'a> RetainedNext<'a> {
-    /// Where output `index` becomes the next value, if it is retained.
+    /// Where output `index` becomes the next value, if it is retained and has a buffer for that.
     pub(crate) fn take(&mut self, index: usize) -> Option<HostSliceMut<'a>> {
         let position = (*self.by_output.get(index)?)?;
         let skipped = position.checked_sub(self.first)?;
         let (storage, rest) = mem::take(&mut self.next).get_mut(skipped..)?.split_first_mut()?;
         (self.next, self.first) = (rest, position + 1);
-        Some(storage.memory_mut())
+        storage.as_mut().map(Storage::memory_mut)
     }
 }

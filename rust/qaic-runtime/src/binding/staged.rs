@@ -4,12 +4,11 @@ use std::mem;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 
-use super::in_place::emptied;
 use super::retained::{Retained, RetainedValues};
 use super::sources::Sources;
 use super::window;
 use crate::binding::{Bindings, DmaBuffers, OutputBinding, Place, TransferPlan, Window};
-use crate::device::Exec;
+use crate::device::{Exec, emptied};
 use crate::error::{ErrorDetail, RuntimeError};
 
 /// What moving tensors through DMA buffers needs.

@@ -7,7 +7,7 @@ use qaic_mem::{HostSlice, HostSliceMut};
 
 use super::retained::Retained;
 use super::sources::state_required;
-use crate::binding::{Route, TransferPlan, Window, WindowArray};
+use crate::binding::{BindingTransfer, Route, TransferPlan, Window, WindowArray};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
 /// Writes the boxes of inputs into the retained tensors.
@@ -35,18 +35,35 @@ pub(super) fn download_of(
     let binding = transfers.inputs().len() + index;
     for window in windows.iter_mut().filter(|window| window.binding == binding) {
         let transfer = &transfers.outputs()[index];
-        if !matches!(transfer.route(), Route::Direct) {
-            return Err(InputError::Argument {
-                what: format!(
-                    "output `{}` is converted on its way; no box of it can be read",
-                    transfer.name()
-                ),
-            }
-            .into());
-        }
+        check_unconverted(transfer)?;
         download(window, transfer.dims(), result)?;
     }
     Ok(())
+}
+
+/// Refuses what [`download_of`] would refuse, as long as nothing has changed.
+pub(super) fn check_downloads(windows: &mut [Window], transfers: &TransferPlan) -> Result<(), RuntimeError> {
+    for window in windows {
+        let output = window.binding.checked_sub(transfers.inputs().len());
+        let Some(transfer) = output.and_then(|output| transfers.outputs().get(output)) else { continue };
+        check_unconverted(transfer)?;
+        let binding = window.binding;
+        let (rows, array) = Rows::new(window, transfer.dims())?;
+        let WindowArray::Target(array) = array else { return Err(wrong_side(binding, "written")) };
+        let host = array.as_slice();
+        rows.each(|_, array, bytes| host.subslice(array, bytes).map(drop))?;
+    }
+    Ok(())
+}
+
+fn check_unconverted(transfer: &BindingTransfer) -> Result<(), RuntimeError> {
+    if matches!(transfer.route(), Route::Direct) {
+        return Ok(());
+    }
+    Err(InputError::Argument {
+        what: format!("output `{}` is converted on its way; no box of it can be read", transfer.name()),
+    }
+    .into())
 }
 
 /// Writes the host array into its box of the device tensor.

@@ -263,6 +263,13 @@ pub trait LoadedProgram: Debug + Send + Sync {
 pub trait Activation: Debug + Send + Sync {
     /// An exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
+
+    /// Whether an output is the value of an input but for some rows, which [`Exec::write_state`] writes over it: the two
+    /// need one buffer only.
+    fn updates_state(&self, output: usize) -> bool {
+        let _ = output;
+        false
+    }
 }
 
 /// The tensors of an execution on host memory, by binding; `None` for those that the graph has not: optimized away, or
@@ -280,6 +287,18 @@ impl HostTensors<'_, '_> {
     pub fn none() -> Self {
         Self { inputs: &[], outputs: &mut [] }
     }
+}
+
+/// An empty list in the allocation of another, for views that live otherwise.
+pub(crate) fn emptied<'a>(mut list: Vec<Option<HostSlice<'_>>>) -> Vec<Option<HostSlice<'a>>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
+}
+
+/// As [`emptied`].
+pub(crate) fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Option<HostSliceMut<'a>>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
 }
 
 /// Ends an execution from another thread.
@@ -309,6 +328,13 @@ pub trait Exec: Debug + Send {
         let _ = tensors;
         Err(ErrorDetail::Internal { what: "an execution in place on a device with DMA buffers".to_owned() }
             .into())
+    }
+
+    /// Writes what the last execution in place computed of an output that [`Activation::updates_state`] names, and that was
+    /// given no memory, over the value that its input had.
+    fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+        let _ = state;
+        Err(ErrorDetail::Internal { what: format!("output {output} is not written row by row") }.into())
     }
 
     /// Picks the shapes of the executions that follow: an entry of `allowed_shapes`, 0 in a program without. A new exec

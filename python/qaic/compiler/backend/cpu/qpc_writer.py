@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import TensorSpec
-    from qaic.compiler.ir.model import Model
+    from qaic.compiler.ir.model import Model, StateRows
     from qaic.options.models import CompileOptions
 
 #: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1
 #: of one with specializations, retained state or weights in blocks, which a reader of version 1 does not know
 STATEFUL_PLAN_VERSION: Final = 2
+#: of one whose graph computes rows of state, and not its next value
+ROWS_PLAN_VERSION: Final = 3
 GRAPH_SECTION: Final = "openqaic_graph"
 PLAN_SECTION: Final = "openqaic_plan"
 #: `OPERATIONS_SEGMENT` once more: a card has the ELF and the constants, and nothing else of a container
@@ -341,12 +343,32 @@ def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object
         entries["retained_state"] = True
         if options.split_retained_state_io:
             entries["split_retained_state_io"] = True
+    if model.state_rows is not None:
+        entries["state_rows"] = _state_rows(model.state_rows)
     if options.io_crc:
         # 0: one sum per buffer.
         entries["io_crc"] = options.io_crc_stride or 0
     if options.mdp_load_partition_config is not None:
         entries["devices"] = options.mdp_load_partition_config.devices
     return entries
+
+
+def _state_rows(state_rows: StateRows) -> dict[str, object]:
+    return {
+        "tensors": [
+            {"name": tensor.name, "dtype": type_name(tensor.elem_type), "dims": list(map(list, tensor.dims))}
+            for tensor in state_rows.tensors
+        ],
+        "updates": [
+            {
+                "input": update.input,
+                "output": update.output,
+                "rows": update.rows,
+                "indices": update.indices,
+            }
+            for update in state_rows.updates
+        ],
+    }
 
 
 def canonical_json(value: object) -> bytes:
@@ -450,6 +472,8 @@ def _serialized(model: onnx.ModelProto) -> bytes:
 
 
 def _plan_version(model: Model, options: CompileOptions) -> int:
+    if model.state_rows is not None:
+        return ROWS_PLAN_VERSION
     has_blocks = any(weight.blocks is not None for weight in model.weights.values())
     return (
         STATEFUL_PLAN_VERSION

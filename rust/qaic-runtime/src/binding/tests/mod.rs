@@ -44,7 +44,7 @@ impl Rig {
         let activation: Arc<dyn Activation> =
             Arc::new(Echoing { device: Arc::clone(&device), buffers, in_place });
         let variants: Arc<[_]> = TransferPlan::variants(network).unwrap().into();
-        let retained = Retained::new(pairs, &variants[0]).unwrap();
+        let retained = Retained::new(pairs, &variants[0], |_| false).unwrap();
         let io = IoBinding::new(&activation, &variants, StatsPlace::of(network)).unwrap();
         let bindings = Bindings::new(network.inputs.len(), network.outputs.len());
         Self { io, device, bindings, retained }

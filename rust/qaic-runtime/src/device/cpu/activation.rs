@@ -24,4 +24,8 @@ impl Activation for CpuActivation {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         Ok(Box::new(CpuExec::new(&self.image, &self.executable)?))
     }
+
+    fn updates_state(&self, output: usize) -> bool {
+        self.executable.updates_state(output)
+    }
 }

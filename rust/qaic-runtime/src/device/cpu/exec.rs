@@ -40,6 +40,10 @@ impl Exec for CpuExec {
         self.execution.execute(tensors)
     }
 
+    fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+        self.execution.write_state(output, state)
+    }
+
     fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
         self.execution.select_shapes(variant)
     }

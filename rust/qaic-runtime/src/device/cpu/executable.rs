@@ -15,6 +15,7 @@ use qaic_qpc::plan::{self, GRAPH_SECTION, PLAN_SECTION, Plan};
 use super::blocks::BlockTensors;
 use super::engine::{Engine, Graph, GraphOptions, Purpose};
 use super::optimized_graph::{GraphNode, SavedGraph};
+use super::state_rows::StateRows;
 use super::stats::{Description, ProgramStats};
 use crate::device::{DeviceId, DeviceKind};
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
@@ -74,6 +75,7 @@ pub(in crate::device) struct ExecutableOptions<'a> {
 #[derive(Clone, Debug)]
 pub(in crate::device) struct Executable {
     pub(super) graph: Arc<Graph>,
+    pub(super) state_rows: Option<Arc<StateRows>>,
     pub(super) blocks: Option<Arc<BlockTensors>>,
     pub(super) stats: Option<Arc<ProgramStats>>,
 }
@@ -103,17 +105,23 @@ impl Executable {
         } else {
             (build_graph(parts, engine_candidates, graph_options)?, Ok(Vec::new()))
         };
-        let BuiltGraph { graph, blocks, is_repeatable } = built;
+        let BuiltGraph { graph, state_rows, blocks, is_repeatable } = built;
         let stats = description.map(|description| {
             ProgramStats::new(description, nodes, graph.engine(), graph.variants(), is_repeatable, begun_ns)
         });
-        Ok(Self { graph: Arc::new(graph), blocks, stats })
+        Ok(Self { graph: Arc::new(graph), state_rows, blocks, stats })
+    }
+
+    /// As [`crate::device::Activation::updates_state`].
+    pub(super) fn updates_state(&self, output: usize) -> bool {
+        self.state_rows.as_ref().is_some_and(|state_rows| state_rows.updates(output))
     }
 }
 
 /// What a program runs with.
 pub(super) struct BuiltGraph {
     pub(super) graph: Graph,
+    pub(super) state_rows: Option<Arc<StateRows>>,
     pub(super) blocks: Option<Arc<BlockTensors>>,
     /// Whether an inference can be run twice without a difference.
     pub(super) is_repeatable: bool,
@@ -156,11 +164,12 @@ pub(super) fn build_graph(
     let constants = parts.constants.bytes();
     plan.check_initializers(constants.len(), constants.as_ptr().addr() as u64)?;
     let mut plan = plan.clone();
+    let state_rows = StateRows::of(&mut plan)?;
     let blocks = BlockTensors::of(&mut plan)?;
     let engine = Engine::get(engine_candidates)?;
     let is_repeatable = !plan.retained_state && !plan.loops && plan.custom_op_libraries.is_empty();
     let graph = Graph::build(engine, &plan, graph, &parts.constants, options)?;
-    Ok(BuiltGraph { graph, blocks, is_repeatable })
+    Ok(BuiltGraph { graph, state_rows, blocks, is_repeatable })
 }
 
 /// As [`build_graph`], and tells the nodes that the engine runs, or why they are not known.

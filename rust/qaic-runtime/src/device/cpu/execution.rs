@@ -10,15 +10,17 @@ use super::blocks::BlockBindings;
 use super::calibration;
 use super::engine::{Bindings, Terminator};
 use super::executable::Executable;
+use super::state_rows::RowBindings;
 use super::stats::ExecStats;
 use crate::device::HostTensors;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::profiling::{Identity, Stages};
 
 /// Carries one inference at a time.
 #[derive(Debug)]
 pub(in crate::device) struct Execution {
     bindings: Bindings,
+    state_rows: Option<RowBindings>,
     blocks: Option<BlockBindings>,
     stats: Option<ExecStats>,
     // Whether the next execution is to be measured.
@@ -31,6 +33,7 @@ impl Execution {
         bindings.set_timed(program.stats.as_ref().is_some_and(|stats| stats.measures_ops()));
         Ok(Self {
             bindings,
+            state_rows: program.state_rows.as_ref().map(RowBindings::new).transpose()?,
             blocks: program.blocks.as_ref().map(BlockBindings::new),
             stats: program.stats.as_ref().map(ExecStats::new),
             is_announced: false,
@@ -44,6 +47,9 @@ impl Execution {
 
     /// As [`crate::device::Exec::select_shapes`].
     pub(in crate::device) fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
+        if let Some(state_rows) = &mut self.state_rows {
+            state_rows.select_shapes(variant);
+        }
         if let Some(blocks) = &mut self.blocks {
             blocks.select_shapes(variant);
         }
@@ -92,10 +98,26 @@ impl Execution {
         outcome
     }
 
+    /// As [`crate::device::Exec::write_state`].
+    pub(super) fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
+        match &self.state_rows {
+            Some(state_rows) => state_rows.write(output, state),
+            None => {
+                Err(ErrorDetail::Internal { what: format!("output {output} is not written row by row") }
+                    .into())
+            }
+        }
+    }
+
     fn run(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
-        match &mut self.blocks {
-            None => self.bindings.execute(tensors),
-            Some(blocks) => blocks.execute(&mut self.bindings, tensors),
+        let Self { bindings, state_rows, blocks, .. } = self;
+        let mut compute = |tensors: &mut HostTensors<'_, '_>| match blocks {
+            None => bindings.execute(tensors),
+            Some(blocks) => blocks.execute(bindings, tensors),
+        };
+        match state_rows {
+            None => compute(tensors),
+            Some(state_rows) => state_rows.execute(tensors, compute),
         }
     }
 

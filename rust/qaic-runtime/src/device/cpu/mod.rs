@@ -16,6 +16,7 @@ mod op_matching;
 mod optimized_graph;
 mod profile;
 mod program;
+mod state_rows;
 mod stats;
 
 pub use device::{CpuDevice, check_program, save_optimized};

@@ -1,0 +1,1 @@
+"""Passes about decoders, whose caches are state."""

@@ -1,0 +1,303 @@
+"""Decoders that read the attended part of their caches only.
+
+A decoder that was exported with the length of its context as a symbol is one for any length. Behind the
+largest position of an inference every slot is hidden: its score becomes a constant that the softmax turns
+into zero, and its value is blanked. So the same decoder over a shorter context gives the same numbers. This
+pass proves that of a graph (`context_proof`), and has it compute with the shortest multiple of `GRANULE`
+slots that holds every position. Two more things go then: a gather of rows that are there anyway, and the
+copies of heads that several queries share.
+
+Lengths are multiples of `GRANULE`, because then the kernels add the numbers of a row in the same order, and
+what is left out was zero: results are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.frontend import validation
+from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_edits import (
+    add_function,
+    clear_descriptions,
+    clone,
+    rename_output,
+    replace_input_with,
+    set_inputs,
+    set_nodes,
+)
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes.decoding.attention import GATHERS, RANK, SCATTERS, SLOTS, Attention
+from qaic.compiler.passes.decoding.context_proof import find_attention
+from qaic.compiler.passes.decoding.shared_heads import SharedHeads, shared_heads
+from qaic.compiler.passes.inlining import inline_functions
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+_log = logging.getLogger("qaic.compiler")
+
+#: lengths are multiples of this
+GRANULE: Final = 64
+
+#: from this version of the operator set on, Shape gives a part of a shape
+_PART_OF_SHAPE: Final = 15
+#: from this version of the operator set on, axes of a reduction are an input
+_AXES_AS_INPUT: Final = 18
+
+
+class NarrowContext:
+    """Have decoders read the attended part of their caches only, where the numbers stay the same."""
+
+    name = "narrow-context"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether there is state, and nothing looks at values inside of the attention."""
+        options = context.options
+        return (
+            options.retained_state
+            and not options.whole_caches
+            and not context.for_integers
+            and not context.measures_operations
+            and not options.all_intermediate_outputs
+            and not options.extra_output_tensors
+            and not options.output_node_names
+            and options.mdp_load_partition_config is None
+        )
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, where it is a decoder of which that was proved."""
+        if not any(_is_cache_function(function) for function in model.proto.functions):
+            return False
+        flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
+        if flat is model.proto:
+            flat = clone(flat)
+        found = find_attention(flat.graph)
+        if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
+            found = "a function that writes caches has another body"
+        if isinstance(found, str):
+            _log.debug("caches are read whole: %s", found)
+            return False
+        del context
+        _Rewriter(flat, found).run()
+        validation.normalize(flat, model.weights)
+        model.proto = flat
+        return True
+
+
+def _is_cache_function(function: onnx.FunctionProto) -> bool:
+    return function.domain in DOMAINS and function.name in SCATTERS.keys() | GATHERS.keys()
+
+
+def _scatters_once(function: onnx.FunctionProto) -> bool:
+    """Whether a body ends in the one scatter that writes its first operand."""
+    scatters = [node for node in function.node if standard(node, "ScatterND", "ScatterElements")]
+    if len(scatters) != 1 or len(function.output) != 1:
+        return False
+    (scatter,) = scatters
+    is_plain = scatter.op_type == "ScatterND" and not scatter.attribute
+    return is_plain and scatter.output[0] == function.output[0] and scatter.input[0] == function.input[0]
+
+
+class _Rewriter:
+    """Writes the nodes of a graph again, over the attended slots."""
+
+    def __init__(self, model: onnx.ModelProto, found: Attention) -> None:
+        self.model = model
+        self.bodies = {(function.domain, function.name): function for function in model.functions}
+        graph = self.graph = model.graph
+        self.found = found
+        self.version = next(s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS)
+        self.fresh = FreshNames(graph)
+        self.nodes: list[onnx.NodeProto] = []
+        known = {self._known_sizes(node.input[0]) for node in found.scatters}
+        #: heads and width of all caches
+        self.sizes = known.pop() if len(known) == 1 else (0, 0)
+        #: values of shape [1]: the sizes of the positions
+        self.rows: list[str] = []
+        #: value -> what takes its place
+        self.renamed: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Rewrite the graph."""
+        graph, found = self.graph, self.found
+        length = self._attended_length()
+        start, axis = self._ints("attended", [0]), self._ints("attended", [SLOTS])
+        end = self._add("Unsqueeze", length, start, base="attended")
+        self.renamed |= {name: end if is_list else length for name, is_list in found.lengths.items()}
+        caches = {node.output[0]: node for node in found.scatters}
+        gathers = {node.output[0] for node in found.gathers}
+        is_known = self.version >= _PART_OF_SHAPE and 0 not in self.sizes
+        shared = shared_heads(graph, found) if is_known else {}
+        if is_known:
+            # The mask has a row for each position, and so have queries and shares.
+            self.rows = [
+                self._add("Shape", found.positions, base="attended", start=axis, end=axis + 1)
+                for axis in (0, 1)
+            ]
+        scaled = {each.product.output[0] for each in shared.values() if each.scaling is not None}
+        for node in graph.node:
+            result = node.output[0]
+            if result in found.lengths or result in scaled:
+                continue
+            if result in caches:
+                self._write_rows(node, (start, end, axis))
+                continue
+            if standard(node, "Shape") and node.input[0] in caches:
+                # Only sizes are read that are those of the whole cache.
+                replace_input_with(node, 0, caches[node.input[0]].input[0])
+            set_inputs(node, [self.renamed.get(name, name) for name in node.input])
+            if result in gathers and len(node.input) == GATHERS["CtxGather"]:
+                # It reads row after row; what it would read in place of an unused one is hidden or blanked.
+                self.renamed[result] = node.input[0]
+            elif result in shared:
+                self._write_product(shared[result])
+            elif is_known and result in found.mixtures:
+                self._write_mixture(node)
+            else:
+                self.nodes.append(node)
+        set_nodes(graph, self.nodes)
+        clear_descriptions(graph)
+        drop_unneeded_nodes(graph)
+
+    def _known_sizes(self, cache: str) -> tuple[int, int]:
+        dims = next(v for v in self.graph.input if v.name == cache).type.tensor_type.shape.dim
+        return int(dims[1].dim_value), int(dims[RANK - 1].dim_value)
+
+    def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = output or self.fresh.make(base, operator.lower())
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def _ints(self, base: str, values: int | list[int]) -> str:
+        import numpy as np
+        from onnx import numpy_helper
+
+        return self._add("Constant", base=base, value=numpy_helper.from_array(np.array(values, np.int64)))
+
+    def _reduce(self, operator: str, source: str) -> str:
+        """Reduce over the positions of each row."""
+        if self.version < _AXES_AS_INPUT:
+            return self._add(operator, source, base="attended", axes=[1], keepdims=0)
+        return self._add(operator, source, self._ints("attended", [1]), base="attended", keepdims=0)
+
+    def _attended_length(self) -> str:
+        """Write how many slots hold all positions: a multiple of the granule, and no more than there are."""
+
+        def add(operator: str, *inputs: str, **attributes: Any) -> str:
+            return self._add(operator, *inputs, base="attended", **attributes)
+
+        positions = add("Cast", self.found.positions, to=INT64)
+        shape = add("Shape", self.found.scatters[0].input[0])
+        whole = add("Gather", shape, self._ints("attended", SLOTS), axis=0)
+        granule, zero = self._ints("attended", GRANULE), self._ints("attended", 0)
+        largest, smallest = self._reduce("ReduceMax", positions), self._reduce("ReduceMin", positions)
+        # A position that is no slot sees all of them.
+        last = add("Min", add("ReduceMax", largest, keepdims=0), whole)
+        granules = add("Div", add("Add", last, granule), granule)
+        length = add("Min", add("Max", add("Mul", granules, granule), granule), whole)
+        # Padding beside positions attends to nothing, which a softmax makes equal shares of all slots there
+        # are. Padding alone is written nowhere by way of the last slot.
+        is_mixed = add("And", add("Less", smallest, zero), add("Not", add("Less", largest, zero)))
+        is_any_mixed = add("Cast", add("ReduceMax", add("Cast", is_mixed, to=INT64), keepdims=0), to=BOOL)
+        return add("Where", add("Or", is_any_mixed, add("Less", last, zero)), whole, length)
+
+    def _write_rows(self, node: onnx.NodeProto, places: tuple[str, str, str]) -> None:
+        """Write rows twice: into the cache, which is the state, and into the copy of its attended part."""
+        from onnx import helper
+
+        cache, attended = node.output[0], self.fresh.make(node.output[0], "attended")
+        operands = [self.renamed.get(name, name) for name in node.input]
+        function = self._with_attended(node)
+        results = [cache, attended]
+        self.nodes.append(
+            helper.make_node(
+                function, [*operands, *places], results, name=node.name or None, domain=node.domain
+            )
+        )
+        self.renamed[cache] = attended
+
+    def _with_attended(self, node: onnx.NodeProto) -> str:
+        """Make the function that writes a cache and its attended part at the same indices; returns its name.
+
+        What is written lies in that part: a row outside of the cache is written nowhere, by way of one that
+        lies inside.
+        """
+        from onnx import helper
+
+        name = f"{node.op_type}Attended"
+        if (node.domain, name) in self.bodies:
+            return name
+        function = self.bodies[node.domain, node.op_type]
+        scatter = next(n for n in reversed(function.node) if n.output[0] == function.output[0])
+        taken = {value for n in function.node for value in (*n.input, *n.output)} | {*function.input}
+        names = [_unused(base, taken) for base in ("start", "end", "axis", "part", "attended")]
+        places, (part, attended) = names[:3], names[3:]
+        variant = helper.make_function(
+            node.domain,
+            name,
+            [*function.input, *places],
+            [*function.output, attended],
+            [
+                *function.node,
+                helper.make_node("Slice", [scatter.input[0], *places], [part]),
+                helper.make_node("ScatterND", [part, *scatter.input[1:]], [attended]),
+            ],
+            function.opset_import,
+        )
+        self.bodies[node.domain, name] = add_function(self.model, variant)
+        return name
+
+    def _write_mixture(self, node: onnx.NodeProto) -> None:
+        """Say what shape a product has, which does not depend on the length."""
+        result = node.output[0]
+        rename_output(node, 0, self.fresh.make(result, "attended"))
+        self.nodes.append(node)
+        (batch, count), (groups, width) = self.rows, self.sizes
+        sizes = batch, self._ints(result, [groups]), count, self._ints(result, [width])
+        shape = self._add("Concat", *sizes, base=result, axis=0)
+        self._add("Reshape", node.output[0], shape, base=result, output=result)
+
+    def _write_product(self, shared: SharedHeads) -> None:
+        """Multiply each group of heads with its rows: [b, g, n, q, k] x [b, g, 1, k, m]."""
+        product, scaling = shared.product, shared.scaling
+        result = (product if scaling is None else scaling).output[0]
+        operand = self.renamed.get(product.input[0], product.input[0])
+        rows = self.renamed.get(shared.rows, shared.rows)
+        # Sizes that do not depend on the length are numbers: then the shape of the result is known.
+        groups, width = self.sizes
+        batch, count = self.rows
+        heads = groups * shared.copies
+        if shared.is_transposed:
+            left = self._ints(result, [0, groups, shared.copies, -1, width])
+            last = -1
+        else:
+            parts = batch, self._ints(result, [groups, shared.copies]), count, self._ints(result, [-1])
+            left = self._add("Concat", *parts, base=result, axis=0)
+            last = width
+        parts = batch, self._ints(result, [heads]), count, self._ints(result, [last])
+        flat = self._add("Concat", *parts, base=result, axis=0)
+        left = self._add("Reshape", operand, left, base=result)
+        right = self._add("Unsqueeze", rows, self._ints(result, [2]), base=result)
+        if shared.is_transposed:
+            right = self._add("Transpose", right, base=result, perm=[0, 1, 2, 4, 3])
+        products = self._add("MatMul", left, right, base=result)
+        if scaling is not None:
+            products = self._add(scaling.op_type, products, scaling.input[1], base=result)
+        self._add("Reshape", products, flat, base=result, output=result)
+
+
+def _unused(base: str, taken: set[str]) -> str:
+    name = base
+    while name in taken:
+        name += "_"
+    return name

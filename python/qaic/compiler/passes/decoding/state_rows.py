@@ -1,0 +1,252 @@
+"""State of which a program computes the rows that change, and not the next value.
+
+A decoder writes a row of each cache per token with ``ScatterND``, which copies the cache. Where nothing
+else reads the result, the rows and their indices become the outputs of the graph in its place; the device
+writes them into the one buffer of the state once the inference has succeeded.
+
+What a cache goes through on its way in and out may be casts that keep every number, as between the float16
+of a buffer and the float32 of kernels. They then apply to the rows, and to what is read of the cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+from qaic.compiler.ir.graph_edits import (
+    add_output,
+    clone_unnamed,
+    rename_output,
+    replace_input_with,
+    set_nodes,
+    set_outputs,
+)
+from qaic.compiler.ir.graph_walk import FreshNames, uses
+from qaic.compiler.ir.model import RowTensor, RowUpdate, StateRows
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import collect_shapes, collect_types
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+from qaic.compiler.passes.shape_inference.engine_shapes import complete
+from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.errors import QaicError
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+_log = logging.getLogger("qaic.compiler")
+
+#: float types that hold every number of another
+_HOLDERS: Final[Mapping[int, frozenset[int]]] = {
+    FLOAT16: frozenset({FLOAT16, FLOAT, DOUBLE}),
+    BFLOAT16: frozenset({BFLOAT16, FLOAT, DOUBLE}),
+    FLOAT: frozenset({FLOAT, DOUBLE}),
+}
+
+#: operators that take numbers out of their first operand and keep them
+_SELECTING: Final = ("Gather", "GatherND", "Slice")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """One state whose rows are written by a scatter."""
+
+    name: str
+    scatter: onnx.NodeProto
+    #: casts behind the input and behind the scatter, in their order
+    entering: Sequence[onnx.NodeProto]
+    leaving: Sequence[onnx.NodeProto]
+
+
+class _States:
+    """Finds the states of a graph that are written by rows, and takes the writing out of it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.graph = model.proto.graph
+        self.makers = {name: node for node in self.graph.node for name in node.output if name}
+        self.count = uses(self.graph)
+
+    def find(self) -> list[_State]:
+        inputs = {spec.name: spec for spec in self.model.inputs}
+        found = []
+        for output in self.model.outputs:
+            name = output.name.removesuffix(RETAINED_STATE_SUFFIX)
+            source = inputs.get(name)
+            if name == output.name or source is None:
+                continue
+            is_same = (source.elem_type, source.dims) == (output.elem_type, output.dims)
+            if not is_same or source.mxint8 or output.mxint8:
+                continue
+            state = self._state(name, source.elem_type)
+            if state is not None:
+                found.append(state)
+        return found
+
+    def _state(self, name: str, elem_type: int) -> _State | None:
+        leaving: list[onnx.NodeProto] = []
+        value = f"{name}{RETAINED_STATE_SUFFIX}"
+        node = self.makers.get(value)
+        # The only use of each value on the way is the next one; that of the last is the output.
+        while node is not None and self.count[value] == 1 and standard(node, "Cast", "Identity"):
+            leaving.append(node)
+            value = node.input[0]
+            node = self.makers.get(value)
+        if node is None or self.count[value] != 1 or not standard(node, "ScatterND") or node.attribute:
+            return None
+        entering: list[onnx.NodeProto] = []
+        source = self.makers.get(node.input[0])
+        while source is not None and standard(source, "Cast", "Identity"):
+            entering.append(source)
+            source = self.makers.get(source.input[0])
+        first = entering[-1].input[0] if entering else node.input[0]
+        if first != name or not _keep_numbers([*entering, *leaving], elem_type):
+            return None
+        is_computed = all(operand in self.makers for operand in node.input[1:])
+        return _State(name, node, entering[::-1], leaving[::-1]) if is_computed else None
+
+    def take_out(self, states: Sequence[_State]) -> list[tuple[str, str]]:
+        """Remove the scatters; returns the names of rows and indices of each state."""
+        fresh = FreshNames(self.graph)
+        nodes = list(self.graph.node)
+        removed = {id(node) for state in states for node in (state.scatter, *state.leaving)}
+        results = []
+        for state in states:
+            rows = _after_casts(state.scatter.input[2], state.leaving, nodes, fresh, state.name)
+            results.append((rows, state.scatter.input[1]))
+        kept = [node for node in nodes if id(node) not in removed]
+        for state in states:
+            if state.entering:
+                kept = _select_before_casts(kept, state, fresh)
+        set_nodes(self.graph, kept)
+        return results
+
+
+def _keep_numbers(casts: Sequence[onnx.NodeProto], elem_type: int) -> bool:
+    holders = _HOLDERS.get(elem_type, frozenset({elem_type}))
+    targets = (a.i for node in casts for a in node.attribute if a.name == "to")
+    return all(target in holders for target in targets)
+
+
+def _after_casts(
+    name: str, casts: Sequence[onnx.NodeProto], nodes: list[onnx.NodeProto], fresh: FreshNames, base: str
+) -> str:
+    """Apply casts to a value; returns the name of the result."""
+    for node in casts:
+        copy = clone_unnamed(node)
+        replace_input_with(copy, 0, name)
+        name = fresh.make(base, "rows")
+        rename_output(copy, 0, name)
+        nodes.append(copy)
+    return name
+
+
+def _select_before_casts(
+    nodes: list[onnx.NodeProto], state: _State, fresh: FreshNames
+) -> list[onnx.NodeProto]:
+    """Cast what is read of a state, and not the state."""
+    cast = state.entering[-1].output[0]
+    made: list[onnx.NodeProto] = []
+    for node in nodes:
+        if cast not in node.input:
+            made.append(node)
+        elif standard(node, "Shape"):
+            replace_input_with(node, 0, state.name)
+            made.append(node)
+        elif standard(node, *_SELECTING) and list(node.input).count(cast) == 1 and node.input[0] == cast:
+            result = node.output[0]
+            replace_input_with(node, 0, state.name)
+            rename_output(node, 0, fresh.make(result, "stored"))
+            made.append(node)
+            casts: list[onnx.NodeProto] = []
+            _after_casts(node.output[0], state.entering, casts, fresh, result)
+            rename_output(casts[-1], 0, result)
+            made += casts
+        else:
+            made.append(node)
+    read = {name for node in made for name in node.input}
+    for node in reversed(state.entering):
+        if node.output[0] not in read:
+            made = [other for other in made if other is not node]
+            read = {name for other in made for name in other.input}
+    return made
+
+
+class TakeOutStateRows:
+    """Compute rows of state, where that is all that an inference changes."""
+
+    name = "take-out-state-rows"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether there is state that need not be moved whole."""
+        return context.options.retained_state and not context.options.whole_caches
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, where state is written by rows."""
+        del context
+        states = _States(model).find()
+        if not states:
+            return False
+        changed = model.copy()
+        found = _States(changed)
+        results = found.take_out(found.find())
+        names = list(dict.fromkeys(name for pair in results for name in pair))
+        graph = changed.proto.graph
+        removed = {f"{state.name}{RETAINED_STATE_SUFFIX}" for state in states}
+        set_outputs(graph, [value.name for value in graph.output if value.name not in removed])
+        tensors = _tensors(changed, names)
+        if not tensors:
+            _log.debug("state is moved whole: the sizes of its rows are not known")
+            return False
+        inputs = [spec.name for spec in model.inputs]
+        outputs = [spec.name for spec in model.outputs]
+        updates = [
+            RowUpdate(
+                inputs.index(state.name),
+                outputs.index(f"{state.name}{RETAINED_STATE_SUFFIX}"),
+                names.index(rows),
+                names.index(indices),
+            )
+            for state, (rows, indices) in zip(states, results, strict=True)
+        ]
+        _add_outputs(changed, tensors)
+        drop_unneeded_nodes(changed.proto.graph)
+        model.proto = changed.proto
+        model.state_rows = StateRows(tuple(tensors), tuple(updates))
+        return True
+
+
+def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
+    """Infer types and shapes of values in each specialization; none where one is not known."""
+    libraries = model.library_paths
+    shapes: list[Mapping[str, tuple[int, ...]]] = []
+    types: Mapping[str, int] = {}
+    try:
+        for form in copies(model.proto, model.symbol_sizes, model.requested):
+            known = inferred(form, model.weights, libraries)
+            # The engine knows sizes that the model computes from shapes, once it has computed constants.
+            complete(known, names, libraries, folding=True)
+            shapes.append(collect_shapes(known))
+            types = collect_types(known)
+    except QaicError as error:
+        _log.debug("%s", error)
+        return []
+    if any(name not in types or any(name not in each for each in shapes) for name in names):
+        return []
+    return [RowTensor(name, types[name], tuple(each[name] for each in shapes)) for name in names]
+
+
+def _add_outputs(model: Model, tensors: Sequence[RowTensor]) -> None:
+    from onnx import helper
+
+    for tensor in tensors:
+        dims = [column[0] if len(set(column)) == 1 else None for column in zip(*tensor.dims, strict=True)]
+        add_output(model.proto.graph, helper.make_tensor_value_info(tensor.name, tensor.elem_type, dims))

@@ -1,0 +1,114 @@
+//! Retained state of which a graph computes only the rows that change.
+//!
+//! The graph has two outputs for each such state in place of its next value: rows, and the tuples of indices that say
+//! where they go, as `ScatterND` has them. The device writes them into the one buffer of the state.
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+
+use super::{Dtype, Plan, PlanError, PlanTensor};
+
+/// What a graph computes in place of the next values of state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct StateRows {
+    /// Outputs of the graph behind those of the plan that it computes.
+    pub tensors: Vec<RowTensor>,
+    /// The states.
+    pub updates: Vec<RowUpdate>,
+}
+
+/// An output of the graph that is no binding.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct RowTensor {
+    /// Name in the graph.
+    pub name: String,
+    /// Type in the graph.
+    pub dtype: Dtype,
+    /// Dimensions in each specialization; one entry where there is none.
+    pub dims: Vec<Vec<i64>>,
+}
+
+/// One state: a pair of bindings, and what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct RowUpdate {
+    /// The input that is its value before.
+    pub input: usize,
+    /// The output that is its next value, which the graph has not.
+    pub output: usize,
+    /// Place of the rows in [`StateRows::tensors`].
+    pub rows: usize,
+    /// Place of the tuples of indices.
+    pub indices: usize,
+}
+
+impl Plan {
+    /// Every update joins bindings of one type and shape, and its rows are those that its indices have room for.
+    pub fn check_state_rows(&self) -> Result<(), PlanError> {
+        let Some(state) = &self.state_rows else { return Ok(()) };
+        let count = self.variants.len().max(1);
+        if let Some(tensor) = state.tensors.iter().find(|tensor| tensor.dims.len() != count) {
+            return Err(PlanError::StateRows {
+                name: tensor.name.clone(),
+                found: format!("{} sets of dims for {count} specializations", tensor.dims.len()),
+            });
+        }
+        let mut written = HashSet::new();
+        for update in &state.updates {
+            let refused = |name: &str, found: &str| {
+                Err(PlanError::StateRows { name: name.to_owned(), found: found.to_owned() })
+            };
+            let Some(output) = self.outputs.get(update.output) else {
+                return refused("", "an output that does not exist");
+            };
+            if !written.insert(update.output) {
+                return refused(&output.name, "two updates");
+            }
+            match (
+                self.inputs.get(update.input),
+                state.tensors.get(update.rows),
+                state.tensors.get(update.indices),
+            ) {
+                (Some(input), Some(rows), Some(indices)) => {
+                    if !self.has_one_shape(update, input, output) {
+                        return refused(&output.name, "another type or shape than that of its input");
+                    }
+                    let fits = rows.dtype == output.dtype
+                        && indices.dtype == Dtype::Int64
+                        && rows
+                            .dims
+                            .iter()
+                            .zip(&indices.dims)
+                            .all(|(rows, indices)| is_scattered(&output.dims, rows, indices));
+                    if !fits {
+                        return refused(&output.name, "rows and indices that are not rows of it");
+                    }
+                }
+                _ => return refused(&output.name, "an input or tensors that do not exist"),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_one_shape(&self, update: &RowUpdate, input: &PlanTensor, output: &PlanTensor) -> bool {
+        let is_same = |dims: Option<&Vec<i64>>| dims == Some(&output.dims);
+        input.dtype == output.dtype
+            && input.mxint8.is_none()
+            && output.mxint8.is_none()
+            && input.dims == output.dims
+            && self.variants.iter().all(|variant| {
+                is_same(variant.inputs.get(update.input)) && is_same(variant.outputs.get(update.output))
+            })
+    }
+}
+
+/// Whether rows of these dims go where tuples of these dims say, in a tensor of dims `state`.
+fn is_scattered(state: &[i64], rows: &[i64], indices: &[i64]) -> bool {
+    let Some((&depth, tuples)) = indices.split_last() else { return false };
+    let Some(row) =
+        usize::try_from(depth).ok().filter(|&depth| depth > 0).and_then(|depth| state.get(depth..))
+    else {
+        return false;
+    };
+    rows.iter().eq(tuples.iter().chain(row))
+}

@@ -1,0 +1,90 @@
+"""State of which rows are computed, and what the plan says of it."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto
+
+import qaic
+from compiler_oracle import info, model_of, node
+from session_models import save
+
+STATE = [2, 5, 3]
+
+
+def writer(*more, outputs=(), elem_type=TensorProto.FLOAT):
+    """A model that writes rows of its state where an input says."""
+    return model_of(
+        [
+            node("Identity", ["at"], ["places"]),
+            node("Neg", ["rows"], ["written"]),
+            node("ScatterND", ["past", "places", "written"], ["past_RetainedState"]),
+            node("ReduceSum", ["past"], ["total"], keepdims=0),
+            *more,
+        ],
+        [
+            info("past", STATE, elem_type),
+            info("at", [4, 2], TensorProto.INT64),
+            info("rows", [4, 3], elem_type),
+        ],
+        [info("past_RetainedState", STATE, elem_type), info("total", [], elem_type), *outputs],
+    )
+
+
+def planned(folder, model, **options):
+    """Compile; returns what the plan says of rows, or None."""
+    path = qaic.compile(save(folder, model), retained_state=True, **options)
+    return qaic.Qpc(path).plan.get("state_rows")
+
+
+def test_the_plan_tells_rows_and_indices(tmp_path):
+    rows = planned(tmp_path, writer())
+    assert [(tensor["dtype"], tensor["dims"]) for tensor in rows["tensors"]] == [
+        ("float32", [[4, 3]]),
+        ("int64", [[4, 2]]),
+    ]
+    assert rows["updates"] == [{"input": 0, "output": 0, "rows": 0, "indices": 1}]
+
+
+def test_casts_that_keep_every_number_apply_to_rows(tmp_path):
+    """A float16 buffer before float32 kernels; what is narrower than the buffer rounds, and is left alone."""
+    for stored, computed, is_kept in [
+        (TensorProto.FLOAT16, TensorProto.FLOAT, True),
+        (TensorProto.FLOAT, TensorProto.FLOAT16, False),
+    ]:
+        model = model_of(
+            [
+                node("Cast", ["past"], ["entering"], to=computed),
+                node("Identity", ["at"], ["places"]),
+                node("Neg", ["rows"], ["written"]),
+                node("ScatterND", ["entering", "places", "written"], ["next"]),
+                node("Cast", ["next"], ["past_RetainedState"], to=stored),
+            ],
+            [
+                info("past", STATE, stored),
+                info("at", [4, 2], TensorProto.INT64),
+                info("rows", [4, 3], computed),
+            ],
+            [info("past_RetainedState", STATE, stored)],
+        )
+        rows = planned(tmp_path, model)
+        assert (rows is not None) == is_kept
+        assert rows is None or rows["tensors"][0]["dtype"] == "float16"
+
+
+def test_whole_caches_are_asked_for(tmp_path):
+    assert planned(tmp_path, writer(), whole_caches=True) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "outputs"),
+    [
+        (
+            [node("ReduceMax", ["past_RetainedState"], ["top"], keepdims=0)],
+            [info("top", [], TensorProto.FLOAT)],
+        ),
+        ([node("Neg", ["past_RetainedState"], ["other"])], [info("other", STATE, TensorProto.FLOAT)]),
+    ],
+)
+def test_state_whose_next_value_is_read_is_computed_whole(tmp_path, more, outputs):
+    assert planned(tmp_path, writer(*more, outputs=outputs)) is None

@@ -1,0 +1,126 @@
+"""Decoders that read what is attended and write what changes give the numbers of whole caches, bit by bit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import decoder_model
+import qaic
+from decoder_client import Client
+from qaic.compiler import compile_model
+from qaic.options import resolve
+
+#: programs of the test at once
+CORES = 1
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("decoders")
+    return (made / str(number) for number in itertools.count())
+
+
+def compiled(model, config, folder, **options):
+    given = {
+        "network_specialization_config": config,
+        "retained_state": True,
+        "aic_num_cores": CORES,
+        **options,
+    }
+    found = resolve(given, options_path=None, model_is_container=False)
+    return compile_model(model, found.compile, found.set_compile, output_dir=folder).parent
+
+
+def both(model, config, folders, **options):
+    """Clients of a program with whole caches and of one without, and the plan of the latter."""
+    whole = compiled(model, config, next(folders), whole_caches=True, **options)
+    narrow = compiled(model, config, next(folders), **options)
+    clients = Client(whole), Client(narrow)
+    for client in clients:
+        client.skip_caches()
+    assert "state_rows" not in qaic.Qpc(whole).plan
+    return *clients, qaic.Qpc(narrow).plan
+
+
+def states(client, sizes, rows):
+    """Run nothing but padding, which writes nowhere, and return the caches behind it."""
+    names = [f"{name}_RetainedState" for name in sizes.caches]
+    dtype = client.dtypes[names[0]]
+    client.set(**{name: np.zeros(sizes.cache_shape(rows), dtype) for name in names})
+    more = {"batch_index": np.array([[0]])} if sizes.slots else {}
+    tokens = np.zeros((1, client.chunk), np.int64)
+    found = client.step(tokens, np.full_like(tokens, -1), **more)
+    client.skip(names)
+    return {name: found[name] for name in names}
+
+
+@st.composite
+def decoders(draw):
+    groups = draw(st.integers(1, 3))
+    return decoder_model.Sizes(
+        layers=draw(st.integers(1, 2)),
+        heads=groups * draw(st.integers(1, 3)),
+        groups=groups,
+        width=2 * draw(st.integers(1, 4)),
+        vocabulary=draw(st.integers(2, 40)),
+        context=draw(st.integers(8, 24) | st.integers(100, 200)),
+        masked=draw(st.sampled_from([-np.inf, float(np.finfo(np.float32).min), -10_000.0])),
+        window=draw(st.none() | st.integers(1, 8)),
+        slots=draw(st.booleans()),
+        layer_functions=draw(st.booleans()),
+        opset=draw(st.sampled_from([17, 18])),
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), sizes=decoders(), is_half=st.booleans())
+def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, is_half):
+    """Prompts and tokens in any order, at any position that has been reached, each in a slot of its own."""
+    chunk = data.draw(st.integers(2, 9), "chunk")
+    slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else None
+    seed = data.draw(st.integers(0, 9), "seed")
+    rng = np.random.default_rng(seed)
+    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots)
+    # With float16 at the border, too, as clients ask for it.
+    caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
+    half = {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
+    options = {"convert_to_fp16": True, **half} if is_half else {}
+    whole, narrow, plan = both(decoder_model.decoder(sizes, seed), config, folders, **options)
+    assert len(plan["state_rows"]["updates"]) == len(sizes.caches)
+    for client in (whole, narrow):
+        client.chunk = chunk
+    lengths = [0] * (slots or 1)
+
+    def compare(tokens, positions, **more):
+        answers = [client.step(tokens, positions, **more)["logits"] for client in (whole, narrow)]
+        # What padding alone is answered means nothing.
+        rows = np.atleast_2d(positions).max(axis=1) >= 0
+        np.testing.assert_array_equal(*(answer[rows] for answer in answers))
+
+    for _ in range(data.draw(st.integers(1, 6), "steps")):
+        slot = data.draw(st.integers(0, len(lengths) - 1), "slot")
+        more = {"batch_index": np.array([[slot]])} if slots else {}
+        if data.draw(st.booleans(), "prompt"):
+            count = data.draw(st.integers(1, chunk), "count")
+            start = data.draw(st.integers(0, min(lengths[slot], sizes.context - count)), "start")
+            tokens = rng.integers(0, sizes.vocabulary, (1, chunk))
+            positions = np.full((1, chunk), -1)
+            positions[0, :count] = np.arange(start, start + count)
+            compare(tokens, positions, **more)
+            lengths[slot] = start + count
+            continue
+        at = data.draw(st.sampled_from([lengths[slot], sizes.context - 1]), "position")
+        at = min(at, sizes.context - 1)
+        tokens = rng.integers(0, sizes.vocabulary, (slots or 1, 1))
+        positions = np.full((slots or 1, 1), -1)
+        positions[slot if slots else 0, 0] = at
+        compare(tokens, positions, **({"batch_index": np.arange(slots)[:, None]} if slots else {}))
+        lengths[slot] = at + 1 if at == lengths[slot] else lengths[slot]
+    found, expected = (states(client, sizes, slots or 1) for client in (narrow, whole))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
