@@ -7,14 +7,9 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use qaic_mem::FileBytes;
-use qaic_qpc::constants::ConstantsDesc;
-use qaic_qpc::container::{MAGIC, names};
+use qaic_qpc::container::MAGIC;
 use qaic_qpc::error::QpcError;
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::limits::Limits;
-use qaic_qpc::metadata::LocatedMetadata;
-use qaic_qpc::program_info::QpcInfo;
-use qaic_qpc::{elf, validate};
+use qaic_qpc::validate;
 use qaic_runtime::binding::{TensorSpec, tensor_specs};
 use qaic_runtime::{ErrorDetail, Image};
 use serde_json::json;
@@ -43,10 +38,6 @@ impl PyQpc {
 
     fn fail(py: Python<'_>) -> impl Fn(QpcError) -> PyErr {
         move |error| from_qpc(py, &error)
-    }
-
-    fn network_elf(&self) -> &[u8] {
-        self.image.segment(names::NETWORK_ELF).unwrap_or_default()
     }
 }
 
@@ -140,12 +131,8 @@ impl PyQpc {
     }
 
     fn elf_section(&self, py: Python<'_>, name: &str) -> PyResult<Option<BytesView>> {
-        let Some(segment) = self.image.container().segment(names::NETWORK_ELF) else { return Ok(None) };
-        let section = elf::section(self.network_elf(), name).map_err(Self::fail(py))?;
-        Ok(section.and_then(|range| {
-            let start = segment.range.start;
-            BytesView::new(&self.image, start + range.start..start + range.end)
-        }))
+        let section = self.image.elf_section(name).map_err(Self::fail(py))?;
+        Ok(section.and_then(|range| BytesView::new(&self.image, range)))
     }
 
     fn tensors(&self, py: Python<'_>) -> PyResult<(Vec<PyTensor>, Vec<PyTensor>)> {
@@ -160,35 +147,28 @@ impl PyQpc {
     }
 
     fn program_info_json(&self, py: Python<'_>) -> PyResult<String> {
-        let image = self.program(py)?;
-        let info = QpcInfo::new(image.container(), image.bytes(), image.network());
-        to_json(py, &info.map_err(Self::fail(py))?)
+        to_json(py, &self.program(py)?.program_info().map_err(Self::fail(py))?)
     }
 
     fn constants_json(&self, py: Python<'_>) -> PyResult<String> {
-        let descriptor = self.program(py)?.segment(names::CONSTANTS_DESC).unwrap_or_default();
-        let descriptor = ConstantsDesc::decode(descriptor).map_err(Self::fail(py))?;
+        let descriptor = self.program(py)?.constants_desc().map_err(Self::fail(py))?;
         let ranges = self.image.container().constants();
         let static_size = ranges.map(|ranges| ranges.static_part.len());
         to_json(py, &json!({ "descriptor": descriptor, "static_size": static_size }))
     }
 
     fn metadata_json(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.program(py)?;
-        match LocatedMetadata::from_elf(self.network_elf(), &Limits::default()) {
-            Ok(located) => to_json(py, &located).map(Some),
-            Err(QpcError::MetadataMissing) => Ok(None),
-            Err(error) => Err(from_qpc(py, &error)),
-        }
+        let located = self.program(py)?.metadata().map_err(Self::fail(py))?;
+        located.map(|located| to_json(py, &located)).transpose()
     }
 
     fn io_desc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let io_desc = IoDesc::from_network(self.program(py)?.network()).map_err(Self::fail(py))?;
+        let io_desc = self.program(py)?.io_desc().map_err(Self::fail(py))?;
         Ok(PyBytes::new(py, &io_desc.encode()))
     }
 
     fn io_desc_json(&self, py: Python<'_>) -> PyResult<String> {
-        let io_desc = IoDesc::from_network(self.program(py)?.network()).map_err(Self::fail(py))?;
+        let io_desc = self.program(py)?.io_desc().map_err(Self::fail(py))?;
         to_json(py, &io_desc)
     }
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_kmd::kmd::Kmd;
 use qaic_qpc::crc::verify_checksums;
-use qaic_qpc::program_info::QpcInfo;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
@@ -137,7 +136,7 @@ impl Context {
     ///
     /// Blocking: devices are asked what is free.
     pub fn find_free(&self, candidates: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
-        let info = QpcInfo::new(image.container(), image.bytes(), image.network())?;
+        let info = image.program_info()?;
         let program = info.programs.first();
         let needed = program.map_or(0, |program| program.num_cores);
         let memory_mb = program.map_or(0, |program| program.total_required_memory.div_ceil(1 << 20));

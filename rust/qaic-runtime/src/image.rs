@@ -5,11 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use qaic_mem::FileBytes;
+use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::{Container, MAGIC, names};
+use qaic_qpc::elf;
 use qaic_qpc::error::QpcError;
+use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::limits::Limits;
+use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{Plan, PlanError};
+use qaic_qpc::program_info::QpcInfo;
 
 use crate::error::RuntimeError;
 
@@ -126,6 +131,39 @@ impl Image {
         self.plan.get_or_init(|| Plan::of_elf(file())).as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
+    /// What tools say of the program.
+    pub fn program_info(&self) -> Result<QpcInfo, QpcError> {
+        QpcInfo::new(&self.container, self.bytes(), &self.network)
+    }
+
+    /// The tensors of the program, in the form that clients decode.
+    pub fn io_desc(&self) -> Result<IoDesc, QpcError> {
+        IoDesc::from_network(&self.network)
+    }
+
+    /// Sizes of the constants.
+    pub fn constants_desc(&self) -> Result<ConstantsDesc, QpcError> {
+        ConstantsDesc::decode(self.segment(names::CONSTANTS_DESC).unwrap_or_default())
+    }
+
+    /// The metadata of the program; `None` where its ELF file has none.
+    pub fn metadata(&self) -> Result<Option<LocatedMetadata>, QpcError> {
+        let file = self.segment(names::NETWORK_ELF).unwrap_or_default();
+        match LocatedMetadata::from_elf(file, &Limits::default()) {
+            Ok(located) => Ok(Some(located)),
+            Err(QpcError::MetadataMissing) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a section of the program's ELF file lies in [`Image::bytes`]; `None` where there is none of this name.
+    pub fn elf_section(&self, name: &str) -> Result<Option<Range<usize>>, QpcError> {
+        let Some(segment) = self.container.segment(names::NETWORK_ELF) else { return Ok(None) };
+        let start = segment.range.start;
+        let section = elf::section(segment.payload(self.bytes()), name)?;
+        Ok(section.map(|range| start + range.start..start + range.end))
+    }
+
     /// Payload of a segment.
     pub fn segment(&self, name: &str) -> Option<&[u8]> {
         self.container.segment(name).map(|segment| segment.payload(self.bytes()))
@@ -140,4 +178,36 @@ fn is_container(payload: &[u8]) -> bool {
 fn holds_containers(container: &Container, bytes: &[u8]) -> bool {
     container.is_multi_device()
         || container.segments.iter().any(|segment| is_container(segment.payload(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use super::*;
+
+    const SIMPLE: &[u8] = include_bytes!("../../../tests/data/qpc/s01_simple_f32_file.qpc");
+
+    #[test]
+    fn sections_of_the_elf_file_are_found_in_the_bytes_of_the_container() {
+        let image = Image::from_bytes(SIMPLE.to_vec()).unwrap();
+        let metadata = image.metadata().unwrap().unwrap();
+        let range = image.elf_section(metadata.section).unwrap().unwrap();
+        assert_eq!(range.len() as u64, metadata.section_size);
+        let file = image.segment(names::NETWORK_ELF).unwrap();
+        let in_file = elf::section(file, metadata.section).unwrap().unwrap();
+        assert_eq!(image.bytes()[range], file[in_file]);
+        assert_eq!(image.elf_section("none"), Ok(None));
+    }
+
+    #[test]
+    fn every_description_is_of_the_same_program() {
+        let image = Image::from_bytes(SIMPLE.to_vec()).unwrap();
+        let info = image.program_info().unwrap();
+        assert_eq!(info.programs.len(), 1);
+        assert_eq!(info.programs[0].num_cores, image.network().num_cores);
+        assert_eq!(image.io_desc().unwrap(), IoDesc::from_network(image.network()).unwrap());
+        let static_part = image.container().constants().map_or(0, |ranges| ranges.static_part.len());
+        assert_eq!(image.constants_desc().unwrap().static_constants_size, static_part as u64);
+    }
 }

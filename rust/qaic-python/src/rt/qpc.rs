@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
-use qaic_qpc::io_desc::IoDesc;
-use qaic_qpc::program_info::QpcInfo;
 use qaic_runtime::{Image, QStatus};
 
 use super::status::{member, refused};
@@ -33,10 +31,8 @@ impl RtQpc {
 
     /// Program info as JSON, for the structures in `qaic.rt.containers`.
     fn info(&self, py: Python<'_>) -> PyResult<String> {
-        let image = &self.image;
-        let info = QpcInfo::new(image.container(), image.bytes(), image.network());
-        let info = info.map_err(|error| call_failed(py, error.code(), &error.to_string()))?;
-        to_json(py, &info)
+        let info = self.image.program_info();
+        to_json(py, &info.map_err(|error| call_failed(py, error.code(), &error.to_string()))?)
     }
 
     fn structures<'py>(
@@ -75,8 +71,7 @@ impl RtQpc {
     #[pyo3(name = "getIoDescriptor")]
     fn io_descriptor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         // A container of containers has no buffers of its own.
-        let program = self.image.is_program().then(|| self.image.network());
-        match program.and_then(|network| IoDesc::from_network(network).ok()) {
+        match Some(&self.image).filter(|image| image.is_program()).and_then(|image| image.io_desc().ok()) {
             Some(io_desc) => {
                 (member(py, QStatus::Success)?, PyBytes::new(py, &io_desc.encode())).into_pyobject(py)
             }
@@ -101,8 +96,8 @@ impl RtQpc {
     /// The user's buffers with the dimensions they may have.
     #[pyo3(name = "getBufferMappingsV2")]
     fn buffer_mappings_v2<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let io_desc = IoDesc::from_network(self.image.network());
-        let io_desc = io_desc.map_err(|error| call_failed(py, error.code(), &error.to_string()))?;
+        let io_desc =
+            self.image.io_desc().map_err(|error| call_failed(py, error.code(), &error.to_string()))?;
         let io_desc = to_json(py, &io_desc)?;
         self.structures(py, "buffer_mappings_v2", |info| (info, io_desc).into_pyobject(py))
     }
