@@ -187,3 +187,13 @@ def test_copy_without_names_is_the_same_for_equal_attributes():
     assert first.SerializeToString() == second.SerializeToString()
     assert tensors[0].name == "a"
     assert not graph_edits.clone_unnamed(relu("x", "y", "name")).HasField("name")
+
+
+def test_nodes_that_nothing_reads_are_removed_as_far_as_they_may():
+    nodes = [relu("x", "a"), relu("a", "b"), relu("b", "c"), choice("a"), relu("x", "y")]
+    graph = helper.make_graph(nodes, "net", [value("x")], [value("y")])
+    graph_edits.remove_unused_nodes(graph, ["a", "b", "c", "y"])
+    # The branches read `a`, the graph gives `y`, and the If was not to go.
+    assert [node.output[0] for node in graph.node] == ["a", "chosen", "y"]
+    graph_edits.remove_unused_nodes(graph, ["a"], made_elsewhere=["a"])
+    assert [node.output[0] for node in graph.node] == ["chosen", "y"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.graph_walk import subgraphs, uses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
@@ -71,6 +71,34 @@ def append_nodes(body: onnx.GraphProto | onnx.FunctionProto, nodes: Iterable[onn
 def remove_nodes(body: onnx.GraphProto | onnx.FunctionProto, positions: Collection[int]) -> None:
     """Remove the nodes at these positions."""
     _remove(body.node, positions)
+
+
+def remove_unused_nodes(
+    graph: onnx.GraphProto, candidates: Collection[str], made_elsewhere: Collection[str] = ()
+) -> None:
+    """Remove nodes whose results nothing reads, and those in front that only they have read.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Graph in topological order.
+    candidates : collection of str
+        A node may go if all of its results are among these.
+    made_elsewhere : collection of str
+        Values that a constant of that name has taken the place of: reading these needs no node.
+    """
+    count = uses(graph)
+    for name in made_elsewhere:
+        count[name] = 0
+    allowed = frozenset(candidates)
+    dead: list[int] = []
+    for position in reversed(range(len(graph.node))):
+        node = graph.node[position]
+        results = [name for name in node.output if name]
+        if results and allowed.issuperset(results) and not any(count[name] for name in results):
+            count.subtract(node.input)
+            dead.append(position)
+    remove_nodes(graph, dead)
 
 
 def replace_graph(model: onnx.ModelProto, other: onnx.ModelProto) -> None:

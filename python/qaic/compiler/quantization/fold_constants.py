@@ -14,8 +14,8 @@ from qaic.compiler.ir.constants.initializers import lift_float_constants
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
-from qaic.compiler.ir.graph_edits import remove_nodes
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
+from qaic.compiler.ir.graph_edits import remove_unused_nodes
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization.op_types import operands, quantizable
@@ -130,7 +130,7 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
     for weight in folded:
         constants.add(weight)
     if folded:
-        _drop_dead(graph, {weight.name for weight in folded}, known)
+        remove_unused_nodes(graph, known, {weight.name for weight in folded})
     return bool(folded)
 
 
@@ -180,20 +180,6 @@ def _computed(
         program.SerializeToString(deterministic=True), tuple(leaves.values()), name, nbytes
     )
     return Weight(name, FLOAT, shape, source)
-
-
-def _drop_dead(graph: onnx.GraphProto, folded: set[str], known: set[str]) -> None:
-    """Remove the nodes that made folded constants, and those before them that nothing else reads."""
-    count = uses(graph)
-    for name in folded:
-        count[name] = 0
-    dead: list[int] = []
-    for index in reversed(range(len(graph.node))):
-        node = graph.node[index]
-        if any(name in known for name in node.output) and not any(count[name] for name in node.output):
-            count.subtract(node.input)
-            dead.append(index)
-    remove_nodes(graph, dead)
 
 
 class FoldConstants:

@@ -18,8 +18,8 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
-from qaic.compiler.ir.graph_edits import remove_nodes, replace_input_with
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, uses
+from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
+from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
@@ -225,15 +225,7 @@ class _Compressor:
 
     def drop_dead(self) -> None:
         """Remove the nodes between a constant and its products that are not needed any more."""
-        graph = self.model.proto.graph
-        count = uses(graph)
-        dead = []
-        for index in reversed(range(len(graph.node))):
-            node = graph.node[index]
-            if len(node.output) == 1 and node.output[0] in self.passed and not count[node.output[0]]:
-                dead.append(index)
-                count.subtract(node.input)
-        remove_nodes(graph, dead)
+        remove_unused_nodes(self.model.proto.graph, self.passed)
 
 
 class CompressWeights:
