@@ -1,6 +1,6 @@
 """Which precision each node computes in.
 
-The options speak of all nodes, of kinds of operators, and of single nodes; the later ones win. The passes
+The options speak of all nodes, of operators by type, and of single nodes; the later ones win. The passes
 that quantize and that round floats act on what is decided here and look at no option about precision.
 """
 
@@ -166,12 +166,12 @@ def _float_reason(
     return None
 
 
-def _is_of(node: onnx.NodeProto, kinds: set[str]) -> bool:
-    return node.op_type in kinds
+def _is_of(node: onnx.NodeProto, op_types: set[str]) -> bool:
+    return node.op_type in op_types
 
 
 def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:
-    """Turn the names of an option into kinds that occur in the model; warn about the others."""
+    """Turn the names of an option into operators that occur in the model; warn about the others."""
     present = {node.op_type for node in all_nodes(model.graph.node)}
     by_lower = {kind.lower(): kind for kind in sorted(present)}
     found: set[str] = set()
@@ -257,15 +257,15 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
 
 
 def _warn_untyped(model: Model) -> None:
-    kinds = {
+    op_types = {
         f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         for node in all_nodes(model.proto.graph.node)
         for name in node.output
         if name and name not in model.facts.types
     }
-    if kinds:
+    if op_types:
         warn(
             "float16.unknown_types",
             "float16 rounding: the result types of %s are not known; they stay unrounded",
-            listing(sorted(kinds)),
+            listing(sorted(op_types)),
         )

@@ -34,8 +34,8 @@ def plan_text(plan: QuantizationPlan) -> str:
     outside = sum(len(entry.nodes) for entry in floats)
     lines = [f"{inside} nodes in {len(groups)} quantized groups, {outside} nodes in floating point"]
     for group in groups:
-        kinds = " + ".join(node.op_type for node in group.group.nodes)
-        lines.append(f"{group.group.output}: {kinds}, {group.precision}, {group.scheme.value}")
+        op_types = " + ".join(node.op_type for node in group.group.nodes)
+        lines.append(f"{group.group.output}: {op_types}, {group.precision}, {group.scheme.value}")
         lines += [f"  reads {name}: {_formula(params)}" for name, params in group.operands.items()]
         if group.weight is not None:
             lines.append(f"  weight {group.weight.name}: {_weight_text(group.weight)}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: the engine fuses into operators of this version, whatever the model says
 NEEDED: Final = 10
-#: all kinds that can run on integers do
+#: all operators that can run on integers do
 WANTED: Final = 12
 
 #: the only operator whose form changed between versions 11 and 12
@@ -44,8 +44,8 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     version = standard_version(model)
     if version >= WANTED:
         return True
-    kinds = {node.op_type for node in all_nodes(model.graph.node)}
-    if version == WANTED - 1 and _CHANGED_IN_12 not in kinds:
+    op_types = {node.op_type for node in all_nodes(model.graph.node)}
+    if version == WANTED - 1 and _CHANGED_IN_12 not in op_types:
         for entry in model.opset_import:
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = WANTED

@@ -105,9 +105,11 @@ def table(works: Sequence[Work], parameters: WeightCounts) -> str:
     lines.append(f"weight bytes      {total:,}" + (f" ({formats})" if formats else ""))
     for work in works:
         label = f" [{work.name}]" if work.name else ""
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(work.macs.items()))
+        op_types = ", ".join(f"{kind} {count:,}" for kind, count in sorted(work.macs.items()))
         lines.append(
-            f"MACs{label}  ".ljust(18) + f"{sum(work.macs.values()):,}" + (f" ({kinds})" if kinds else "")
+            f"MACs{label}  ".ljust(18)
+            + f"{sum(work.macs.values()):,}"
+            + (f" ({op_types})" if op_types else "")
         )
         lines.append(f"activations{label}  ".ljust(18) + f"{work.peak_bytes:,} bytes at one time (estimate)")
         if work.unknown:

@@ -83,9 +83,9 @@ def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx
     if all(node.name for node in all_nodes(optimized.graph.node)):
         return None
     origins = Origins(model.graph, optimized.graph)
-    kinds = {node.name: node for node in all_nodes(model.graph.node)}
+    by_name = {node.name: node for node in all_nodes(model.graph.node)}
     nameless = (place for place, node in enumerate(origins.engine_nodes) if not node.name)
-    sources = [kinds[name] for place in nameless for name in origins.computed[place]]
+    sources = [by_name[name] for place in nameless for name in origins.computed[place]]
     functions = sorted(
         {(node.domain, node.op_type) for node in sources if defs.has(node.op_type, node.domain)}
     )

@@ -1,4 +1,4 @@
-"""Which kinds of operators can be quantized, and which of their operands take part."""
+"""Which operators can be quantized, and which of their operands take part."""
 
 from __future__ import annotations
 
