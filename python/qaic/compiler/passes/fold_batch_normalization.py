@@ -136,8 +136,8 @@ def _is_inference(norm: onnx.NodeProto) -> bool:
 class FoldForIntegers:
     """Make one node of a convolution and its normalization, so that both have one range.
 
-    Which operators have which precision makes no difference, because a profile must fit whatever is asked of it
-    later; single nodes are the same when a profile is made and when it is used.
+    Which operators have which precision makes no difference, because a profile must fit whatever is asked of
+    it later; single nodes are the same when a profile is made and when it is used.
     """
 
     name = "fold-batch-normalization-for-integers"
