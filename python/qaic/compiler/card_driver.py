@@ -120,7 +120,7 @@ def compile_for_card(
     CompileError
         There is no compiler, it failed (the message has its words), or what it made is no container.
     OptionError
-        An option cannot be told to it.
+        The compiler takes no such option.
     OSError
         A file cannot be read or written.
     """

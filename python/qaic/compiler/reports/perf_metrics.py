@@ -39,7 +39,7 @@ class Work:
     macs : Counter
         Multiply-accumulates by operator.
     unknown : int
-        Nodes whose cost cannot be told, because a shape is not known before the program runs or the node
+        Nodes whose cost is not known, because a shape is not known before the program runs or the node
         repeats a body.
     peak_bytes : int
         Memory of the values alive at one time, weights not included.

@@ -294,7 +294,7 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
 def _transfers(buffers: DmaBuffers) -> dict[str, object]:
     """Say where the tensors lie in DMA buffers, and which of these tells about an inference.
 
-    A card is not told by the network descriptor, which stays on the host.
+    The network descriptor stays on the host, so a card learns this from the plan.
     """
     entries: dict[str, object] = {"places": {"inputs": buffers.inputs, "outputs": buffers.outputs}}
     if buffers.control is not None:
