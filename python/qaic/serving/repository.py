@@ -188,7 +188,7 @@ class Repository:
             self._reasons[name] = ""
         for model in made.values():
             _logger.info("model %r, version %d: ready", name, model.version)
-        self._retire(old)
+        self._retire(old, self._drain_s)
 
     def unload(self, name: str) -> None:
         """Unload a model. Blocking: what is queued is answered first.
@@ -202,13 +202,14 @@ class Repository:
             self.find(name)
             old = self._models.pop(name)
             self._reasons[name] = "unloaded"
-        self._retire(old)
+        self._retire(old, self._drain_s)
         _logger.info("model %r: unloaded", name)
 
-    def _retire(self, models: dict[int, ServedModel]) -> None:
+    @staticmethod
+    def _retire(models: dict[int, ServedModel], drain_s: float) -> None:
         for model in models.values():
-            if not model.retire(self._drain_s):
-                _logger.warning("model %r: requests were left after %g s", model.name, self._drain_s)
+            if not model.retire(drain_s):
+                _logger.warning("model %r: requests were left after %g s", model.name, drain_s)
 
     def hurry(self) -> None:
         """Let no request wait any more for others to share its batch."""
@@ -216,11 +217,11 @@ class Repository:
             model.batcher.hurry()
 
     def close(self) -> None:
-        """Unload all. Blocking."""
+        """Unload all; requests had their time before. Blocking."""
         with self._changes:
             models, self._models = self._models, {}
         for versions in models.values():
-            self._retire(versions)
+            self._retire(versions, 0)
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return statistics in the form of the protocol, of all models or one.
