@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from python import (
     calibrating,
     compiling,
+    contexts,
     criterion,
     decoding,
     importing,
@@ -54,6 +55,7 @@ MEASUREMENTS = {
         in_flight.one_by_one,
         in_flight.crowded,
         decoding.decode_steps,
+        contexts.context_steps,
         compiling.compiling,
         quantized.int8_latency,
         calibrating.calibrating,
@@ -112,6 +114,13 @@ GROUPS = {
         "caches empty. Each figure is the mean of 200 tokens, so that a thread which loses its CPU now and "
         "then counts. Beside it onnxruntime with the caches as arrays. The logits of both are compared "
         "before anything is timed.",
+    ),
+    "contexts": (
+        "A token by the length of the context",
+        "A Llama of 8 layers, hidden size 512, 8 heads of which 4 share one cache, and 8,192 tokens of "
+        "vocabulary, written as exporters for the card write one; float32. The context is what was compiled. "
+        "Each figure is the mean of 16 tokens. Beside it onnxruntime with the same graph and whole caches as "
+        "arrays; the ratio is of tokens per second. Logits are compared before anything is timed.",
     ),
     "queues": (
         "Queues",
@@ -261,6 +270,8 @@ def measure_group(
             yield from in_flight.in_flight_rows(folder, effort)
         case "decoding":
             yield from decoding.decode_rows(folder, effort)
+        case "contexts":
+            yield from contexts.context_rows(folder, effort)
         case "queues":
             yield from rust_rows.queue_rows(rust)
         case "compile":
