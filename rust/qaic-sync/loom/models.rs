@@ -12,6 +12,8 @@ mod atomic;
 mod drop_list;
 #[path = "../src/event_count.rs"]
 mod event_count;
+#[path = "../src/exclusive_cell.rs"]
+mod exclusive_cell;
 #[path = "../src/free_list.rs"]
 mod free_list;
 #[path = "../src/id_index.rs"]
@@ -31,6 +33,7 @@ mod slot;
 
 use drop_list::{Deferred, DropList};
 use event_count::{Event, EventCount};
+use exclusive_cell::ExclusiveCell;
 use free_list::FreeList;
 use id_index::IdIndex;
 use object_pool::ObjectPool;
@@ -48,6 +51,8 @@ mod composition_models;
 mod drop_list_models;
 #[path = "event_count.rs"]
 mod event_count_models;
+#[path = "exclusive_cell.rs"]
+mod exclusive_cell_models;
 #[path = "free_list.rs"]
 mod free_list_models;
 #[path = "id_index.rs"]

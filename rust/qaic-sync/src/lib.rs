@@ -3,7 +3,8 @@
 //! What travels are numbers, so nothing here owns foreign memory, allocates after construction, or needs unsafe code. A
 //! [`Ring`] is first in, first out; a [`FreeList`] gives back what was put last, whose memory is still in the cache; a
 //! [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state word of a request, and a
-//! [`ReadyList`] lists the requests in one state. An [`ObjectPool`] keeps what is used again. An [`EventCount`] lets threads sleep until there is something for them.
+//! [`ReadyList`] lists the requests in one state. An [`ObjectPool`] keeps what is used again, and an [`ExclusiveCell`] what one
+//! thread at a time works on. An [`EventCount`] lets threads sleep until there is something for them.
 //!
 //! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
 //! against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
@@ -13,6 +14,7 @@ pub mod atomic;
 #[cfg(feature = "count")]
 pub mod count;
 mod event_count;
+mod exclusive_cell;
 mod free_list;
 mod id_index;
 mod object_pool;
@@ -23,6 +25,7 @@ mod run_queue;
 mod slot;
 
 pub use event_count::{Event, EventCount};
+pub use exclusive_cell::ExclusiveCell;
 pub use free_list::FreeList;
 pub use id_index::IdIndex;
 pub use object_pool::ObjectPool;

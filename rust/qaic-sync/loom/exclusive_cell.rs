@@ -1,0 +1,31 @@
+//! A value is used by one thread at a time, and the next one sees what the last one left.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::ExclusiveCell;
+
+/// Writes to the value; whether no other thread had it.
+fn write(cell: &ExclusiveCell<UnsafeCell<u32>>) -> bool {
+    cell.try_with(|value| value.with_mut(|value| unsafe { *value += 1 })).is_some()
+}
+
+#[test]
+fn exclusive_cell_gives_each_thread_the_value_or_refuses() {
+    loom::model(|| {
+        let cell = Arc::new(ExclusiveCell::new(UnsafeCell::new(0)));
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let cell = Arc::clone(&cell);
+                thread::spawn(move || write(&cell))
+            })
+            .collect();
+        let here = write(&cell);
+        let uses = others.into_iter().map(|other| other.join().unwrap()).chain([here]).filter(|&used| used);
+        let uses = u32::try_from(uses.count()).unwrap();
+        // The first to come is not refused, and once none has the value no thread is.
+        assert!(uses >= 1);
+        assert_eq!(cell.try_with(|value| value.with(|value| unsafe { *value })), Some(uses));
+    });
+}
