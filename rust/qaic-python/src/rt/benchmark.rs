@@ -65,7 +65,7 @@ impl PyBenchmark {
         let set = self.core.set();
         let bound = self.core.places().iter().try_for_each(|place| {
             // The run before this one has leased it.
-            place.bound().bind_again();
+            place.bound().bind_again()?;
             place.bound().replace_all(&self.buffers, None)
         });
         if let Err(error) = bound {

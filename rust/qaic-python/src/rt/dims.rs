@@ -8,15 +8,15 @@ use qaic_runtime::binding::{GivenShape, ShapeList};
 /// List of (element size, dims), one per binding.
 ///
 /// Dims are read back as lists, whatever sequence they were set from.
-#[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", frozen, sequence)]
+#[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", sequence)]
 pub(crate) struct PyDims {
     entries: ShapeList,
 }
 
 impl PyDims {
-    /// Lets `read` see the entries. No Python code may run in it.
-    pub(crate) fn with<T>(&self, read: impl FnOnce(&[GivenShape]) -> T) -> T {
-        self.entries.with(read)
+    /// The entries, as long as they are borrowed. No Python code may run meanwhile: it would find them in use.
+    pub(crate) fn shapes(&self) -> &[GivenShape] {
+        &self.entries
     }
 
     fn no_entry(&self, index: isize) -> PyErr {
@@ -39,12 +39,14 @@ impl PyDims {
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyTuple>> {
-        let entry = self.entries.get(index).ok_or_else(|| self.no_entry(index))?;
-        (entry.item_bytes, entry.dims).into_pyobject(py)
+        let entry = self.entries.at(index).ok_or_else(|| self.no_entry(index))?;
+        (entry.item_bytes, entry.dims.as_slice()).into_pyobject(py)
     }
 
-    fn __setitem__(&self, index: isize, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.entries.set(index, entry(value)?) { Ok(()) } else { Err(self.no_entry(index)) }
+    fn __setitem__(slf: &Bound<'_, Self>, index: isize, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let entry = entry(value)?;
+        let mut this = slf.try_borrow_mut()?;
+        if this.entries.set(index, entry) { Ok(()) } else { Err(this.no_entry(index)) }
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -52,14 +54,15 @@ impl PyDims {
     }
 
     /// Adds the element size and dims of one more binding.
-    fn append(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.entries.push(entry(value)?);
+    fn append(slf: &Bound<'_, Self>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let entry = entry(value)?;
+        slf.try_borrow_mut()?.entries.push(entry);
         Ok(())
     }
 
-    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn __eq__(slf: &Bound<'_, Self>, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
         match entries(other) {
-            Ok(other) => Ok(self.with(|entries| *entries == other)),
+            Ok(other) => Ok(*slf.try_borrow()?.entries == other),
             Err(error) if error.is_instance_of::<PyTypeError>(py) => Ok(false),
             Err(error) => Err(error),
         }
@@ -72,15 +75,17 @@ impl PyDims {
 
 impl PyDims {
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let entries = self.with(<[_]>::to_vec);
-        PyList::new(py, entries.into_iter().map(|GivenShape { item_bytes, dims }| (item_bytes, dims)))
+        PyList::new(
+            py,
+            self.entries.iter().map(|GivenShape { item_bytes, dims }| (*item_bytes, dims.as_slice())),
+        )
     }
 }
 
 /// The entries of a `BufferDimensionsVecRef`, or of any sequence of pairs.
 pub(crate) fn entries(value: &Bound<'_, PyAny>) -> PyResult<Vec<GivenShape>> {
     if let Ok(dims) = value.cast::<PyDims>() {
-        return Ok(dims.get().with(<[_]>::to_vec));
+        return Ok(dims.try_borrow()?.shapes().to_vec());
     }
     value.try_iter()?.map(|item| entry(&item?)).collect()
 }

@@ -17,6 +17,7 @@ use super::slicing::{PySlicing, PySlicingSpec};
 use super::status::{Answer, Refusal, member, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::buffers::{PyQBuffer, ReleaseDropped, release_dropped, zeroed};
+use crate::errors::from_runtime;
 use crate::gil::{Reaped, signal_pending};
 
 /// The property that loads and activates the program.
@@ -62,7 +63,9 @@ impl PyExecObj {
             (BufferArgument::All(buffers), None) => bound.replace_all(&buffers, None)?,
             // Borrowed where it can be: this is the path of every step of a decoder.
             (BufferArgument::All(buffers), Some(given)) => match given.cast::<PyDims>() {
-                Ok(dims) => dims.get().with(|dims| bound.replace_all(&buffers, Some(dims)))?,
+                Ok(dims) => {
+                    bound.replace_all(&buffers, Some(dims.try_borrow().map_err(PyErr::from)?.shapes()))?
+                }
                 Err(_) => bound.replace_all(&buffers, Some(&dims::entries(given)?))?,
             },
             (BufferArgument::Some(_), Some(_)) => {
@@ -236,8 +239,8 @@ impl PyExecObj {
 
 /// What each binding is bound to; no bytes where nothing was bound.
 pub(crate) fn bound_to(py: Python<'_>, bound: &BoundBuffers) -> PyResult<Vec<PyQBuffer>> {
-    let buffers = bound.buffers().into_iter();
-    buffers.map(|memory| Ok(PyQBuffer::new(memory.map_or_else(|| zeroed(py, 0), Ok)?))).collect()
+    let buffers = bound.buffers().map_err(|error| from_runtime(py, error))?;
+    buffers.into_iter().map(|memory| Ok(PyQBuffer::new(memory.map_or_else(|| zeroed(py, 0), Ok)?))).collect()
 }
 
 /// CRCs by binding and section.

@@ -171,7 +171,7 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "getAvailable")]
     fn available<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let handle = self.acquire(py).and_then(|handle| {
-            self.core.place(handle)?.bound.forget_announced();
+            self.core.place(handle)?.bound.forget_announced()?;
             Ok(handle)
         });
         self.answer(py, handle)

@@ -2,11 +2,16 @@
 //!
 //! Everything is checked before anything changes: a refused call leaves the exec object as it was. The memory of a
 //! binding is kept until another takes its place, which cannot happen while an inference uses it.
+//!
+//! No call waits for another, and none takes a lock: a call that comes while another thread binds the same exec object is
+//! refused.
 
 use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 
 use qaic_mem::{ForeignMemoryMut, HostSlice, SharedMemory, Storage};
+use qaic_sync::ExclusiveCell;
 
 use super::ExecObj;
 use crate::binding::{
@@ -15,14 +20,17 @@ use crate::binding::{
 };
 use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::inference_set::{HandleId, InferenceSet};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicBool, Ordering};
 
 /// An exec object and what it is bound to.
 #[derive(Debug)]
 pub struct BoundBuffers {
     exec: Arc<ExecObj>,
     specs: Arc<BindingSpecs>,
-    state: Mutex<State>,
+    state: ExclusiveCell<State>,
+    // What `state` says of announced dims. Stored by the thread that works on it, read by any.
+    has_announced: AtomicBool,
+    is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -44,6 +52,13 @@ struct Announced {
     left_out: Vec<Option<Arc<SharedMemory>>>,
     // The buffers at hand do not have them; others have to come before the inference.
     is_waiting: bool,
+}
+
+impl Announced {
+    /// Whether there is anything to forget.
+    fn is_something(&self) -> bool {
+        self.dims.is_some() || self.left_out.iter().any(Option::is_some)
+    }
 }
 
 /// One binding of a call that names bindings.
@@ -74,7 +89,8 @@ impl BoundBuffers {
         let count = specs.len();
         let (buffers, shapes) = (vec![None; count], vec![None; count]);
         let state = State { buffers, shapes, by_size: false, announced: Announced::default() };
-        Self { exec, specs, state: Mutex::new(state) }
+        let (has_announced, is_waiting) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { exec, specs, state: ExclusiveCell::new(state), has_announced, is_waiting }
     }
 
     /// The exec objects of a set, by handle; each has the number of its handle.
@@ -105,18 +121,31 @@ impl BoundBuffers {
     }
 
     /// What each binding is bound to; `None` where nothing was bound.
-    pub fn buffers(&self) -> Vec<Option<Arc<SharedMemory>>> {
-        self.state().buffers.clone()
+    pub fn buffers(&self) -> Result<Vec<Option<Arc<SharedMemory>>>, RuntimeError> {
+        self.edit(|state| Ok(state.buffers.clone()))
     }
 
     /// Has the next call bind everything, because the runtime has let go of it: a lease ends so.
-    pub fn bind_again(&self) {
-        self.state().by_size = false;
+    pub fn bind_again(&self) -> Result<(), RuntimeError> {
+        self.edit(|state| {
+            state.by_size = false;
+            Ok(())
+        })
     }
 
-    // Nothing that runs code of a caller happens with it locked: what is let go of meanwhile is released later.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// Reads or changes the state. `change` runs no code of a caller: what is let go of meanwhile is released later.
+    fn edit<T>(&self, change: impl FnOnce(&mut State) -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+        let edited = self.state.try_with(|state| {
+            let outcome = change(state);
+            // Release: the thread that reads them sees what was bound before.
+            self.has_announced.store(state.announced.is_something(), Ordering::Release);
+            self.is_waiting.store(state.announced.is_waiting, Ordering::Release);
+            outcome
+        });
+        edited.unwrap_or_else(|| {
+            let what = "another thread binds buffers to this exec object; bind them on one thread at a time";
+            Err(StateError::Invalid { what: what.to_owned() }.into())
+        })
     }
 
     /// Replaces every buffer. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
@@ -125,20 +154,21 @@ impl BoundBuffers {
         buffers: &[Arc<SharedMemory>],
         dims: Option<&[GivenShape]>,
     ) -> Result<(), RuntimeError> {
-        self.bind_all(&mut self.state(), buffers, dims)
+        self.edit(|state| self.bind_all(state, buffers, dims))
     }
 
     /// [`Self::replace_all`] of buffers alone, for an inference set's handle that was just acquired: dims that were announced
     /// for the last inference are forgotten.
     pub fn replace_for_new_inference(&self, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
-        let state = &mut *self.state();
-        state.announced = Announced::default();
-        self.bind_all(state, buffers, None)
+        self.edit(|state| {
+            state.announced = Announced::default();
+            self.bind_all(state, buffers, None)
+        })
     }
 
     /// Binds the listed bindings and leaves the others as they are; adds windows for the next execution.
     pub fn replace_some(&self, listed: &[ListedBuffer], windows: Vec<Window>) -> Result<(), RuntimeError> {
-        self.bind_some(&mut self.state(), listed, windows)
+        self.edit(|state| self.bind_some(state, listed, windows))
     }
 
     /// Replaces the buffers of a part. Dims that were announced count for them, if they belong to them.
@@ -152,11 +182,21 @@ impl BoundBuffers {
         if buffers.len() != end - first {
             return Err(refused(format!("{} {what} given; the program has {}", buffers.len(), end - first)));
         }
-        let state = &mut *self.state();
+        self.edit(|state| self.bind_announced_part(state, part, first..end, buffers))
+    }
+
+    fn bind_announced_part(
+        &self,
+        state: &mut State,
+        part: Part,
+        range: Range<usize>,
+        buffers: &[Arc<SharedMemory>],
+    ) -> Result<(), RuntimeError> {
         if self.exec.is_in_flight() {
             return Err(StateError::InFlight.into());
         }
-        for kept in state.announced.left_out.iter_mut().take(end).skip(first) {
+        let first = range.start;
+        for kept in state.announced.left_out.iter_mut().take(range.end).skip(first) {
             *kept = None;
         }
         let Some(dims) = state.announced.dims.take() else {
@@ -164,7 +204,7 @@ impl BoundBuffers {
         };
         // The others as they are: dims and buffers go together.
         let mut together = state.buffers.clone();
-        together.splice(first..end, buffers.iter().cloned().map(Some));
+        together.splice(range, buffers.iter().cloned().map(Some));
         let together: Option<Vec<_>> = together.into_iter().collect();
         let outcome = match together.map(|together| self.bind_announced(state, together, &dims)) {
             Some(Ok(())) => {
@@ -187,21 +227,23 @@ impl BoundBuffers {
     /// before the buffers they belong to.
     pub fn announce(&self, dims: Vec<GivenShape>) -> Result<(), RuntimeError> {
         self.check_dims(&dims)?;
-        let state = &mut *self.state();
-        if self.exec.is_in_flight() {
-            return Err(StateError::InFlight.into());
-        }
-        let at_hand = state.buffers.iter().cloned().collect::<Option<Vec<_>>>();
-        // Buffers that do not have these dims are not the ones they are meant for.
-        let is_waiting = at_hand.is_none_or(|buffers| self.bind_announced(state, buffers, &dims).is_err());
-        state.announced.is_waiting = is_waiting;
-        state.announced.dims = Some(dims);
-        Ok(())
+        self.edit(|state| {
+            if self.exec.is_in_flight() {
+                return Err(StateError::InFlight.into());
+            }
+            let at_hand = state.buffers.iter().cloned().collect::<Option<Vec<_>>>();
+            // Buffers that do not have these dims are not the ones they are meant for.
+            let is_waiting =
+                at_hand.is_none_or(|buffers| self.bind_announced(state, buffers, &dims).is_err());
+            state.announced.is_waiting = is_waiting;
+            state.announced.dims = Some(dims);
+            Ok(())
+        })
     }
 
-    /// Says why an inference cannot begin yet.
+    /// Says why an inference cannot begin yet. Reads one flag.
     pub fn check_announced(&self) -> Result<(), RuntimeError> {
-        if self.state().announced.is_waiting {
+        if self.is_waiting.load(Ordering::Acquire) {
             let what = "the dims given by setBufferDimensions do not fit the buffers; give it the buffers they belong to";
             return Err(refused(what.to_owned()));
         }
@@ -209,8 +251,14 @@ impl BoundBuffers {
     }
 
     /// Forgets the dims that were announced.
-    pub fn forget_announced(&self) {
-        self.state().announced = Announced::default();
+    pub fn forget_announced(&self) -> Result<(), RuntimeError> {
+        if !self.has_announced.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.edit(|state| {
+            state.announced = Announced::default();
+            Ok(())
+        })
     }
 
     fn check_dims(&self, dims: &[GivenShape]) -> Result<(), RuntimeError> {

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
-use qaic_mem::{Lender, Storage};
+use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::dtype::ElementType;
-use qaic_runtime::binding::{InputBinding, OutputBinding};
+use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::request::{BoundBuffers, Part};
 use qaic_sync::count::Operations;
 
 /// Inferences before the count: how long one takes becomes known.
@@ -72,8 +73,9 @@ fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
     (0..ATTEMPTS).map(attempt).min().unwrap()
 }
 
-/// Operations of the ways to run an inference: submitted and collected in order, or by id, or run by its caller.
-fn of_each_way(device: &str, set: &InferenceSet) -> [(u64, u64); 3] {
+/// Operations of the ways to run an inference: submitted and collected in order, or by id, or run by its caller; and of those in
+/// which the clients of `qaicrt` bind buffers first.
+fn of_each_way(device: &str, set: &InferenceSet) -> [(u64, u64); 7] {
     let ways = [
         ("submit, collect the next", submit_and_collect(set, |_| set.get_completed(None, || false).unwrap())),
         (
@@ -81,6 +83,10 @@ fn of_each_way(device: &str, set: &InferenceSet) -> [(u64, u64); 3] {
             submit_and_collect(set, |id| set.get_completed_id(id, None, || false).unwrap()),
         ),
         ("run", run(set)),
+        ("bind the buffers of before, submit, collect the next", bind_a_vector(set, 1)),
+        ("bind other buffers, submit, collect the next", bind_a_vector(set, 2)),
+        ("bind buffers to a handle, submit, collect by id", bind_to_a_handle(set, None)),
+        ("bind dims and buffers to a handle, submit, collect by id", bind_to_a_handle(set, Some(&dims(set)))),
     ];
     ways.map(|(way, (locks, updates))| {
         println!("operations on {device}, {way}: {locks} locks, {updates} read-modify-writes");
@@ -109,14 +115,69 @@ fn run(set: &InferenceSet) -> (u64, u64) {
     })
 }
 
+/// Buffers for all bindings.
+fn buffers(set: &InferenceSet) -> Vec<Arc<SharedMemory>> {
+    let bytes = |shape: &GivenShape| usize::try_from(shape.dims.iter().product::<u64>() * 4).unwrap();
+    dims(set).iter().map(|shape| Storage::new(bytes(shape)).unwrap().into()).collect()
+}
+
+/// The dims of all bindings.
+fn dims(set: &InferenceSet) -> Vec<GivenShape> {
+    let network = set.image().network();
+    let inputs = network.inputs.iter().map(|input| &input.io_initial.dims);
+    let tensors = inputs.chain(network.outputs.iter().map(|output| &output.io_transformed.dims));
+    let dims = |dims: &Vec<i32>| dims.iter().map(|&dim| dim.try_into().unwrap()).collect();
+    tensors.map(|tensor| GivenShape { item_bytes: 4, dims: dims(tensor) }).collect()
+}
+
+/// As `qaicrt.InferenceSet.submit` of one vector after the other.
+fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
+    let bound = BoundBuffers::of_set(set).unwrap();
+    let vectors: Vec<_> = (0..vectors).map(|_| buffers(set)).collect();
+    counted(|id| {
+        let handle = set.try_acquire().unwrap();
+        let bound = &bound[handle.0 as usize];
+        bound.replace_for_new_inference(&vectors[usize::try_from(id).unwrap() % vectors.len()]).unwrap();
+        bound.check_announced().unwrap();
+        set.submit(handle, id).unwrap();
+        assert_eq!(set.get_completed(None, || false).unwrap(), handle);
+        set.outcome(handle).unwrap();
+        set.put_completed(handle).unwrap();
+    })
+}
+
+/// As `getAvailable`, `setBufferDimensions`, `setBuffers`, `submit` and `getBuffers` of a handle.
+fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u64) {
+    let bound = BoundBuffers::of_set(set).unwrap();
+    let buffers = buffers(set);
+    counted(|id| {
+        let handle = set.try_acquire().unwrap();
+        let bound = &bound[handle.0 as usize];
+        bound.forget_announced().unwrap();
+        if let Some(dims) = dims {
+            bound.announce(dims.to_vec()).unwrap();
+        }
+        bound.replace_part(Part::All, &buffers).unwrap();
+        bound.check_announced().unwrap();
+        set.submit(handle, id).unwrap();
+        assert_eq!(set.get_completed_id(id, None, || false).unwrap(), handle);
+        set.outcome(handle).unwrap();
+        assert!(bound.buffers().unwrap().iter().all(Option::is_some));
+        set.put_completed(handle).unwrap();
+    })
+}
+
 #[test]
 fn inference_on_noop_takes_no_lock() {
-    assert_eq!(of_each_way("noop", &noop()), [(0, 18), (0, 16), (0, 22)]);
+    assert_eq!(of_each_way("noop", &noop()), [(0, 18), (0, 16), (0, 22), (0, 24), (0, 24), (0, 24), (0, 32)]);
 }
 
 #[test]
 fn inference_on_a_card_takes_no_lock() {
-    assert_eq!(of_each_way("a card", &card()), [(0, 27), (0, 23), (0, 24)]);
+    assert_eq!(
+        of_each_way("a card", &card()),
+        [(0, 27), (0, 23), (0, 24), (0, 33), (0, 33), (0, 31), (0, 39)]
+    );
 }
 
 #[cfg(feature = "cpu")]
@@ -133,7 +194,7 @@ fn inference_on_cpu_takes_no_lock() {
     };
     let image = qaic_runtime::image::Image::from_bytes(crate::containers::add_program().unwrap()).unwrap();
     let set = bound(&Context::new(&options).unwrap(), &image);
-    assert_eq!(of_each_way("cpu", &set), [(0, 17), (0, 15), (0, 21)]);
+    assert_eq!(of_each_way("cpu", &set), [(0, 17), (0, 15), (0, 21), (0, 23), (0, 23), (0, 23), (0, 31)]);
 }
 
 /// Also with ids that all inferences share, and with many in flight.

@@ -1,7 +1,8 @@
 //! Memory that callers share with exec objects: which is bound, in which shapes, and how long it is kept.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use crate::echo::{ELEMENTS, resizable};
 use crate::oracle::f32_bytes;
@@ -49,7 +50,7 @@ impl Bench {
     }
 
     fn is_bound_to(&self, expected: &[&Memory]) -> bool {
-        let bound = self.bound.buffers();
+        let bound = self.bound.buffers().unwrap();
         let mut pairs = bound.iter().zip(expected);
         bound.len() == expected.len()
             && pairs
@@ -205,7 +206,7 @@ fn dims_are_forgotten_for_a_new_inference() {
     bench.bound.replace_for_new_inference(&all).unwrap();
     bench.bound.check_announced().unwrap();
     bench.bound.announce(shapes([HALF; 3])).unwrap();
-    bench.bound.forget_announced();
+    bench.bound.forget_announced().unwrap();
     bench.bound.check_announced().unwrap();
 }
 
@@ -237,8 +238,66 @@ fn lease_that_let_go_of_everything_is_followed_by_a_full_binding() {
     let all = [memory(ALL, 2.5), memory(ALL, 0.0), memory(ALL, 0.0)];
     bench.bound.replace_all(&all, None).unwrap();
     bench.bound.exec().bind(qaic_runtime::binding::Bindings::clear).unwrap();
-    bench.bound.bind_again();
+    bench.bound.bind_again().unwrap();
     bench.bound.replace_all(&all, None).unwrap();
     bench.run().unwrap();
     assert!(holds(&all[1], ALL, 2.5));
+}
+
+#[test]
+fn buffers_of_an_inference_under_way_are_read_by_any_thread() {
+    let bench = Bench::new();
+    let all = [memory(ALL, 2.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    bench.bound.announce(shapes([ALL; 3])).unwrap();
+    bench.bound.replace_part(Part::All, &all).unwrap();
+    bench.control.hold().unwrap();
+    bench.set.submit(HandleId(0), 1).unwrap();
+    thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| bench.bound.check_announced().is_ok() && is_all(&bench, &all));
+        assert!(elsewhere.join().unwrap());
+    });
+    bench.control.release().unwrap();
+    bench.set.wait_for_completion(|| false).unwrap();
+    bench.set.check_completed().unwrap();
+}
+
+/// A call that meets another one fails whole: what is bound in the end is what one call bound.
+#[test]
+fn threads_that_bind_at_the_same_time_are_served_or_refused() {
+    const THREADS: u8 = 4;
+    let bench = Bench::new();
+    let start = Barrier::new(THREADS.into());
+    let of_thread = |number: u8| [memory(ALL, number.into()), memory(ALL, 0.0), memory(ALL, 0.0)];
+    let all: Vec<_> = (0..THREADS).map(of_thread).collect();
+    let served: u32 = thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .iter()
+            .map(|own| {
+                let (bench, start) = (&bench, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    let bind = |_| match bench.bound.replace_all(own, None) {
+                        Ok(()) => 1,
+                        Err(error) => {
+                            assert_eq!(error.code(), "call.state");
+                            0
+                        }
+                    };
+                    (0..500).map(bind).sum::<u32>()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(served > 0);
+    let last = all.iter().position(|own| is_all(&bench, own)).unwrap();
+    bench.run().unwrap();
+    assert!(holds(&all[last][1], ALL, u8::try_from(last).unwrap().into()));
+    // The memory that the others bound is kept no longer.
+    let kept = all.iter().filter(|own| own.iter().all(|memory| Arc::strong_count(memory) > 1));
+    assert_eq!(kept.count(), 1);
+}
+
+fn is_all(bench: &Bench, all: &[Memory; 3]) -> bool {
+    bench.is_bound_to(&[&all[0], &all[1], &all[2]])
 }
