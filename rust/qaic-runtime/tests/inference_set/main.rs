@@ -14,3 +14,4 @@ mod life_cycle_queueing;
 mod oracle;
 mod pending;
 mod regressions;
+mod thousand_threads;
