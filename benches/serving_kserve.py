@@ -21,7 +21,10 @@ class Layers(Model):
 
     def __init__(self):
         super().__init__("layers")
-        self.session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        options = ort.SessionOptions()
+        # Its best setting: with a thread a core it fights with the event loop and the client.
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.ready = True
 
     def predict(self, payload, *_):
