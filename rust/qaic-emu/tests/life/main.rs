@@ -8,6 +8,7 @@ mod slices;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use program::{
     Adders, Exec, LEN, Rig, activate, deactivate, expected, load, open, sample, unload_constants, unload_elf,
@@ -42,6 +43,35 @@ fn every_way() -> impl Iterator<Item = EmuOptions> {
             // Buffers in pieces, so that slices are.
             EmuOptions { execution_mode, profile, clock, fragment_bytes: 4096, ..adders() }
         })
+}
+
+#[test]
+fn calls_are_counted_by_the_names_that_fault_plans_use() {
+    let rig = Rig::new(adders());
+    load(&*rig.file);
+    let named = rig.control.calls_named("manage").unwrap();
+    assert!(named > 0);
+    assert_eq!(named, rig.control.calls(request::MANAGE));
+    assert!(rig.control.calls_by_name().any(|call| call == ("manage", named)));
+    let refusal = rig.control.calls_named("mange").unwrap_err();
+    assert!(
+        refusal.starts_with("no system call is called \"mange\"; there are manage, create_bo,"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn waiting_for_blocked_calls_ends_when_it_is_given_up_or_late() {
+    let control = Rig::new(adders()).control;
+    let mut asked = 0;
+    let gives_up = || {
+        asked += 1;
+        asked == 2
+    };
+    assert_eq!(control.await_waiters_unless(1, Duration::from_mins(1), gives_up), None);
+    assert_eq!(asked, 2);
+    assert_eq!(control.await_waiters_unless(1, Duration::ZERO, || true), Some(false));
+    assert_eq!(control.await_waiters_unless(0, Duration::from_mins(1), || true), Some(true));
 }
 
 #[test]
