@@ -67,16 +67,22 @@ benchmark stops where they are not.
 
 
 def lines() -> Iterator[str]:
-    """Measure and write."""
+    """Measure and write, row by row."""
     yield _TEXT
     header = [
         *("model", "to", "target", "kept in", "units", "of", "samples"),
         *("before", "after", "kept back", "programs", "seconds"),
     ]
-    yield from table(header, [_search(*entry) for entry in SEARCHES])
+    yield from table(header, [_told(_search(*entry)) for entry in SEARCHES])
     yield _COST
     header = ["model", "to", "results", "instrumented", "float32", "precision", "ratio", "memory ratio"]
-    yield from table(header, [_comparison(*entry) for entry in COMPARISONS])
+    yield from table(header, [_told(_comparison(*entry)) for entry in COMPARISONS])
+
+
+def _told(row: list[str]) -> list[str]:
+    """Show a row at once: all of them take many minutes."""
+    sys.stderr.write(" | ".join(row) + "\n")
+    return row
 
 
 def _search(name: str, to: str, target: str, keep: str, samples: int) -> list[str]:
@@ -154,8 +160,6 @@ def _resident(name: str, to: str, what: str) -> float:
 
 
 def _measure_resident(name: str, to: str, what: str) -> None:
-    import resource
-
     found = task(name, 4)
     options = found.options_for(to)
     if what == "compare":
@@ -164,7 +168,9 @@ def _measure_resident(name: str, to: str, what: str) -> None:
         with qaic.Session(found.model, **options_of(to, options)) as session:
             for sample in found.samples:
                 session.run(sample)
-    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\n")
+    # Not that of getrusage, which is at least what the process that started this one had.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    sys.stdout.write(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")) + "\n")
 
 
 if __name__ == "__main__":
