@@ -13,7 +13,7 @@ mount -t tmpfs shm /dev/shm
 results=$(sed 's/.*results=\([^ ]*\).*/\1/' /proc/cmdline)
 mount -t hostfs -o "$results" results /mnt
 mkdir /dev/shm/tmp
-export TMPDIR=/dev/shm/tmp
+export TMPDIR=/dev/shm/tmp QAIC_GUEST_FAULTS=/mnt/faults
 ip link set lo up 2>/dev/null
 # The card's firmware has said that it is there when the driver lets files be opened.
 tries=0

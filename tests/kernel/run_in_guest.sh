@@ -2,12 +2,14 @@
 # Runs a shell script in a guest whose kernel has the mainline driver qaic, before an emulated card: prints its output and ends with
 # its status. The kernel's log stands at the end of the output of a guest that does not end well.
 #
-#     run_in_guest.sh KERNEL PCI_CARD LIMIT_SECONDS SCRIPT
+#     run_in_guest.sh KERNEL PCI_CARD LIMIT_SECONDS SCRIPT [OPTION...]
 #
-# The guest has the host's files, read-only. `QAIC_EMU_FAULTS` and the like are the card's.
+# The guest has the host's files, read-only. `QAIC_EMU_FAULTS` and the like are the card's; a plan of faults in the first line of the
+# file that the guest has in `QAIC_GUEST_FAULTS` replaces it. Options are those of the kernel's command line.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 kernel=$1 card=$2 limit=$3 script=$4
+shift 4
 work=$(mktemp -d "${TMPDIR:-/tmp}/openqaic-guest.XXXXXX")
 card_id=
 finish() {
@@ -18,12 +20,17 @@ trap finish EXIT
 mkdir "$work/results" "$work/memory"
 cp "$script" "$work/results/command"
 
-timeout --kill-after 5 "$((limit + 10))" "$card" "$work/card" 2>"$work/card.log" &
+QAIC_EMU_FAULTS_FILE=$work/results/faults timeout --kill-after 5 "$((limit + 10))" "$card" "$work/card" 2>"$work/card.log" &
 card_id=$!
 for _ in $(seq 100); do
     [ -S "$work/card" ] && break
     sleep 0.1
 done
+if ! [ -S "$work/card" ]; then
+    echo "the card $card did not begin" >&2
+    cat "$work/card.log" >&2
+    exit 1
+fi
 
 # A slow host takes longer to answer than a bus does. The driver polls its rings: a register that an interrupt's handler reads
 # while another read waits takes that one's answer away (virt-pci of 6.12 knows one access at a time).
@@ -31,7 +38,7 @@ status=0
 TMPDIR=$work/memory HOME=$work timeout --kill-after 5 "$limit" "$kernel" \
     mem=768M root=98:0 rootfstype=hostfs rootflags=/ ro con=null con0=null,fd:1 console=tty0 \
     "init=$here/guest.sh" "results=$work/results" \
-    "virtio_uml.device=$work/card:1234" virt_pci.max_delay_us=20000000 qaic.datapath_polling=1 noreboot \
+    "virtio_uml.device=$work/card:1234" virt_pci.max_delay_us=20000000 qaic.datapath_polling=1 noreboot "$@" \
     </dev/null >"$work/kernel.log" 2>&1 || status=$?
 
 cat "$work/results/output" 2>/dev/null || true

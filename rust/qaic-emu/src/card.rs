@@ -81,7 +81,7 @@ pub(crate) struct User {
 pub(crate) struct Dbc {
     /// The file that activated it.
     pub(crate) owner: Option<u32>,
-    /// The file that gave it up with a deactivation that has not succeeded.
+    /// The file that gave it up with a deactivation of which the firmware has not said that it is done.
     pub(crate) former_owner: Option<u32>,
     /// Counts the times that executions were lost, and why they were the last time.
     pub(crate) losses: u64,
@@ -292,6 +292,7 @@ impl Card {
         let mut cleanup = DeferredCleanup::default();
         for dbc_id in 0..DBC_COUNT {
             let dbc = &state.dbcs[dbc_id as usize];
+            // The kernel's driver keeps one that was given up in use.
             if dbc.owner == Some(user) || dbc.former_owner == Some(user) {
                 // The state of the channel stays what it was, and no event says that it is free.
                 cleanup.add(self.release_but_state(&mut state, dbc_id, Errno::PERM));
@@ -446,7 +447,7 @@ impl Card {
         let channels = dbc.channel.take().into_iter().collect();
         for bo_id in std::mem::take(&mut dbc.attached) {
             if let Some(bo) = state.bos.get_mut(&bo_id) {
-                bo.attachment = None;
+                (bo.attachment, bo.withdrawn) = (None, None);
             }
             state.drop_unused(bo_id);
         }

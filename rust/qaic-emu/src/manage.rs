@@ -1,12 +1,11 @@
 //! Control messages: what the driver checks, what it does itself, and what it passes on.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytemuck::bytes_of;
 
-use super::card::{Card, DeferredCleanup, SIGNAL_POLL};
+use super::card::{Card, CardState, SIGNAL_POLL};
 use super::fault::{Action, Trigger};
 use super::file::EmuFile;
 use super::firmware::transaction::{Transaction, TransactionReply};
@@ -29,10 +28,12 @@ use qaic_kmd::wire::{self, Layout};
 #[derive(Debug, Default)]
 struct Message {
     transactions: Vec<Transaction>,
+    /// Bytes of data so far.
+    transferred: usize,
     /// Elements of the ring for an activation.
     ring_size: Option<u32>,
-    /// Channels that are to be given up.
-    given_up: BTreeSet<u32>,
+    /// Channels that are to be given up, and whether a transaction follows.
+    given_up: Vec<(u32, bool)>,
 }
 
 /// What came back, as the caller sees it.
@@ -66,7 +67,12 @@ impl EmuFile {
             return Err(Errno::INVAL);
         }
         drop(self.alive()?);
-        let message = self.take_apart(bytes, count, data)?;
+        let mut message = Message::default();
+        if let Err(error) = take_apart(bytes, count, data, &mut message) {
+            // What came before has been done: channels are the driver's own affair.
+            self.give_up(&message)?;
+            return Err(error);
+        }
         let fault = fault.or_else(|| self.fault_of(&message));
         if let Some(Action::Fail(error)) = fault
             && !comes_late(error)
@@ -91,71 +97,15 @@ impl EmuFile {
             return Err(Errno::PIPE);
         }
         corrupt(&mut replies, fault);
+        if wire_bytes(&replies) > MANAGE_MAX_BYTES {
+            // It does not go into the buffer that the driver has for it, and is dropped.
+            return self.await_no_reply(resets);
+        }
         reply.count = u32::try_from(replies.len()).unwrap_or(u32::MAX);
         if let Some(Action::Count(count)) = fault {
             reply.count = count;
         }
-        self.decode(replies, message.ring_size, resets, &mut reply.bytes)
-    }
-
-    fn take_apart(&self, bytes: &[u8], count: u32, data: &[&[u8]]) -> Result<Message, Errno> {
-        let mut message = Message::default();
-        let mut data = data.iter().copied();
-        let mut rest = bytes;
-        for _ in 0..count {
-            let (kind, body, behind) = parse::split(rest).map_err(|_| Errno::INVAL)?;
-            rest = behind;
-            self.take_apart_transaction(kind, body, &mut data, &mut message)?;
-        }
-        if rest.is_empty() { Ok(message) } else { Err(Errno::INVAL) }
-    }
-
-    fn take_apart_transaction<'data>(
-        &self,
-        kind: u32,
-        body: &[u8],
-        data: &mut impl Iterator<Item = &'data [u8]>,
-        message: &mut Message,
-    ) -> Result<(), Errno> {
-        match kind {
-            PASSTHROUGH_FROM_USER => {
-                if !body.len().is_multiple_of(8) {
-                    return Err(Errno::INVAL);
-                }
-                message.transactions.push(Transaction::Passthrough(body.to_vec()));
-            }
-            DMA_FROM_USER => {
-                let Dma { tag, size, .. } = read(body)?;
-                let data = data.next().filter(|data| data.len() as u64 == size && size > 0);
-                let data = fetch(data.ok_or(Errno::INVAL)?)?;
-                message.transactions.push(Transaction::Dma { tag, data });
-            }
-            ACTIVATE_FROM_USER => {
-                let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
-                // The rings lie in one buffer whose size has 32 bits.
-                let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
-                if queue_size == 0 || pad != 0 || ring_bytes.is_none() {
-                    return Err(Errno::INVAL);
-                }
-                message.ring_size = Some(queue_size);
-                message.transactions.push(Transaction::Activate { queue_size, options });
-            }
-            DEACTIVATE_FROM_USER => {
-                let TearDownChannel { dbc_id, pad } = read(body)?;
-                if dbc_id >= DBC_COUNT || pad != 0 {
-                    return Err(Errno::INVAL);
-                }
-                let state = self.alive()?;
-                let is_owner = state.dbcs[dbc_id as usize].owner == Some(self.user);
-                if !is_owner || !message.given_up.insert(dbc_id) {
-                    return Err(Errno::PERM);
-                }
-                message.transactions.push(Transaction::Deactivate { dbc_id });
-            }
-            STATUS_FROM_USER => message.transactions.push(Transaction::Status),
-            _ => return Err(Errno::INVAL),
-        }
-        Ok(())
+        self.decode(replies, &mut message.ring_size, resets, &mut reply.bytes)
     }
 
     /// What goes wrong with the commands of a message; all are counted.
@@ -184,15 +134,16 @@ impl EmuFile {
         Err(Errno::INTR)
     }
 
-    /// Ends the ownership of channels before the message goes out, and waits until the waits for them have ended.
+    /// Ends the ownership of channels before the message goes out, and waits until the waits for them have ended. Where one is
+    /// not the file's the message is refused, as those are whose transactions are not all understood.
     ///
     /// Blocking: as long as waits have time left whose inferences do not end.
     fn give_up(&self, message: &Message) -> Result<(), Errno> {
-        let mut state = self.alive()?;
-        for &dbc_id in &message.given_up {
+        for &(dbc_id, is_last) in &message.given_up {
+            let mut state = self.alive()?;
             let dbc = &mut state.dbcs[dbc_id as usize];
             if dbc.owner != Some(self.user) {
-                return Err(Errno::PERM);
+                return Err(if is_last { Errno::PERM } else { Errno::INVAL });
             }
             (dbc.owner, dbc.former_owner) = (None, Some(self.user));
             // No signal ends that.
@@ -227,7 +178,7 @@ impl EmuFile {
         }
         if let Some(Action::Nack { status, both }) = fault {
             drop(state);
-            return Ok(self.card.firmware.refuse(transactions, NncStatus(status), both));
+            return Ok(self.card.firmware.refuse(wire_id, transactions, NncStatus(status), both));
         }
         let busy = self.card.count(state, |state| &mut state.busy);
         let replies = self.card.firmware.handle(wire_id, transactions);
@@ -247,7 +198,7 @@ impl EmuFile {
     fn decode(
         &self,
         replies: Vec<TransactionReply>,
-        ring_size: Option<u32>,
+        ring_size: &mut Option<u32>,
         resets: u64,
         bytes: &mut Vec<u8>,
     ) -> Result<(), Errno> {
@@ -280,60 +231,163 @@ impl EmuFile {
         Ok(())
     }
 
-    fn activated(&self, status: u32, dbc_id: u32, ring_size: Option<u32>, resets: u64) -> Result<(), Errno> {
-        let ring_size = ring_size.ok_or(Errno::INVAL)?;
+    /// Gives the file a channel, whose ring is the last that the message has asked for.
+    ///
+    /// Blocking: while the driver holds the channel for an activation that is not over.
+    fn activated(
+        &self,
+        status: u32,
+        dbc_id: u32,
+        ring_size: &mut Option<u32>,
+        resets: u64,
+    ) -> Result<(), Errno> {
+        let elements = ring_size.ok_or(Errno::INVAL)?;
         if dbc_id >= DBC_COUNT {
             return Err(Errno::NODEV);
         }
         if status != 0 {
             return Err(Errno::CANCELED);
         }
+        *ring_size = None;
         let card = &self.card;
-        let mut state = self.alive().map_err(|_| Errno::IO)?;
-        if state.resets != resets {
-            return Err(Errno::IO);
-        }
-        let channel = card.firmware.channel(dbc_id).ok_or(Errno::NODEV)?;
-        let before = if state.dbcs[dbc_id as usize].channel.is_some() {
-            // The firmware gave it back and did not notify the driver.
-            card.release(&mut state, dbc_id, Errno::PERM)
-        } else {
-            DeferredCleanup::default()
-        };
+        let mut state = self.await_release(dbc_id, resets)?;
+        // The driver takes every channel that it is given; one that is not there does nothing.
+        let found = card.firmware.channel(dbc_id);
         let dbc = &mut state.dbcs[dbc_id as usize];
-        dbc.owner = Some(self.user);
-        dbc.former_owner = None;
-        dbc.ring_size = ring_size;
-        dbc.channel = Some(channel);
+        dbc.is_hung = found.is_none();
+        let channel = found.unwrap_or_else(|| card.firmware.dead_channel());
+        (dbc.owner, dbc.former_owner) = (Some(self.user), None);
+        dbc.ring_size = elements;
+        let before = dbc.channel.replace(channel);
         dbc.activation += 1;
         dbc.drive = Arc::default();
+        let worker = dbc.worker.take();
         if card.options.execution_mode == ExecutionMode::Threads {
             dbc.worker = Worker::start(card, dbc_id, dbc.activation);
         }
         card.set_dbc_state(&mut state, dbc_id, DbcState::Assigned);
         drop(state);
-        before.finish(card);
+        if let Some(before) = before {
+            before.stop();
+        }
+        if let Some(worker) = worker {
+            worker.wake();
+            worker.end();
+        }
         Ok(())
     }
 
+    /// The card's state when a channel is not in use any more. A signal ends the wait and changes nothing else, so that the
+    /// channel is taken over.
+    fn await_release(&self, dbc_id: u32, resets: u64) -> Result<MutexGuard<'_, CardState>, Errno> {
+        let mut state = self.card.settled();
+        loop {
+            if state.resets != resets || !state.can_use(self.user) {
+                return Err(Errno::IO);
+            }
+            let is_signalled = || self.card.options.signalled.is_some_and(|signalled| signalled());
+            if state.dbcs[dbc_id as usize].channel.is_none() || is_signalled() {
+                return Ok(state);
+            }
+            let waiting = self.card.count(state, |state| &mut state.waiters);
+            let state_again = self.card.lock();
+            let changed = self.card.changed.wait_timeout(state_again, SIGNAL_POLL);
+            drop(changed.unwrap_or_else(PoisonError::into_inner));
+            drop(waiting);
+            state = self.card.settled();
+        }
+    }
+
+    /// Frees a channel that the firmware says is free, or takes it back where it refuses to.
     fn deactivated(&self, status: u32, dbc_id: u32) -> Result<(), Errno> {
         if dbc_id >= DBC_COUNT {
             return Err(Errno::NODEV);
         }
         let mut state = self.card.settled();
         let dbc = &mut state.dbcs[dbc_id as usize];
-        if dbc.former_owner != Some(self.user) {
-            return Ok(());
-        }
         if status != 0 {
-            (dbc.owner, dbc.former_owner) = (dbc.former_owner, None);
+            (dbc.owner, dbc.former_owner) = (Some(self.user), None);
             return Err(Errno::CANCELED);
+        }
+        if dbc.channel.is_none() {
+            return Ok(());
         }
         let cleanup = self.card.release(&mut state, dbc_id, Errno::PERM);
         drop(state);
         cleanup.finish(&self.card);
         Ok(())
     }
+}
+
+/// Takes a message apart up to where it is refused.
+fn take_apart(bytes: &[u8], count: u32, data: &[&[u8]], message: &mut Message) -> Result<(), Errno> {
+    let mut data = data.iter().copied();
+    let mut rest = bytes;
+    for _ in 0..count {
+        let (kind, body, behind) = parse::split(rest).map_err(|_| Errno::INVAL)?;
+        rest = behind;
+        take_apart_transaction(kind, body, &mut data, message, rest.is_empty()).map_err(|_| Errno::INVAL)?;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+fn take_apart_transaction<'data>(
+    kind: u32,
+    body: &[u8],
+    data: &mut impl Iterator<Item = &'data [u8]>,
+    message: &mut Message,
+    is_last: bool,
+) -> Result<(), Errno> {
+    match kind {
+        PASSTHROUGH_FROM_USER => {
+            if !body.len().is_multiple_of(8) {
+                return Err(Errno::INVAL);
+            }
+            message.transactions.push(Transaction::Passthrough(body.to_vec()));
+        }
+        DMA_FROM_USER => {
+            let Dma { tag, size, .. } = read(body)?;
+            let data = data.next().filter(|data| data.len() as u64 == size).ok_or(Errno::INVAL)?;
+            // Data after other data is taken for the rest of one transfer.
+            let rest = data.get(message.transferred..).filter(|rest| !rest.is_empty());
+            let data = fetch(rest.ok_or(Errno::INVAL)?)?;
+            message.transferred += data.len();
+            message.transactions.push(Transaction::Dma { tag, data });
+        }
+        ACTIVATE_FROM_USER => {
+            let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
+            // The rings lie in one buffer whose size has 32 bits.
+            let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
+            if queue_size == 0 || pad != 0 || ring_bytes.is_none() {
+                return Err(Errno::INVAL);
+            }
+            message.ring_size = Some(queue_size);
+            message.transactions.push(Transaction::Activate { queue_size, options });
+        }
+        // The firmware is sent nothing of it.
+        DEACTIVATE_FROM_USER => {
+            let TearDownChannel { dbc_id, pad } = read(body)?;
+            if dbc_id >= DBC_COUNT || pad != 0 {
+                return Err(Errno::INVAL);
+            }
+            message.given_up.push((dbc_id, is_last));
+        }
+        STATUS_FROM_USER => message.transactions.push(Transaction::Status),
+        _ => return Err(Errno::INVAL),
+    }
+    Ok(())
+}
+
+/// Bytes of a reply on its way to the driver.
+fn wire_bytes(replies: &[TransactionReply]) -> usize {
+    const MESSAGE_HEADER_BYTES: usize = 32;
+    let bytes = |reply: &TransactionReply| match reply {
+        TransactionReply::Passthrough(body) => HEADER_BYTES + body.len(),
+        TransactionReply::Activate(channel) => HEADER_BYTES + size_of_val(channel),
+        TransactionReply::Deactivate { .. } => 2 * HEADER_BYTES,
+        TransactionReply::Status(features) => HEADER_BYTES + size_of_val(features),
+    };
+    MESSAGE_HEADER_BYTES + replies.iter().map(bytes).sum::<usize>()
 }
 
 /// Whether a control call fails with it when the driver has begun: channels are given up, and the message may have gone out.

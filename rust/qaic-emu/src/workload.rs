@@ -134,7 +134,7 @@ impl Workload for Loopback {
 }
 
 #[derive(Debug)]
-struct NoCores;
+pub(crate) struct NoCores;
 
 impl Running for NoCores {
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress {

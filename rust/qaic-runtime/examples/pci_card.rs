@@ -1,7 +1,8 @@
 //! A card for a guest with the mainline driver: waits at a socket for a user mode kernel, and serves it until it goes.
 //!
 //! `pci_card SOCKET`, with what the cores do in `QAIC_EMU_WORKLOAD` (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
-//! `loopback`) and what goes wrong in `QAIC_EMU_FAULTS`. Ends with an error when the guest has left something on the card.
+//! `loopback`) and what goes wrong in `QAIC_EMU_FAULTS`, or from the first line of the file that `QAIC_EMU_FAULTS_FILE` names
+//! whenever that changes. With `QAIC_EMU_CHECKSUMS` messages have checksums, which the driver then checks. Ends with an error when the guest has left something on the card.
 
 use std::env;
 use std::error::Error;
@@ -29,8 +30,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let faults = FaultPlan::parse(&variable("QAIC_EMU_FAULTS"), Target::Card)?;
+    let status_flags = u64::from(env::var_os("QAIC_EMU_CHECKSUMS").is_some());
+    let config = FirmwareConfig { status_flags, ..FirmwareConfig::default() };
     let listener = UnixListener::bind(&socket)?;
-    let card = PciCard::new(FirmwareConfig::default(), workload, faults);
+    let card = PciCard::new(config, workload, faults);
+    if let Some(path) = env::var_os("QAIC_EMU_FAULTS_FILE") {
+        card.read_faults_from(path.into());
+    }
     let fresh = card.resource_usage();
     card.serve(&listener)?;
     let left = card.resource_usage();

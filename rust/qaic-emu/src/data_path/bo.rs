@@ -42,6 +42,9 @@ pub(crate) struct Bo {
     pub(crate) handle: Option<u32>,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) execution: Option<Execution>,
+    /// An execution that was withdrawn because another buffer object of its call was refused: waits go on for it until
+    /// there is another one, or nothing is attached.
+    pub(crate) withdrawn: Option<u64>,
     pub(crate) last_execution: ExecutionTimes,
 }
 
@@ -73,6 +76,13 @@ pub(crate) struct ExecutionTimes {
     pub(crate) device_us: u32,
 }
 
+impl Bo {
+    /// What a wait for it is for; `None`: nothing.
+    pub(crate) fn awaited(&self) -> Option<u64> {
+        self.execution.map(|execution| execution.serial).or(self.withdrawn)
+    }
+}
+
 impl CardState {
     /// The buffer object that a handle of a user names.
     pub(crate) fn bo_id(&self, user: u32, handle: u32) -> Result<u64, Errno> {
@@ -96,7 +106,15 @@ impl CardState {
         let handle = u32::try_from(taken).map_err(|_| Errno::NOMEM)? + 1;
         handles.insert(handle, bo_id);
         let last_execution = ExecutionTimes::default();
-        let bo = Bo { pages, user, handle: Some(handle), attachment: None, execution: None, last_execution };
+        let bo = Bo {
+            pages,
+            user,
+            handle: Some(handle),
+            attachment: None,
+            execution: None,
+            withdrawn: None,
+            last_execution,
+        };
         self.bos.insert(bo_id, bo);
         Ok(handle)
     }
@@ -130,9 +148,12 @@ impl EmuFile {
         let state = self.not_dead()?;
         let page = offset.checked_sub(MAP_BEGIN).filter(|offset| offset.is_multiple_of(PAGE_BYTES));
         let bo = page.and_then(|page| state.bos.get(&(page / PAGE_BYTES)));
-        let bo = bo.filter(|bo| bo.user == self.user && bo.handle.is_some()).ok_or(Errno::INVAL)?;
+        let bo = bo.filter(|bo| (1..=bo.pages.len()).contains(&(len as u64))).ok_or(Errno::INVAL)?;
+        if bo.user != self.user || bo.handle.is_none() {
+            return Err(Errno::ACCESS);
+        }
         let pages = &bo.pages;
-        if len == 0 || pages.imported().is_some() {
+        if pages.imported().is_some() {
             return Err(Errno::INVAL);
         }
         pages.mapping(0, len).ok_or(Errno::INVAL)
@@ -193,7 +214,8 @@ impl EmuFile {
             return Err(Errno::BUSY);
         }
         dbc.attached.remove(&bo_id);
-        bo.attachment = None;
+        (bo.attachment, bo.withdrawn) = (None, None);
+        self.card.changed.notify_all();
         Ok(())
     }
 

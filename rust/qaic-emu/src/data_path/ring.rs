@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::card::{Card, CardState, QueuedElement};
-use crate::data_path::bo::{Execution, ExecutionTimes, fits_one_copy};
+use crate::data_path::bo::{Bo, Execution, ExecutionTimes, fits_one_copy};
 use crate::data_path::channel::{Element, Step};
 use crate::data_path::slices::Fragment;
 use crate::fault::{Action, Trigger};
@@ -164,7 +164,7 @@ impl EmuFile {
         {
             for (bo_id, _) in queued {
                 if let Some(bo) = state.bos.get_mut(&bo_id) {
-                    bo.execution = None;
+                    bo.withdrawn = bo.execution.take().map(|execution| execution.serial);
                 }
             }
             return Err(error);
@@ -262,6 +262,7 @@ impl EmuFile {
             if fragments.len() > room {
                 return Err(Errno::AGAIN);
             }
+            bo.withdrawn = None;
             bo.execution = Some(Execution {
                 serial,
                 slices_left: slices.count(),
@@ -304,7 +305,7 @@ impl EmuFile {
         }
         let losses = dbc.losses;
         let bo_id = state.bo_id(self.user, arg.handle)?;
-        let execution = state.bos.get(&bo_id).and_then(|bo| bo.execution);
+        let serial = state.bos.get(&bo_id).and_then(Bo::awaited);
         state.dbcs[arg.dbc_id as usize].waits += 1;
         let _waiting = self.card.count(state, |state| &mut state.waiters);
         let _wait = ChannelWait { card: &self.card, dbc_id: arg.dbc_id };
@@ -312,12 +313,7 @@ impl EmuFile {
             // As if it happened while the call waits.
             self.card.perform(fault, Some(arg.dbc_id));
         }
-        let awaited = PendingWait {
-            dbc_id: arg.dbc_id,
-            losses,
-            bo_id,
-            serial: execution.map(|execution| execution.serial),
-        };
+        let awaited = PendingWait { dbc_id: arg.dbc_id, losses, bo_id, serial };
         let outcome = self.card.wait_until_idle(&awaited, options.clock.now() + limit);
         // A deactivation waits for this wait to end, which says so unless its time is over.
         let is_given_up = self.card.lock().dbcs[arg.dbc_id as usize].owner.is_none();
@@ -382,9 +378,8 @@ impl PendingWait {
         if dbc.losses != self.losses {
             return Some(Err(dbc.loss.unwrap_or(Errno::PERM)));
         }
-        let execution = state.bos.get(&self.bo_id).and_then(|bo| bo.execution);
-        (self.serial.is_none() || execution.map(|execution| execution.serial) != self.serial)
-            .then_some(Ok(()))
+        let serial = state.bos.get(&self.bo_id).and_then(Bo::awaited);
+        (self.serial.is_none() || serial != self.serial).then_some(Ok(()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! From the slices of a buffer object to the elements of a ring.
 
+use crate::data_path::pages::PAGE_BYTES;
 use crate::options::Profile;
 use crate::workload::Doorbell;
 use qaic_kmd::Errno;
@@ -147,7 +148,9 @@ fn pieces(entry: &AttachSliceEntry, piece: u64) -> u64 {
 }
 
 fn check(entry: &AttachSliceEntry, size: u64) -> Result<(), Errno> {
-    let is_inside = entry.offset.checked_add(entry.size).is_some_and(|end| end <= size);
+    // One without bytes is looked for as if it had a page.
+    let sought = if entry.size == 0 { PAGE_BYTES } else { entry.size };
+    let is_inside = entry.offset.checked_add(sought).is_some_and(|end| end <= size);
     let is_doorbell = matches!(entry.db_len, 0 | 8 | 16 | 32)
         && (entry.db_len == 0 || entry.db_addr.is_multiple_of(u64::from(entry.db_len / 8)));
     let are_sems = entry.sems.iter().all(|sem| {

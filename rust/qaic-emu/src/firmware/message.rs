@@ -13,7 +13,6 @@ pub(super) struct Message {
     pub(super) commands: VecDeque<Vec<u8>>,
     pub(super) data: Vec<(u32, Arc<[u8]>)>,
     pub(super) set_ups: VecDeque<SetUp>,
-    pub(super) tear_downs: VecDeque<u32>,
     pub(super) status_requests: Vec<()>,
 }
 
@@ -33,7 +32,6 @@ impl Message {
                 Transaction::Activate { queue_size, options } => {
                     message.set_ups.push_back(SetUp { queue_size, options });
                 }
-                Transaction::Deactivate { dbc_id } => message.tear_downs.push_back(dbc_id),
                 Transaction::Status => message.status_requests.push(()),
             }
         }

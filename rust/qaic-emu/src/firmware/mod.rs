@@ -28,7 +28,7 @@ pub use config::{FirmwareConfig, Performance, Totals};
 
 use super::resources::Amounts;
 pub use super::resources::ResourceUsage;
-use super::workload::{Images, Workload};
+use super::workload::{Images, NoCores, Workload};
 use crate::data_path::channel::Channel;
 use crate::data_path::device_memory::Budget;
 use message::{Message, SetUp};
@@ -72,11 +72,6 @@ impl Firmware {
         for _ in message.set_ups {
             replies.push(TransactionReply::refused_channel(NncStatus::VC_SETUP));
         }
-        for dbc_id in message.tear_downs {
-            let torn_down = self.tables().tear_down(user, dbc_id);
-            let status = word_of(torn_down.err().unwrap_or_default());
-            replies.push(TransactionReply::Deactivate { status, dbc_id });
-        }
         for () in message.status_requests {
             replies.push(TransactionReply::Status(self.features()));
         }
@@ -87,6 +82,7 @@ impl Firmware {
     /// when `both`, and else not mentioned; that of a deactivation always is, because the driver takes it back by that.
     pub(crate) fn refuse(
         &self,
+        user: u32,
         message: Vec<Transaction>,
         status: NncStatus,
         both: bool,
@@ -98,10 +94,14 @@ impl Firmware {
         });
         let set_ups =
             message.set_ups.iter().filter(|_| both).map(|_| TransactionReply::refused_channel(status));
-        let tear_downs = message
-            .tear_downs
-            .iter()
-            .map(|dbc_id| TransactionReply::Deactivate { status: word_of(status), dbc_id: *dbc_id });
+        let torn_down = message.commands.iter().filter_map(|command| {
+            match requests::parse(command, self.config.is_strict) {
+                Ok(Request::Deactivate(request)) => self.channel_to_tear_down(user, &request),
+                _ => None,
+            }
+        });
+        let tear_downs =
+            torn_down.map(|dbc_id| TransactionReply::Deactivate { status: word_of(status), dbc_id });
         let features = Features { status: word_of(status), ..self.features() };
         let statuses = message.status_requests.iter().map(|()| TransactionReply::Status(features));
         commands.chain(set_ups).chain(tear_downs).chain(statuses).collect()
@@ -141,6 +141,11 @@ impl Firmware {
         self.tables().data_path(dbc_id)
     }
 
+    /// A channel without cores.
+    pub(crate) fn dead_channel(&self) -> Arc<Channel> {
+        Arc::new(Channel::new(Box::new(NoCores), self.budget.clone()))
+    }
+
     fn tables(&self) -> MutexGuard<'_, ResourceTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,7 +166,7 @@ impl Firmware {
         let number = requests::number_of(bytes).unwrap_or(0);
         match requests::parse(bytes, self.config.is_strict) {
             Ok(Request::Activate(request)) => self.answer_activate(user, &request, message, replies),
-            Ok(Request::Deactivate(request)) => self.answer_deactivate(user, &request, message, replies),
+            Ok(Request::Deactivate(request)) => self.answer_deactivate(user, &request, replies),
             Ok(request) => {
                 let reply = self.answer_plain(user, request, message);
                 replies.push(self.passthrough(reply.unwrap_or_else(|status| refusal(number, status))));
@@ -184,29 +189,18 @@ impl Firmware {
         if number == Activate::NUMBER && message.set_ups.pop_front().is_some() && self.config.nacks_both {
             replies.push(TransactionReply::refused_channel(status));
         }
-        if number == Deactivate::NUMBER
-            && let Some(dbc_id) = message.tear_downs.pop_front()
-        {
-            replies.push(TransactionReply::Deactivate { status: word_of(status), dbc_id });
-        }
     }
 
-    fn answer_deactivate(
-        &self,
-        user: u32,
-        request: &Deactivate,
-        message: &mut Message,
-        replies: &mut Vec<TransactionReply>,
-    ) {
+    /// The channel that goes with an activation: the driver says nothing of it, so it is that of the activation.
+    fn channel_to_tear_down(&self, user: u32, request: &Deactivate) -> Option<u32> {
+        let is_wanted = request.opt_vc_teardown != 0;
+        is_wanted.then(|| self.tables().channel_of(user, request.activation_id)).flatten()
+    }
+
+    fn answer_deactivate(&self, user: u32, request: &Deactivate, replies: &mut Vec<TransactionReply>) {
+        let channel = self.channel_to_tear_down(user, request);
         let tears_down = request.opt_vc_teardown != 0;
-        // The mainline driver sends no transaction for it: the channel is the activation's.
-        let of_activation = || self.tables().channel_of(user, request.activation_id);
-        let channel = if tears_down { message.tear_downs.pop_front().or_else(of_activation) } else { None };
-        let done = if tears_down && channel.is_none() {
-            Err(NncStatus::PARAMETER)
-        } else {
-            self.tables().deactivate(user, request.activation_id, channel).map(stop)
-        };
+        let done = self.tables().deactivate(user, request.activation_id, tears_down).map(stop);
         let status = done.err().unwrap_or_default();
         replies.push(self.passthrough(bytes(&DeactivateReply { status, ..DeactivateReply::default() })));
         if let Some(dbc_id) = channel {

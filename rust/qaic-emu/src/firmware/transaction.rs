@@ -14,8 +14,6 @@ pub(crate) enum Transaction {
     Dma { tag: u32, data: Arc<[u8]> },
     /// A channel for the activation in the same message.
     Activate { queue_size: u32, options: u32 },
-    /// The channel goes.
-    Deactivate { dbc_id: u32 },
     /// What the firmware can do.
     Status,
 }
@@ -27,7 +25,7 @@ pub(crate) enum TransactionReply {
     Passthrough(Vec<u8>),
     /// To [`Transaction::Activate`]; a status that is not 0 refuses it.
     Activate(ChannelReply),
-    /// To [`Transaction::Deactivate`]; a status that is not 0 refuses it.
+    /// To a command that gives up an activation with its channel; a status that is not 0 refuses it.
     Deactivate { status: u32, dbc_id: u32 },
     /// To [`Transaction::Status`].
     Status(Features),

@@ -10,7 +10,7 @@ use qaic_kmd::protocol::transaction::{
 };
 
 use super::guest_memory::GuestMemory;
-use crate::fault::counter::FaultCounter;
+use crate::fault::reply_corruption::corrupt;
 use crate::fault::{Action, Trigger};
 use crate::firmware::transaction::{Transaction, TransactionReply};
 use crate::firmware::{Firmware, data_wanted};
@@ -36,6 +36,8 @@ const MAX_DATA_BYTES: usize = 1 << 31;
 pub(super) type Gather<'a> = dyn Fn(&GuestMemory) -> Option<Vec<u8>> + 'a;
 /// Has data gathered, with the guest's memory at hand.
 pub(super) type Fetch<'a> = dyn Fn(&Gather<'_>) -> Option<Vec<u8>> + 'a;
+/// Counts a trigger; what goes wrong then.
+pub(super) type NextFault<'a> = dyn Fn(Trigger) -> Option<Action> + 'a;
 
 /// Where the rings of a channel are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +53,10 @@ pub(super) struct RingPlaces {
 pub(super) struct Answer {
     /// The reply; `None` when there is none.
     pub(super) reply: Option<Vec<u8>>,
-    /// A channel that was activated, with its rings.
-    pub(super) activated: Option<(u32, RingPlaces)>,
+    /// Channels that were activated, with their rings.
+    pub(super) activated: Vec<(u32, RingPlaces)>,
+    /// What goes wrong with the card besides.
+    pub(super) fault: Option<Action>,
 }
 
 /// The firmware at the end of the channel of messages.
@@ -61,14 +65,15 @@ pub(super) struct ControlLink {
     /// Messages whose data comes in several, by user and number of the data.
     unfinished: BTreeMap<(u32, u32), Unfinished>,
     kept_bytes: usize,
-    faults: FaultCounter,
     has_checksums: bool,
+    /// Whether the driver has asked for versions, which it does before all users.
+    has_begun: bool,
 }
 
 #[derive(Debug)]
 struct Unfinished {
     transactions: Vec<Transaction>,
-    rings: Option<RingPlaces>,
+    rings: Vec<RingPlaces>,
     tag: u32,
     data: Vec<u8>,
     wanted: u64,
@@ -77,7 +82,8 @@ struct Unfinished {
 #[derive(Debug, Default)]
 struct Parsed {
     transactions: Vec<Transaction>,
-    rings: Option<RingPlaces>,
+    /// Of each activation in turn.
+    rings: Vec<RingPlaces>,
     terminated: Vec<u32>,
     partitions: usize,
     /// Data that is a part of more, with its number.
@@ -86,12 +92,12 @@ struct Parsed {
 }
 
 impl ControlLink {
-    pub(super) fn new(faults: FaultCounter, status_flags: u64) -> Self {
+    pub(super) fn new(status_flags: u64) -> Self {
         Self {
             unfinished: BTreeMap::new(),
             kept_bytes: 0,
-            faults,
             has_checksums: status_flags & HAS_CHECKSUMS != 0,
+            has_begun: false,
         }
     }
 
@@ -99,12 +105,19 @@ impl ControlLink {
     pub(super) fn reset(&mut self) {
         self.unfinished.clear();
         self.kept_bytes = 0;
+        self.has_begun = false;
     }
 
-    /// Answers a message. `memory` fetches what it names.
+    /// Answers a message. `fetch` gets what it names.
     ///
     /// Blocking: while an activation makes its cores ready.
-    pub(super) fn answer(&mut self, bytes: &[u8], firmware: &Firmware, fetch: &Fetch<'_>) -> Answer {
+    pub(super) fn answer(
+        &mut self,
+        bytes: &[u8],
+        firmware: &Firmware,
+        fetch: &Fetch<'_>,
+        next_fault: &NextFault<'_>,
+    ) -> Answer {
         let Some((sequence, user)) = header_of(bytes) else { return Answer::default() };
         let Some(parsed) = parse(bytes, fetch) else { return Answer::default() };
         let mut replies = Vec::new();
@@ -138,32 +151,40 @@ impl ControlLink {
                         body.extend(so_far.to_le_bytes());
                         let reply =
                             message(&[transaction(DMA_CONTINUE, &body)], sequence, user, self.has_checksums);
-                        return Answer { reply: Some(reply), activated: None };
+                        return Answer { reply: Some(reply), ..Answer::default() };
                     }
-                    Err(None) => (Vec::new(), None),
+                    Err(None) => Default::default(),
                 }
             }
         };
-        let mut activated = None;
-        let fault = self.fault_of(&transactions);
-        let answers = match fault {
+        let fault = self.fault_of(&transactions, next_fault);
+        let mut answers = match fault {
             Some(Action::Hang) => return Answer::default(),
-            Some(Action::Nack { status, both }) => firmware.refuse(transactions, NncStatus(status), both),
+            Some(Action::Reset) => return Answer { fault, ..Answer::default() },
+            Some(Action::Nack { status, both }) => {
+                firmware.refuse(user, transactions, NncStatus(status), both)
+            }
             _ => firmware.handle(user, transactions),
         };
-        for answer in answers {
-            if let TransactionReply::Activate(channel) = &answer
+        let mut rings = rings.into_iter();
+        let mut activated = Vec::new();
+        for answer in &answers {
+            if let TransactionReply::Activate(channel) = answer
+                && let Some(rings) = rings.next()
                 && channel.status == 0
             {
-                activated = rings.map(|rings| (channel.dbc_id, rings));
+                activated.push((channel.dbc_id, rings));
             }
-            replies.push(encode(&answer));
         }
+        corrupt(&mut answers, fault);
+        replies.extend(answers.iter().map(encode));
         let mut reply = message(&replies, sequence, user, self.has_checksums);
-        if fault == Some(Action::Crc) {
-            reply[0] ^= 1;
+        match fault {
+            Some(Action::Crc) => reply[0] ^= 1,
+            Some(Action::Count(count)) => reply[16..20].copy_from_slice(&count.to_le_bytes()),
+            _ => {}
         }
-        Answer { reply: Some(reply), activated }
+        Answer { reply: Some(reply), activated, fault }
     }
 
     /// Adds data to a message that has not all of its own. `Err` says how much there is, or that the message is given up.
@@ -172,8 +193,8 @@ impl ControlLink {
         key: (u32, u32),
         tag: u32,
         data: &[u8],
-        (transactions, rings): (Vec<Transaction>, Option<RingPlaces>),
-    ) -> Result<(Vec<Transaction>, Option<RingPlaces>), Option<u64>> {
+        (transactions, rings): (Vec<Transaction>, Vec<RingPlaces>),
+    ) -> Result<(Vec<Transaction>, Vec<RingPlaces>), Option<u64>> {
         self.unfinished.entry(key).or_insert_with(|| {
             let wanted = transactions.iter().find_map(|transaction| match transaction {
                 Transaction::Passthrough(command) => {
@@ -205,7 +226,11 @@ impl ControlLink {
         }
     }
 
-    fn fault_of(&mut self, transactions: &[Transaction]) -> Option<Action> {
+    /// What goes wrong with a message of a user; all triggers are counted.
+    fn fault_of(&mut self, transactions: &[Transaction], next_fault: &NextFault<'_>) -> Option<Action> {
+        if transactions.is_empty() || !std::mem::replace(&mut self.has_begun, true) {
+            return None;
+        }
         let triggers = transactions.iter().filter_map(|transaction| match transaction {
             Transaction::Passthrough(command) => {
                 Some(Trigger::Command(command.first_chunk().copied().map(u32::from_le_bytes)?))
@@ -213,7 +238,7 @@ impl ControlLink {
             Transaction::Status => Some(Trigger::Features),
             _ => None,
         });
-        let faults: Vec<_> = triggers.map(|trigger| self.faults.next_action(trigger)).collect();
+        let faults: Vec<_> = [Trigger::Manage].into_iter().chain(triggers).map(next_fault).collect();
         faults.into_iter().flatten().next()
     }
 }
@@ -252,7 +277,7 @@ fn parse(bytes: &[u8], fetch: &Fetch<'_>) -> Option<Parsed> {
                     request_count: word(body, 16)?,
                     response_count: word(body, 20)?,
                 };
-                parsed.rings = Some(rings);
+                parsed.rings.push(rings);
                 let (queue_size, options) = (rings.request_count, word(body, 28)?);
                 parsed.transactions.push(Transaction::Activate { queue_size, options });
             }

@@ -88,6 +88,11 @@ impl DmaChannel {
         !self.is_hung
     }
 
+    /// The cores get no further.
+    pub(super) fn hang(&mut self) {
+        self.is_hung = true;
+    }
+
     /// Does what a write of a register is for; whether the host is to be interrupted. `fault` is asked once for each batch
     /// of requests, which is what one call of a host queues.
     pub(super) fn write(

@@ -1,7 +1,7 @@
 //! The message interface of a card: registers, and rings of commands, events and transfers in the guest's memory.
 //!
-//! The card has started when the host finds it: it is in its mission mode, ready to be taken to M0. After a reset of all
-//! of it, it waits in its first boot stage for an image, of which nothing is looked at.
+//! The card has started when the host finds it: it is in its mission mode, ready to be taken to M0. So it is after a reset
+//! of all of it, which it reports as an error of its own: there is no boot image that a host could give it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,10 +24,8 @@ const COMMAND_DOORBELL: usize = 0x70;
 const SOC_RESET: usize = 0xB0;
 
 const BOOT: usize = 0x100;
-const BOOT_IMAGE_DOORBELL: usize = BOOT + 0x18;
 const BOOT_VECTORS: usize = 0x200;
 const EXECUTION_ENVIRONMENT: usize = BOOT + 0x28;
-const BOOT_STATUS: usize = BOOT + 0x2C;
 const CHANNEL_DOORBELLS: usize = 0x400;
 const EVENT_DOORBELLS: usize = 0x800;
 /// The clock that a driver reads its time by.
@@ -44,7 +42,6 @@ const MAX_MESSAGE_BYTES: usize = 1 << 20;
 const READY: u32 = 1;
 const M0: u32 = 2;
 const SYSTEM_ERROR: u32 = 0xFF;
-const FIRST_STAGE: u32 = 0;
 const MISSION_MODE: u32 = 2;
 
 const RESET_CHANNEL: u32 = 16;
@@ -201,7 +198,6 @@ impl Mhi {
         match at {
             CONTROL => self.control(word, memory, &mut effects),
             SOC_RESET => self.reset_all(&mut effects),
-            BOOT_IMAGE_DOORBELL => self.boot(&mut effects),
             COMMAND_DOORBELL => {
                 self.set(at, word);
                 // A host that says nonsense gets no answer.
@@ -252,20 +248,11 @@ impl Mhi {
     }
 
     /// All of the card begins anew, and says so as an error of its own.
-    fn reset_all(&mut self, effects: &mut Effects) {
+    pub(super) fn reset_all(&mut self, effects: &mut Effects) {
         self.forget();
         self.set(CONTROL, 0);
         self.set(STATUS, SYSTEM_ERROR << 8 | 4);
-        self.set(EXECUTION_ENVIRONMENT, FIRST_STAGE);
         effects.is_reset = true;
-        effects.interrupts.push(0);
-    }
-
-    /// The image is there.
-    fn boot(&mut self, effects: &mut Effects) {
-        self.set(BOOT_STATUS, 2 << 30);
-        self.set(EXECUTION_ENVIRONMENT, MISSION_MODE);
-        self.set(STATUS, READY << 8 | 1);
         effects.interrupts.push(0);
     }
 

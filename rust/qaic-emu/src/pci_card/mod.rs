@@ -17,23 +17,25 @@ mod virtqueue;
 mod tests;
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use qaic_kmd::abi::DBC_COUNT;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::data_path::channel::{Channel, Step};
 use crate::fault::counter::FaultCounter;
-use crate::fault::{FaultPlan, Trigger};
+use crate::fault::{Action, FaultPlan, Target, Trigger};
 use crate::firmware::{Firmware, FirmwareConfig, ResourceUsage};
 use crate::workload::Workload;
 use config_space::{ConfigSpace, InterruptWrite, MSIX_BAR, VECTORS};
-use control_link::{ControlLink, Gather};
+use control_link::{ControlLink, Gather, RingPlaces};
 use dma_bridge::DmaChannel;
 use mhi::{CONTROL_CHANNEL, Effects, Mhi};
 use vhost_user::{Guest, QUEUES};
@@ -62,7 +64,6 @@ const CLOCK_TICKS_PER_10_MICROSECONDS: u128 = 192;
 pub struct PciCard {
     firmware: Firmware,
     status_flags: u64,
-    faults: FaultPlan,
     bus: Mutex<Bus>,
     /// A channel has something to do, or is gone.
     changed: Condvar,
@@ -77,8 +78,18 @@ struct Bus {
     mhi: Mhi,
     channels: Vec<Option<DmaChannel>>,
     interrupts: VecDeque<InterruptWrite>,
-    inference_faults: FaultCounter,
+    faults: FaultCounter,
+    /// When something goes wrong by the clock.
+    timed_faults: Vec<(Instant, Action)>,
+    fault_file: Option<FaultFile>,
     is_over: bool,
+}
+
+/// A file whose first line is the plan of faults. What is behind that only makes it another one.
+#[derive(Debug)]
+struct FaultFile {
+    path: PathBuf,
+    content: Vec<u8>,
 }
 
 /// What the firmware's thread has to do.
@@ -89,25 +100,34 @@ enum Work {
 }
 
 impl PciCard {
-    /// An unused card. Of the faults, those of commands and inferences are known here; the driver's own are the guest's.
+    /// An unused card. Of the faults, those of control messages, of inferences and of times are known here; calls are those of
+    /// the guest's driver, which fail when that has a reason.
     pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
-        let bus = Bus {
+        let mut bus = Bus {
             guest: Guest::default(),
             config: ConfigSpace::new(&config),
             mhi: Mhi::new(),
             channels: (0..DBC_COUNT).map(|_| None).collect(),
             interrupts: VecDeque::new(),
-            inference_faults: FaultCounter::new(faults.clone()),
+            faults: FaultCounter::default(),
+            timed_faults: Vec::new(),
+            fault_file: None,
             is_over: false,
         };
+        bus.set_faults(faults);
         Self {
             status_flags: config.status_flags,
             firmware: Firmware::new(config.of_card(0), workload),
-            faults,
             bus: Mutex::new(bus),
             changed: Condvar::new(),
             begin: Instant::now(),
         }
+    }
+
+    /// Takes the plan of faults from a file from now on, whenever that is another one. A guest that shares its folder sets
+    /// faults so, before the next access that it makes.
+    pub fn read_faults_from(&self, path: PathBuf) {
+        self.bus().fault_file = Some(FaultFile { path, content: Vec::new() });
     }
 
     /// Serves the first guest that connects, until it goes.
@@ -146,9 +166,10 @@ impl PciCard {
     fn serve_guest(&self, socket: &UnixStream, work: &Sender<Work>) -> io::Result<()> {
         loop {
             let (is_message, kicked) = self.await_guest(socket)?;
+            self.bus().apply_timed_faults(work);
             for (index, is_kicked) in kicked.into_iter().enumerate() {
                 if is_kicked {
-                    self.take_kick(index, work);
+                    self.take_kick(index, work)?;
                 }
             }
             if !is_message {
@@ -160,11 +181,11 @@ impl PciCard {
                 (&mut &*socket).write_all(&answer)?;
             }
             // What came before the queue was known.
-            (0..QUEUES).for_each(|index| self.take_kick(index, work));
+            (0..QUEUES).try_for_each(|index| self.take_kick(index, work))?;
         }
     }
 
-    /// Waits for a message or a kick.
+    /// Waits for a message or a kick, until something goes wrong by the clock at most.
     fn await_guest(&self, socket: &UnixStream) -> io::Result<(bool, [bool; QUEUES])> {
         let kicks = self.bus().guest.kicks.each_ref().map(|kick| kick.as_ref().map(rustix::io::dup));
         let kicks = kicks.map(Option::transpose);
@@ -174,8 +195,11 @@ impl PciCard {
         }
         let mut polled = vec![PollFd::new(socket, PollFlags::IN)];
         polled.extend(open.iter().flatten().map(|kick| PollFd::new(kick, PollFlags::IN)));
+        let due = self.bus().timed_faults.iter().map(|(due, _)| *due).min();
         loop {
-            match poll(&mut polled, None) {
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut polled, left.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
                 outcome => {
                     outcome?;
@@ -197,17 +221,18 @@ impl PciCard {
         Ok((is_message, kicked))
     }
 
-    fn take_kick(&self, index: usize, work: &Sender<Work>) {
+    fn take_kick(&self, index: usize, work: &Sender<Work>) -> io::Result<()> {
         let mut bus = self.bus();
         if index == 1 {
             bus.send_interrupts();
-            return;
+            return Ok(());
         }
         let mut is_changed = false;
         loop {
             let Bus { guest, .. } = &mut *bus;
             let Some(chain) = guest.queues[0].pop(&guest.memory) else { break };
             let access = chain.read(&guest.memory, MAX_ACCESS_BYTES).unwrap_or_default();
+            bus.look_for_faults(&access)?;
             let (answer, effects) = bus.access(&access, self.begin);
             is_changed = true;
             let Bus { guest, .. } = &mut *bus;
@@ -221,40 +246,37 @@ impl PciCard {
         if is_changed {
             self.changed.notify_all();
         }
+        Ok(())
     }
 
     /// Answers messages one after the other, as the card's processor does, and drives the channels that they open.
     fn run_firmware<'scope>(&'scope self, scope: &'scope thread::Scope<'scope, '_>, work: &Receiver<Work>) {
-        let mut link = ControlLink::new(FaultCounter::new(self.faults.clone()), self.status_flags);
+        let mut link = ControlLink::new(self.status_flags);
+        let next_fault = |trigger| self.bus().faults.next_action(trigger);
         while let Ok(work) = work.recv() {
             let message = match work {
                 Work::Message(message) => message,
                 Work::Reset => {
-                    link.reset();
-                    self.firmware.reset();
-                    self.drop_ended();
+                    self.forget_all(&mut link);
                     continue;
                 }
             };
             let fetch = |gather: &Gather<'_>| gather(&self.bus().guest.memory);
-            let answer = link.answer(&message, &self.firmware, &fetch);
+            let answer = link.answer(&message, &self.firmware, &fetch, &next_fault);
             self.drop_ended();
-            if let Some((dbc_id, places)) = answer.activated
-                && let Some(channel) = self.firmware.channel(dbc_id)
-                && let Some(dma) = DmaChannel::new(Arc::clone(&channel), places)
-            {
-                let mut bus = self.bus();
-                if bus.is_over {
+            match answer.fault {
+                Some(Action::Reset) => {
+                    let effects = self.bus().reset();
+                    self.forget_all(&mut link);
+                    self.bus().interrupt(&effects.interrupts);
+                    continue;
+                }
+                Some(Action::Restart { dbc_id: Some(dbc_id), .. }) => self.bus().hang(dbc_id),
+                _ => {}
+            }
+            for (dbc_id, places) in answer.activated {
+                if !self.open_channel(scope, dbc_id, places) {
                     return;
-                }
-                if let Some(place) = bus.channels.get_mut(dbc_id as usize) {
-                    *place = Some(dma);
-                }
-                drop(bus);
-                let builder = thread::Builder::new().name(format!("card-{dbc_id}"));
-                let spawned = builder.spawn_scoped(scope, move || self.drive(dbc_id, &channel));
-                if spawned.is_err() {
-                    self.bus().channels[dbc_id as usize] = None;
                 }
             }
             if let Some(reply) = answer.reply {
@@ -265,6 +287,36 @@ impl PciCard {
                 bus.interrupt(&effects.interrupts);
             }
         }
+    }
+
+    fn forget_all(&self, link: &mut ControlLink) {
+        link.reset();
+        self.firmware.reset();
+        self.drop_ended();
+    }
+
+    /// Drives an activated channel from now on. `false`: the guest is gone.
+    fn open_channel<'scope>(
+        &'scope self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        dbc_id: u32,
+        places: RingPlaces,
+    ) -> bool {
+        let Some(channel) = self.firmware.channel(dbc_id) else { return true };
+        let Some(dma) = DmaChannel::new(Arc::clone(&channel), places) else { return true };
+        let mut bus = self.bus();
+        if bus.is_over {
+            return false;
+        }
+        if let Some(place) = bus.channels.get_mut(dbc_id as usize) {
+            *place = Some(dma);
+        }
+        drop(bus);
+        let builder = thread::Builder::new().name(format!("card-{dbc_id}"));
+        if builder.spawn_scoped(scope, move || self.drive(dbc_id, &channel)).is_err() {
+            self.bus().channels[dbc_id as usize] = None;
+        }
+        true
     }
 
     /// Forgets the channels whose activations are gone.
@@ -286,8 +338,12 @@ impl PciCard {
     fn drive(&self, dbc_id: u32, channel: &Arc<Channel>) {
         let index = dbc_id as usize;
         loop {
-            let Some(pushes) = self.bus().mine(index, channel).map(|dma| dma.pushes) else { return };
-            match channel.step() {
+            let Some((pushes, is_moving)) =
+                self.bus().mine(index, channel).map(|dma| (dma.pushes, dma.is_moving()))
+            else {
+                return;
+            };
+            match if is_moving { channel.step() } else { Step::Idle } {
                 Step::Completed { element_id, dma_status } => {
                     let mut bus = self.bus();
                     let Bus { channels, guest, .. } = &mut *bus;
@@ -313,6 +369,71 @@ impl PciCard {
 }
 
 impl Bus {
+    fn set_faults(&mut self, plan: FaultPlan) {
+        let now = Instant::now();
+        self.timed_faults = plan.timed().map(|(after, action)| (now + after, action)).collect();
+        self.faults = FaultCounter::new(plan);
+    }
+
+    /// Takes a new plan of faults before an access that may begin something.
+    fn look_for_faults(&mut self, access: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.fault_file else { return Ok(()) };
+        if access.first() != Some(&WINDOW_WRITE) {
+            return Ok(());
+        }
+        let content = match fs::read(&file.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            content => content?,
+        };
+        if content == file.content {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(&content).into_owned();
+        file.content = content;
+        let plan = FaultPlan::parse(text.lines().next().unwrap_or_default(), Target::Card);
+        self.set_faults(plan.map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    fn apply_timed_faults(&mut self, work: &Sender<Work>) {
+        let now = Instant::now();
+        let due: Vec<_> = self.timed_faults.extract_if(.., |(due, _)| *due <= now).collect();
+        for (_, action) in due {
+            self.perform(action, None, work);
+        }
+    }
+
+    /// Lets something go wrong with the card, or with the channel that it is about.
+    fn perform(&mut self, action: Action, about: Option<u32>, work: &Sender<Work>) {
+        match action {
+            Action::Reset => {
+                let effects = self.reset();
+                self.settle(effects, work);
+            }
+            Action::Restart { dbc_id, .. } => {
+                if let Some(dbc_id) = dbc_id.or(about) {
+                    self.hang(dbc_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All of the card begins anew; what is then to be done.
+    fn reset(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        self.mhi.reset_all(&mut effects);
+        self.channels.iter_mut().for_each(|place| *place = None);
+        effects
+    }
+
+    /// The cores of a channel stop. A driver without restarts of cores learns of it by nothing else.
+    fn hang(&mut self, dbc_id: u32) {
+        if let Some(Some(dma)) = self.channels.get_mut(dbc_id as usize) {
+            dma.hang();
+        }
+    }
+
     /// The channel, while the activation has it.
     fn mine(&self, index: usize, channel: &Arc<Channel>) -> Option<&DmaChannel> {
         self.channels[index].as_ref().filter(|dma| Arc::ptr_eq(&dma.channel, channel))
@@ -367,7 +488,7 @@ impl Bus {
     }
 
     fn write_window(&mut self, window: u8, at: u64, from: &[u8]) -> Effects {
-        let Self { guest, mhi, channels, inference_faults, .. } = self;
+        let Self { guest, mhi, channels, faults, .. } = self;
         match window {
             MHI_BAR => return mhi.write(at, from, &guest.memory),
             DMA_BRIDGE_BAR => {
@@ -375,8 +496,19 @@ impl Bus {
                 if let (Some((index, register)), Some(value)) = (channel_at(at, channels.len()), value)
                     && let Some(dma) = &mut channels[index]
                 {
-                    let mut fault = || inference_faults.next_action(Trigger::Inference);
+                    let mut found = None;
+                    let mut fault = || {
+                        found = faults.next_action(Trigger::Inference);
+                        found
+                    };
                     let interrupts = dma.write(register, value, &guest.memory, &mut fault);
+                    match found {
+                        Some(Action::Reset) => return self.reset(),
+                        Some(Action::Restart { dbc_id, .. }) => {
+                            self.hang(dbc_id.or(u32::try_from(index).ok()).unwrap_or(u32::MAX));
+                        }
+                        _ => {}
+                    }
                     return Effects {
                         interrupts: if interrupts { vec![index + 1] } else { Vec::new() },
                         ..Effects::default()

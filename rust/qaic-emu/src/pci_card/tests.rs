@@ -66,7 +66,10 @@ fn socket_path() -> PathBuf {
 /// A card, and a guest that has booted; what is left when it has gone.
 fn with_guest(faults: &str, work: impl FnOnce(&mut TestGuest)) {
     let faults = FaultPlan::parse(faults, Target::Card).unwrap();
-    let card = PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), faults);
+    serve(&PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), faults), work);
+}
+
+fn serve(card: &PciCard, work: impl FnOnce(&mut TestGuest)) {
     let fresh = card.resource_usage();
     let path = socket_path();
     let listener = UnixListener::bind(&path).unwrap();
@@ -286,6 +289,15 @@ impl TestGuest {
             assert_eq!((code, kind), (1 << 24, 0x21 << 16));
             assert_eq!(self.read(CHANNEL_CONTEXTS + 44 * u64::from(channel), 1), [2]);
         }
+        // The driver asks before it lets anything be opened.
+        self.send(0, &[transaction(15, &[])]);
+    }
+
+    /// Finds the card in an error of all of it, and resets its interface, which makes it ready.
+    fn take_reset(&mut self) {
+        assert_eq!((self.register(MHI, 0x48), self.register(MHI, 0x128)), (0xFF04, 2));
+        self.set(MHI, 0x38, 2);
+        assert_eq!((self.register(MHI, 0x48), self.register(MHI, 0x38)), (0x101, 0));
     }
 
     fn transfer(&mut self, way: usize, address: u64, len: u32, is_chained: bool) {
@@ -301,8 +313,8 @@ impl TestGuest {
         self.set_long(0x400 + 8 * (10 + way as u64), at);
     }
 
-    /// Sends transactions in two parts; the reply's, which must be so many.
-    fn send(&mut self, user: u32, transactions: &[Vec<u8>]) -> (u32, Vec<u8>) {
+    /// Sends transactions in two parts.
+    fn post(&mut self, user: u32, transactions: &[Vec<u8>]) {
         self.sequence += 1;
         let body = transactions.concat();
         let len = u32::try_from(32 + body.len()).unwrap();
@@ -315,6 +327,11 @@ impl TestGuest {
         self.transfer(0, MESSAGE, 32, true);
         self.transfer(0, MESSAGE + 32, len - 32, false);
         self.ring(0);
+    }
+
+    /// Sends transactions; how many the reply has, and their bytes.
+    fn send(&mut self, user: u32, transactions: &[Vec<u8>]) -> (u32, Vec<u8>) {
+        self.post(user, transactions);
         let [.., code, kind] = self.event();
         assert_eq!((code >> 24, kind), (2, 10 << 24 | 0x22 << 16));
         let [.., code, kind] = self.event();
@@ -518,11 +535,58 @@ fn reset_of_all_of_the_card_frees_everything() {
     with_guest("", |guest| {
         guest.activate(5);
         guest.set(MHI, 0xB0, 1);
-        // An error of the whole card, which waits for its image.
-        assert_eq!((guest.register(MHI, 0x48), guest.register(MHI, 0x128)), (0xFF04, 0));
-        guest.set(MHI, 0x118, 1);
-        assert_eq!((guest.register(MHI, 0x12C) >> 30, guest.register(MHI, 0x128)), (2, 2));
-        assert_eq!(guest.register(MHI, 0x48), 0x101);
+        guest.take_reset();
+    });
+}
+
+#[test]
+fn card_resets_by_itself_when_the_plan_says_so() {
+    for plan in ["command(13)@1=reset", "time@1us=reset", "features@1=reset"] {
+        let card = PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), FaultPlan::default());
+        let path = socket_path().with_extension("faults");
+        card.read_faults_from(path.clone());
+        serve(&card, |guest| {
+            guest.activate(5);
+            std::fs::write(&path, plan).unwrap();
+            let status = transaction(4, &[&13_u32.to_le_bytes()[..], &[0; 12]].concat());
+            guest.post(1, &[status, transaction(15, &[])]);
+            while guest.register(MHI, 0x48) != 0xFF04 {}
+            guest.take_reset();
+            std::fs::remove_file(&path).unwrap();
+        });
+    }
+}
+
+#[test]
+fn replies_are_broken_as_those_of_the_emulated_driver() {
+    let plan = "manage@1=count(9); manage@2=wrong_type; manage@3=truncated";
+    with_guest(plan, |guest| {
+        let status = transaction(4, &[&13_u32.to_le_bytes()[..], &[0; 12]].concat());
+        let (count, whole) = guest.send(1, std::slice::from_ref(&status));
+        assert_eq!((count, whole[8..12].to_vec()), (9, vec![14, 0, 0, 0]));
+        let (_, other) = guest.send(1, std::slice::from_ref(&status));
+        assert_eq!((other.len(), &other[8..12]), (whole.len(), &[50, 0, 0, 0][..]));
+        assert_eq!(guest.send(1, &[status]).1.len(), 12);
+    });
+}
+
+#[test]
+fn faults_come_from_a_file_whenever_it_is_another_one() {
+    let card = PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), FaultPlan::default());
+    let path = socket_path().with_extension("faults");
+    card.read_faults_from(path.clone());
+    serve(&card, |guest| {
+        let status = transaction(4, &[&13_u32.to_le_bytes()[..], &[0; 12]].concat());
+        let mut answer = || guest.send(1, std::slice::from_ref(&status)).1[12..16].to_vec();
+        assert_eq!(answer(), [0; 4]);
+        for number in 0..2 {
+            std::fs::write(&path, format!("command(status)@2=nack(-17)\n{number}")).unwrap();
+            let found = [answer(), answer(), answer()];
+            assert_eq!(found, [vec![0; 4], (-17_i32).to_le_bytes().to_vec(), vec![0; 4]], "{number}");
+        }
+        std::fs::write(&path, "").unwrap();
+        assert_eq!([answer(), answer()], [vec![0; 4], vec![0; 4]]);
+        std::fs::remove_file(&path).unwrap();
     });
 }
 

@@ -117,22 +117,19 @@ impl ResourceTables {
         }
     }
 
-    /// Ends an activation. With a channel, tears that down, too; it must be the activation's.
+    /// Ends an activation, and with it its channel, which it must have then, or leaves that to the user's end.
     pub(in crate::firmware) fn deactivate(
         &mut self,
         owner: u32,
         activation_id: u32,
-        channel: Option<u32>,
+        tears_down: bool,
     ) -> Result<Released, NncStatus> {
         let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner);
-        let lease = activation.ok_or(NncStatus::NOT_FOUND)?.channel.as_ref().map(|lease| lease.channel);
-        if channel.is_some() && channel != lease {
+        if tears_down && activation.ok_or(NncStatus::NOT_FOUND)?.channel.is_none() {
             return Err(NncStatus::PARAMETER);
         }
         let mut activation = self.activations.remove(&activation_id).ok_or(NncStatus::NOT_FOUND)?;
-        if channel.is_none()
-            && let Some(lease) = activation.channel.take()
-        {
+        if !tears_down && let Some(lease) = activation.channel.take() {
             self.zombies.insert(lease.channel, ZombieChannel { owner, lease });
         }
         Ok(self.release(activation))
@@ -142,21 +139,6 @@ impl ResourceTables {
     pub(in crate::firmware) fn channel_of(&self, owner: u32, activation_id: u32) -> Option<u32> {
         let activation = self.activations.get(&activation_id).filter(|one| one.owner == owner)?;
         activation.channel.as_ref().map(|lease| lease.channel)
-    }
-
-    /// Tears down a channel whose activation has ended before.
-    pub(in crate::firmware) fn tear_down(&mut self, owner: u32, channel: u32) -> Result<(), NncStatus> {
-        if self.zombies.get(&channel).is_none_or(|zombie| zombie.owner != owner) {
-            return Err(if self.is_leased(channel) {
-                NncStatus::NOT_PERMITTED
-            } else {
-                NncStatus::NOT_FOUND
-            });
-        }
-        if let Some(zombie) = self.zombies.remove(&channel) {
-            self.end_lease(zombie.lease);
-        }
-        Ok(())
     }
 
     pub(super) fn release(&mut self, activation: Activation) -> Released {

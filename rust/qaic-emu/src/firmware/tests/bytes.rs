@@ -63,7 +63,7 @@ fn activation_and_deactivation_have_replies_of_known_bytes() {
     assert!(bases[0].0 != bases[1].0 && bases[0].1 != bases[1].1);
     let fields: [(usize, &[u8]); 2] = [(4, &le(bases[1].2)), (8, &le(1))];
     assert_eq!(
-        firmware.handle(1, vec![command(11, 16, &fields), Transaction::Deactivate { dbc_id: 1 }]),
+        firmware.handle(1, vec![command(11, 16, &fields)]),
         [
             TransactionReply::Passthrough(vec![12, 0, 0, 0, 0, 0, 0, 0]),
             TransactionReply::Deactivate { status: 0, dbc_id: 1 }
@@ -342,18 +342,22 @@ fn refusal_by_a_fault_has_the_layout_of_the_command() {
     let reply = TransactionReply::Passthrough(expect(88, &[(0, &le(10)), (4, &le(13_u32.wrapping_neg()))]));
     let setup =
         TransactionReply::Activate(ChannelReply { status: 13_u32.wrapping_neg(), dbc_id: 0, options: 0 });
-    assert_eq!(firmware.refuse(activate(), NncStatus(-13), false), std::slice::from_ref(&reply));
-    assert_eq!(firmware.refuse(activate(), NncStatus(-13), true), [reply, setup]);
-    let deactivate =
-        || vec![command(11, 16, &[(4, &le(1)), (8, &le(1))]), Transaction::Deactivate { dbc_id: 3 }];
+    assert_eq!(firmware.refuse(1, activate(), NncStatus(-13), false), std::slice::from_ref(&reply));
+    assert_eq!(firmware.refuse(1, activate(), NncStatus(-13), true), [reply, setup]);
+    let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
+    let (id, channel) = super::activate(&firmware, 1, 0, elf_id).unwrap();
+    let deactivate = || vec![command(11, 16, &[(4, &le(id)), (8, &le(1))])];
     let refused = [
         TransactionReply::Passthrough(expect(8, &[(0, &le(12)), (4, &le(1_u32.wrapping_neg()))])),
-        TransactionReply::Deactivate { status: u32::MAX, dbc_id: 3 },
+        TransactionReply::Deactivate { status: u32::MAX, dbc_id: channel },
     ];
-    assert_eq!(firmware.refuse(deactivate(), NncStatus(-1), false), refused);
-    assert_eq!(firmware.refuse(deactivate(), NncStatus(-1), true), refused);
+    assert_eq!(firmware.refuse(1, deactivate(), NncStatus(-1), false), refused);
+    assert_eq!(firmware.refuse(1, deactivate(), NncStatus(-1), true), refused);
+    // Of another user's activation there is nothing to take back.
+    assert_eq!(firmware.refuse(2, deactivate(), NncStatus(-1), true), refused[..1]);
+    firmware.terminate(1);
     assert_eq!(
-        firmware.refuse(vec![Transaction::Status], NncStatus(-1), true),
+        firmware.refuse(1, vec![Transaction::Status], NncStatus(-1), true),
         [TransactionReply::Status(Features { major: 5, minor: 0, status: u32::MAX, status_flags: 0 })]
     );
     assert!(firmware.resource_usage().is_untouched());

@@ -15,10 +15,9 @@ fn unload_of_an_image_in_use_is_refused() {
     let (id, channel) = activate(&firmware, 1, constants_id, elf_id).unwrap();
     assert_eq!(unload(&firmware, 1, elf_id, true), -9);
     assert_eq!(unload(&firmware, 1, constants_id, false), -9);
-    // Of no other user, and not by another channel.
+    // Of no other user.
     assert_eq!(unload(&firmware, 2, elf_id, true), -19);
     assert_eq!(deactivate(&firmware, 2, id, channel), -11);
-    assert_eq!(deactivate(&firmware, 1, id, channel + 1), -6);
     assert_eq!(deactivate(&firmware, 1, id + 1, channel), -11);
     assert_eq!(firmware.resource_usage().channels, [channel]);
     assert_eq!(deactivate(&firmware, 1, id, channel), 0);
@@ -182,22 +181,17 @@ fn refusal_of_an_activation_is_in_one_transaction_or_in_both() {
 }
 
 #[test]
-fn channel_of_an_ended_activation_is_torn_down() {
+fn channel_of_an_activation_goes_with_it_or_with_its_user() {
     let firmware = firmware(Loopback);
     let elf_id = load_elf(&firmware, 1, b"elf").unwrap();
     let (id, channel) = activate(&firmware, 1, 0, elf_id).unwrap();
-    let tear_down = |user, dbc_id| match firmware.handle(user, vec![Transaction::Deactivate { dbc_id }])[..] {
-        [TransactionReply::Deactivate { status, dbc_id: named }] if named == dbc_id => status.cast_signed(),
-        ref other => panic!("{other:?}"),
-    };
-    assert_eq!(tear_down(1, channel), -9);
-    // The mainline driver sends no transaction for a channel: the command gives up that of its activation.
+    // The driver sends no transaction for a channel: the command gives up that of its activation.
     let (other, other_channel) = activate(&firmware, 1, 0, elf_id).unwrap();
     let asks = |id: u32| command(11, 16, &[(4, &le(id)), (8, &le(1))]);
     let replies = firmware.handle(1, vec![asks(other)]);
     assert_eq!(replies[1..], [TransactionReply::Deactivate { status: 0, dbc_id: other_channel }]);
     assert_eq!(firmware.resource_usage().activations, 1);
-    assert_eq!(status_of(&ask(&firmware, 1, vec![asks(other)]), 4), -6);
+    assert_eq!(status_of(&ask(&firmware, 1, vec![asks(other)]), 4), -11);
     let without = command(11, 16, &[(4, &le(id))]);
     assert_eq!(status_of(&ask(&firmware, 1, vec![without]), 4), 0);
     assert_eq!(
@@ -205,8 +199,10 @@ fn channel_of_an_ended_activation_is_torn_down() {
         (0, vec![channel])
     );
     assert_eq!(unload(&firmware, 1, elf_id, true), 0);
-    assert_eq!((tear_down(2, channel), tear_down(1, channel + 1)), (-9, -11));
-    assert_eq!((tear_down(1, channel), tear_down(1, channel)), (0, -11));
+    // Without the wish to, the channel stays taken until the user goes.
+    firmware.terminate(2);
+    assert_eq!(firmware.resource_usage().channels, vec![channel]);
+    firmware.terminate(1);
     assert!(firmware.resource_usage().is_untouched());
 }
 

@@ -40,12 +40,8 @@ fn sends() -> impl Strategy<Value = Vec<Transaction>> {
         },
     );
     let plain = (small(), small()).prop_map(|(elf_id, _)| vec![activate_command(0, elf_id, &[]), SETUP]);
-    let deactivate = (small(), 0..18_u32, any::<bool>()).prop_map(|(id, dbc_id, tears_down)| {
-        let fields: [(usize, &[u8]); 2] = [(4, &le(id)), (8, &le(tears_down.into()))];
-        let mut message = vec![command(11, 16, &fields)];
-        message.extend(tears_down.then_some(Transaction::Deactivate { dbc_id }));
-        message
-    });
+    let deactivate = (small(), any::<bool>())
+        .prop_map(|(id, tears_down)| vec![command(11, 16, &[(4, &le(id)), (8, &le(tears_down.into()))])]);
     let by_id = (prop::sample::select(vec![5_u32, 7, 22, 26, 30]), small())
         .prop_map(|(command_id, id)| vec![command(command_id, 8, &[(4, &le(id))])]);
     let group = (small(), 0..9_u32, 0..40_u32, 0..9_u32, 0..4_u32, 0..1_u64 << 34).prop_map(
@@ -72,7 +68,6 @@ fn sends() -> impl Strategy<Value = Vec<Transaction>> {
         vec![command(19, 32, &[(8, &le(semaphores)), (12, &le(source.wrapping_sub(4)))])]
     });
     let config = (0..20_u32).prop_map(|count| vec![command(38, 16, &[(8, &le(1)), (12, &le(count))])]);
-    let teardown = (0..18_u32).prop_map(|dbc_id| vec![Transaction::Deactivate { dbc_id }]);
     prop_oneof![
         elf,
         constants,
@@ -85,8 +80,7 @@ fn sends() -> impl Strategy<Value = Vec<Transaction>> {
         reservation,
         update,
         channel,
-        config,
-        teardown
+        config
     ]
 }
 

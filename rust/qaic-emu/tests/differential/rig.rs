@@ -1,0 +1,147 @@
+//! The drivers that calls are played on.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use qaic_emu::fault::Target;
+use qaic_emu::firmware::FirmwareConfig;
+use qaic_emu::{Control, EmuClock, EmuKmd, EmuOptions, ExecutionMode, FaultPlan, Profile};
+use qaic_kmd::Errno;
+use qaic_kmd::clock::SystemClock;
+use qaic_kmd::driver::SysKmd;
+use qaic_kmd::kmd::{AccelFile, EventKind, EventSource, Kmd, NodeInfo};
+
+/// The longest that anything takes that does not hang.
+const LIMIT: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_millis(2);
+
+/// A driver with one card.
+pub(crate) struct Rig {
+    kmd: Arc<dyn Kmd>,
+    node: NodeInfo,
+    card: Behind,
+    events: RefCell<Box<dyn EventSource>>,
+}
+
+/// What holds the card from behind.
+enum Behind {
+    Emulated(Control),
+    /// The file that the card reads its faults from.
+    Guest(PathBuf),
+}
+
+impl Rig {
+    /// The emulated driver, as that of the guest's kernel is. Waits take no time.
+    pub(crate) fn emulated() -> Self {
+        Self::emulated_with(EmuOptions::default())
+    }
+
+    /// The same for calls that are made at the same time.
+    pub(crate) fn emulated_in_time() -> Self {
+        let (clock, execution_mode) = (EmuClock::System(SystemClock::default()), ExecutionMode::Threads);
+        Self::emulated_with(EmuOptions { clock, execution_mode, ..EmuOptions::default() })
+    }
+
+    fn emulated_with(options: EmuOptions) -> Self {
+        // Its messages have checksums.
+        let firmware = FirmwareConfig { status_flags: 1, ..FirmwareConfig::default() };
+        let options = EmuOptions { profile: Profile::New, poisons_outputs: false, firmware, ..options };
+        let kmd = EmuKmd::new(options).unwrap();
+        let card = Behind::Emulated(kmd.control(0).unwrap());
+        Self::of(kmd, card)
+    }
+
+    /// The driver of the running kernel, which has one card.
+    pub(crate) fn mainline() -> Self {
+        let kmd = Arc::new(SysKmd::default());
+        let faults = std::env::var_os("QAIC_GUEST_FAULTS").unwrap();
+        let rig = Self::of(kmd, Behind::Guest(faults.into()));
+        rig.set_faults("");
+        rig
+    }
+
+    fn of(kmd: Arc<dyn Kmd>, card: Behind) -> Self {
+        let node = kmd.enumerate().unwrap().remove(0);
+        let events = RefCell::new(kmd.events().unwrap());
+        Self { kmd, node, card, events }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.kmd.name()
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<dyn AccelFile>, Errno> {
+        self.kmd.open(&self.node)
+    }
+
+    /// Sets what goes wrong, before the next call reaches the card.
+    pub(crate) fn set_faults(&self, plan: &str) {
+        let parsed = FaultPlan::parse(plan, Target::Card).unwrap();
+        match &self.card {
+            Behind::Emulated(control) => control.set_faults(parsed),
+            Behind::Guest(file) => {
+                // The second line makes a plan that is set again a new one.
+                static NUMBER: AtomicU64 = AtomicU64::new(0);
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                let part = file.with_extension("part");
+                fs::write(&part, format!("{plan}\n{number}\n")).unwrap();
+                fs::rename(part, file).unwrap();
+            }
+        }
+    }
+
+    /// Resets the card and waits until it is offline.
+    pub(crate) fn reset(&self) -> Result<(), Errno> {
+        self.kmd.reset(&self.node)?;
+        self.await_event(EventKind::Offline);
+        Ok(())
+    }
+
+    /// Waits until a card that was reset can be used.
+    pub(crate) fn await_online(&self) {
+        self.await_event(EventKind::Online);
+    }
+
+    fn await_event(&self, kind: EventKind) {
+        let mut events = self.events.borrow_mut();
+        self.until(|| {
+            if let Behind::Emulated(control) = &self.card
+                && kind == EventKind::Online
+            {
+                control.hurry();
+            }
+            let event = events.next(STEP).unwrap();
+            event.is_some_and(|event| event.kind == kind)
+        });
+    }
+
+    /// Waits until a thread blocks in its call, or is over.
+    pub(crate) fn await_blocked(&self, task: &Path, is_over: &dyn Fn() -> bool) {
+        match &self.card {
+            Behind::Emulated(control) => self.until(|| is_over() || control.waiters() > 0),
+            Behind::Guest(_) => {
+                // It sleeps for longer than the moment that a lock takes.
+                let mut asleep = 0;
+                self.until(|| {
+                    let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+                    let state = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+                    asleep = if state.starts_with(['S', 'D']) { asleep + 1 } else { 0 };
+                    is_over() || asleep == 25
+                });
+            }
+        }
+    }
+
+    fn until(&self, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < LIMIT, "{}: nothing happened", self.name());
+            thread::sleep(STEP);
+        }
+    }
+}

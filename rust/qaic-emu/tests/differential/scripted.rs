@@ -1,0 +1,868 @@
+//! The list of sequences. Where Intel's `kmd-test` or AMD's `shim_test` has a case for what one is about, its name is in the comment.
+
+use crate::call::Call::*;
+use crate::call::{Call, Part, Slice};
+
+const TO: u32 = 1;
+const FROM: u32 = 2;
+/// No wait for what completes takes so long, and none for what does not is short because the machine is slow.
+const LONG_MS: u32 = 20_000;
+const SHORT_MS: u32 = 150;
+/// A semaphore before the transfer that nothing raises.
+const BLOCKED: (u16, u8, u8, u8, u8) = (1, 3, 1, 4, 0);
+
+fn load(file: usize) -> Call {
+    Manage(file, vec![Part::Load(100)])
+}
+
+fn set_up(queue_size: u32) -> Part {
+    Part::SetUp { queue_size, pad: 0 }
+}
+
+fn tear_down(dbc_id: u32) -> Part {
+    Part::TearDown { dbc_id, pad: 0 }
+}
+
+fn activate(file: usize, image: usize, queue_size: u32) -> Call {
+    Manage(file, vec![Part::Activate { image }, set_up(queue_size)])
+}
+
+fn command_to_deactivate(activation: usize) -> Part {
+    Part::Deactivate { activation, tears_down: true }
+}
+
+fn deactivate(file: usize, activation: usize, dbc_id: u32) -> Call {
+    Manage(file, vec![command_to_deactivate(activation), tear_down(dbc_id)])
+}
+
+fn create(file: usize, size: u64) -> Call {
+    CreateBo { file, size, pad: 0 }
+}
+
+fn attach(object: usize, dir: u32, slices: Vec<Slice>) -> Call {
+    Attach { file: 0, dbc_id: 0, object, dir, slices }
+}
+
+fn detach(object: usize) -> Call {
+    Detach { file: 0, object, pad: 0 }
+}
+
+fn execute(objects: &[usize]) -> Call {
+    Execute { file: 0, dbc_id: 0, objects: objects.to_vec() }
+}
+
+fn partial(objects: &[(usize, u64)]) -> Call {
+    PartialExecute { file: 0, dbc_id: 0, objects: objects.to_vec() }
+}
+
+fn wait(object: usize) -> Call {
+    Wait { file: 0, dbc_id: 0, object, timeout_ms: LONG_MS, pad: 0 }
+}
+
+fn short_wait(object: usize) -> Call {
+    Wait { file: 0, dbc_id: 0, object, timeout_ms: SHORT_MS, pad: 0 }
+}
+
+fn blocked(size: u64) -> Slice {
+    Slice { size, semaphores: vec![BLOCKED], ..Slice::default() }
+}
+
+/// File 0 with an image and an activation on channel 0.
+pub(crate) fn active(queue_size: u32) -> Vec<Call> {
+    vec![Open(0), load(0), activate(0, 0, queue_size)]
+}
+
+/// And buffer object 0 to the device, 1 from it, of a page.
+pub(crate) fn ready(queue_size: u32) -> Vec<Call> {
+    let mut calls = active(queue_size);
+    calls.extend([
+        create(0, 4096),
+        create(0, 4096),
+        attach(0, TO, vec![Slice::of(4096)]),
+        attach(1, FROM, vec![Slice::of(4096)]),
+    ]);
+    calls
+}
+
+/// What a program does.
+fn whole_life() -> Vec<Call> {
+    let mut calls = ready(8);
+    calls.extend([
+        Write { object: 0, begin: 1 },
+        execute(&[0, 1]),
+        wait(0),
+        wait(1),
+        Read { object: 1 },
+        partial(&[(0, 100), (1, 200)]),
+        wait(1),
+        PerfStats { file: 0, dbc_id: 0, objects: vec![0, 1] },
+        detach(0),
+        detach(1),
+        deactivate(0, 0, 0),
+        Manage(0, vec![Part::Unload { image: 0 }]),
+        CloseHandle { file: 0, object: 0 },
+    ]);
+    calls
+}
+
+/// Every sequence with its name.
+pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
+    let mut all = Vec::new();
+    // Device.Open, create_destroy_device: and after each call of a life, the file is closed and another one takes everything.
+    let life = whole_life();
+    all.push(("whole_life".to_owned(), life.clone()));
+    for count in 1..life.len() {
+        let mut calls = life[..count].to_vec();
+        calls.extend([Close(0), Usage, Open(1), load(1), activate(1, usize::from(count > 1), 4), Close(1)]);
+        all.push((format!("close_after_{count}"), calls));
+    }
+    // Device.ResetEngineAfterCmd.
+    for count in [1, 3, 7, 9, 11] {
+        let mut calls = life[..count].to_vec();
+        calls.extend([Reset, Usage]);
+        // The file is that of before, and knows nothing of what was on the card.
+        calls.extend([
+            load(0),
+            activate(0, usize::from(count > 1), 8),
+            execute(&[0]),
+            wait(0),
+            Read { object: 0 },
+        ]);
+        all.push((format!("reset_after_{count}"), calls));
+    }
+    let begun = |queue_size, more: Vec<Call>| {
+        let mut calls = ready(queue_size);
+        calls.extend(more);
+        calls
+    };
+    let cases: Vec<(&str, Vec<Call>)> = vec![
+        ("version", vec![Open(0), Version(0)]),
+        ("buffer_objects", buffer_objects()),
+        ("mappings", mappings()),
+        (
+            "mapping_of_a_closed_handle",
+            vec![
+                Open(0),
+                create(0, 4096),
+                CloseHandle { file: 0, object: 0 },
+                Map { file: 0, object: 0, len: 4096 },
+            ],
+        ),
+        ("close_of_a_file_that_is_mapped", begun(8, vec![CloseMapped(0), Usage])),
+        ("messages", messages()),
+        ("images", images()),
+        ("activations", activations()),
+        ("deactivations", deactivations()),
+        ("two_activations_in_one_message", two_in_one_message()),
+        (
+            "replies_that_are_too_long",
+            vec![Open(0), Manage(0, vec![Part::Status; 7]), Manage(0, vec![Part::Status; 8]), Usage],
+        ),
+        ("slices", slices()),
+        ("slices_of_no_bytes", slices_of_no_bytes()),
+        ("executions", executions()),
+        ("executions_in_part", executions_in_part()),
+        ("execution_that_is_refused_in_its_middle", refused_in_the_middle()),
+        ("full_ring", full_ring()),
+        ("waits", waits()),
+        ("semaphores", semaphores()),
+        ("figures", figures()),
+        ("two_files", two_files()),
+        ("restart_of_a_channel", restart_of_a_channel()),
+        (
+            "deactivation_while_a_wait_blocks",
+            begun(
+                8,
+                vec![
+                    detach(0),
+                    attach(0, TO, vec![blocked(4096)]),
+                    execute(&[0]),
+                    // Long enough for the deactivation to begin before it is over.
+                    While(
+                        Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 3000, pad: 0 }),
+                        vec![deactivate(0, 0, 0)],
+                    ),
+                    short_wait(0),
+                    activate(0, 0, 4),
+                ],
+            ),
+        ),
+        (
+            "reset_while_a_wait_blocks",
+            begun(
+                8,
+                vec![
+                    detach(0),
+                    attach(0, TO, vec![blocked(4096)]),
+                    execute(&[0]),
+                    While(Box::new(wait(0)), vec![Reset]),
+                    wait(0),
+                    load(0),
+                    activate(0, 1, 4),
+                ],
+            ),
+        ),
+        (
+            "reset_while_the_firmware_is_silent",
+            vec![
+                Open(0),
+                Faults("command(load_elf)@1=hang"),
+                While(Box::new(load(0)), vec![Reset]),
+                Usage,
+                load(0),
+            ],
+        ),
+        ("firmware_that_refuses", refusals("nack(-13)")),
+        ("firmware_that_refuses_both", refusals("nack_both(-13)")),
+        ("firmware_that_is_silent", silence()),
+        ("replies_with_wrong_checksums", checksums()),
+        ("replies_of_another_type", corrupted("wrong_type")),
+        ("replies_that_are_cut", corrupted("truncated")),
+        ("replies_with_another_count", corrupted("count(5)")),
+        ("replies_that_name_another_channel", corrupted("channel(9)")),
+        ("activation_of_a_channel_that_is_not_there", corrupted("dbc(16)")),
+        (
+            "execution_that_does_not_complete",
+            begun(
+                8,
+                vec![
+                    Faults("inference@1=lost_completion"),
+                    execute(&[0, 1]),
+                    wait(0),
+                    short_wait(1),
+                    detach(1),
+                    execute(&[1]),
+                    deactivate(0, 0, 0),
+                    wait(1),
+                ],
+            ),
+        ),
+        (
+            "first_slice_that_does_not_complete",
+            begun(
+                8,
+                vec![
+                    Faults("inference@1=short_completion"),
+                    execute(&[0, 1]),
+                    short_wait(0),
+                    wait(1),
+                    execute(&[1]),
+                    wait(1),
+                ],
+            ),
+        ),
+        (
+            "executions_with_a_status",
+            begun(8, vec![Faults("inference@1=dma_status(7)"), execute(&[0, 1]), wait(0), wait(1)]),
+        ),
+        (
+            "cores_that_hang",
+            begun(
+                8,
+                vec![
+                    Faults("inference@1=hang"),
+                    execute(&[0, 1]),
+                    short_wait(0),
+                    execute(&[0]),
+                    detach(0),
+                    deactivate(0, 0, 0),
+                    activate(0, 0, 8),
+                ],
+            ),
+        ),
+        (
+            "card_that_resets_by_itself",
+            begun(
+                8,
+                vec![
+                    Faults("inference@1=reset"),
+                    execute(&[0, 1]),
+                    AwaitOnline,
+                    wait(0),
+                    Usage,
+                    load(0),
+                    activate(0, 1, 8),
+                ],
+            ),
+        ),
+        ("channel_that_is_in_use", channel_in_use()),
+        (
+            "execution_on_another_channel",
+            begun(8, vec![activate(0, 0, 8), Execute { file: 0, dbc_id: 1, objects: vec![0] }, wait(0)]),
+        ),
+        (
+            "late_data",
+            begun(
+                8,
+                vec![
+                    // With a fence: without it, what comes first is chance.
+                    detach(1),
+                    attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
+                    Faults("inference@1=late_dma*all"),
+                    Write { object: 0, begin: 9 },
+                    execute(&[0, 1]),
+                    wait(0),
+                    wait(1),
+                    Read { object: 1 },
+                ],
+            ),
+        ),
+    ];
+    all.extend(cases.into_iter().map(|(name, calls)| (name.to_owned(), calls)));
+    all
+}
+
+/// UapiMem.BoCreate, BoCreateMultiple, BoCreateNegative, BoInfoNegative, BoInfoClosedNegative.
+fn buffer_objects() -> Vec<Call> {
+    let mut calls = vec![Open(0)];
+    for size in [1, 4096, 4097, 3 * 4096, 1 << 20, 0, u64::MAX, u64::MAX - 4095, 1 << 42] {
+        calls.push(create(0, size));
+    }
+    calls.extend([
+        CreateBo { file: 0, size: 4096, pad: 1 },
+        MmapBo { file: 0, object: 99 },
+        CloseHandle { file: 0, object: 1 },
+        CloseHandle { file: 0, object: 1 },
+        MmapBo { file: 0, object: 1 },
+        create(0, 4096),
+        Write { object: 0, begin: 3 },
+        Read { object: 0 },
+        Read { object: 2 },
+    ]);
+    calls
+}
+
+/// UapiMem.BoMmap, BoMmapNegative.
+fn mappings() -> Vec<Call> {
+    vec![
+        Open(0),
+        Open(1),
+        create(0, 3 * 4096),
+        Map { file: 0, object: 0, len: 3 * 4096 },
+        Map { file: 0, object: 0, len: 4096 },
+        Map { file: 0, object: 0, len: 4097 },
+        Map { file: 0, object: 0, len: 4 * 4096 },
+        Map { file: 0, object: 99, len: 4096 },
+        Map { file: 1, object: 0, len: 4096 },
+        CloseHandle { file: 0, object: 0 },
+        Read { object: 0 },
+    ]
+}
+
+fn messages() -> Vec<Call> {
+    let mut calls = vec![Open(0)];
+    let messages = vec![
+        vec![],
+        vec![Part::Features],
+        vec![Part::Features, Part::Features],
+        vec![Part::Status, Part::Features],
+        vec![Part::ResourceInfo],
+        vec![Part::Odd],
+        vec![Part::Odd, Part::Features],
+        vec![Part::Features, Part::Odd],
+        vec![Part::Unknown(0)],
+        vec![Part::Unknown(4)],
+        vec![Part::Unknown(11)],
+        vec![Part::Unknown(13)],
+        vec![Part::Features, Part::Unknown(99)],
+        vec![Part::Unknown(99), Part::Features],
+        vec![Part::Command(0)],
+        vec![Part::Command(13)],
+        vec![Part::Command(50)],
+        vec![Part::Command(50), Part::Command(14), Part::Features],
+        vec![set_up(0)],
+        vec![set_up(8)],
+        vec![Part::SetUp { queue_size: 8, pad: 1 }],
+        vec![set_up(u32::MAX)],
+        vec![set_up(1 << 26)],
+        vec![tear_down(0)],
+        vec![tear_down(16)],
+        vec![Part::TearDown { dbc_id: 0, pad: 1 }],
+        vec![tear_down(0), Part::Features],
+        vec![Part::Features, tear_down(0)],
+    ];
+    calls.extend(messages.into_iter().map(|parts| Manage(0, parts)));
+    calls
+}
+
+fn images() -> Vec<Call> {
+    vec![
+        Open(0),
+        Open(1),
+        Manage(0, vec![Part::Load(1)]),
+        Manage(0, vec![Part::Load(5000)]),
+        Manage(0, vec![Part::Load(3 << 20)]),
+        Manage(0, vec![Part::Load(10), Part::Features]),
+        // The driver takes the data of a second one for the rest of the first.
+        Manage(0, vec![Part::Load(10), Part::Load(10)]),
+        Manage(0, vec![Part::Load(10), Part::Load(30)]),
+        Manage(0, vec![Part::Load(5000), Part::Load(9000), Part::Load(10_000)]),
+        Manage(0, vec![Part::Unload { image: 0 }]),
+        Manage(0, vec![Part::Unload { image: 0 }]),
+        Manage(0, vec![Part::Unload { image: 99 }]),
+        Manage(1, vec![Part::Unload { image: 1 }]),
+        Usage,
+    ]
+}
+
+/// create_destroy_hw_context, create_destroy_virtual_context.
+fn activations() -> Vec<Call> {
+    let mut calls = vec![Open(0), activate(0, 0, 8), load(0)];
+    calls.extend([
+        Manage(0, vec![Part::Activate { image: 0 }]),
+        Manage(0, vec![Part::Activate { image: 0 }, set_up(0)]),
+        Manage(0, vec![Part::Activate { image: 0 }, Part::SetUp { queue_size: 8, pad: 2 }]),
+        activate(0, 9, 8),
+    ]);
+    // More than there are channels and cores.
+    calls.extend((0..17).map(|_| activate(0, 0, 4)));
+    calls.extend([Usage, deactivate(0, 3, 3), activate(0, 0, 4), Usage]);
+    calls
+}
+
+fn deactivations() -> Vec<Call> {
+    let mut calls = ready(8);
+    calls.extend([
+        Open(1),
+        deactivate(1, 0, 0),
+        deactivate(0, 0, 1),
+        deactivate(0, 0, 16),
+        Manage(0, vec![Part::Deactivate { activation: 99, tears_down: false }]),
+        // The channel goes before the message does, whatever the message says.
+        Manage(0, vec![tear_down(0), Part::Unknown(99)]),
+        execute(&[0]),
+        short_wait(0),
+        deactivate(0, 0, 0),
+        Manage(0, vec![command_to_deactivate(0)]),
+        Usage,
+        activate(0, 0, 8),
+        // The firmware is sent nothing for the channel alone.
+        Manage(0, vec![tear_down(0)]),
+        execute(&[0]),
+        detach(0),
+        Manage(0, vec![command_to_deactivate(1)]),
+        detach(0),
+        activate(0, 0, 8),
+        Manage(0, vec![command_to_deactivate(99), tear_down(0)]),
+        Manage(0, vec![command_to_deactivate(2)]),
+        activate(0, 0, 8),
+        // Without its transaction: the driver learns of it by the reply.
+        Manage(0, vec![command_to_deactivate(3)]),
+        execute(&[0]),
+        activate(0, 0, 8),
+        Manage(0, vec![tear_down(0), tear_down(0), command_to_deactivate(4)]),
+        Manage(0, vec![command_to_deactivate(4)]),
+        activate(0, 0, 8),
+        Manage(0, vec![command_to_deactivate(5), tear_down(0), tear_down(0)]),
+        Manage(0, vec![command_to_deactivate(5)]),
+        Usage,
+    ]);
+    calls
+}
+
+fn two_in_one_message() -> Vec<Call> {
+    vec![
+        Open(0),
+        load(0),
+        Manage(0, vec![Part::Activate { image: 0 }, set_up(8), Part::Activate { image: 0 }, set_up(4)]),
+        Close(0),
+        Usage,
+        Open(0),
+        load(0),
+        activate(0, 1, 8),
+    ]
+}
+
+fn slices() -> Vec<Call> {
+    let mut calls = active(4);
+    calls.push(create(0, 4096));
+    let one = |change: fn(&mut Slice)| {
+        let mut slice = Slice::of(64);
+        change(&mut slice);
+        attach(0, TO, vec![slice])
+    };
+    calls.extend([
+        attach(0, TO, vec![]),
+        attach(0, 0, vec![Slice::of(64)]),
+        attach(0, 3, vec![Slice::of(64)]),
+        attach(9, TO, vec![Slice::of(64)]),
+        Attach { file: 0, dbc_id: 1, object: 0, dir: TO, slices: vec![Slice::of(64)] },
+        Attach { file: 0, dbc_id: 16, object: 0, dir: TO, slices: vec![Slice::of(64)] },
+        one(|slice| slice.size = 4097),
+        one(|slice| slice.offset = 4096),
+        one(|slice| (slice.size, slice.offset) = (u64::MAX, 1)),
+        one(|slice| slice.semaphores = vec![(0x1000, 0, 0, 0, 0)]),
+        one(|slice| slice.semaphores = vec![(0, 32, 0, 0, 0)]),
+        one(|slice| slice.semaphores = vec![(0, 0, 2, 0, 0)]),
+        one(|slice| slice.semaphores = vec![(0, 0, 0, 7, 0)]),
+        one(|slice| slice.semaphores = vec![(0, 0, 0, 0, 4)]),
+        one(|slice| slice.semaphores = vec![(0, 0, 1, 2, 0), (0, 1, 1, 2, 0)]),
+        one(|slice| slice.doorbell = Some((2, 32))),
+        one(|slice| slice.doorbell = Some((1, 16))),
+        one(|slice| slice.doorbell = Some((1, 8))),
+        attach(0, TO, vec![Slice::of(64)]),
+        detach(0),
+        one(|slice| slice.doorbell = Some((4, 7))),
+        attach(0, TO, vec![Slice::of(64); 5]),
+        attach(0, TO, vec![Slice::of(64); 4]),
+        execute(&[0]),
+        Detach { file: 0, object: 0, pad: 1 },
+        detach(0),
+        detach(0),
+        detach(9),
+        attach(0, TO, vec![Slice::of(64); 3]),
+        execute(&[0]),
+        wait(0),
+        CloseHandle { file: 0, object: 0 },
+        execute(&[0]),
+        Usage,
+    ]);
+    calls
+}
+
+fn slices_of_no_bytes() -> Vec<Call> {
+    let mut calls = active(8);
+    calls.push(create(0, 2 * 4096));
+    for offset in [0, 8, 4096, 4097, 2 * 4096, 2 * 4096 + 1] {
+        calls.push(attach(0, TO, vec![Slice { offset, ..Slice::default() }]));
+        calls.push(execute(&[0]));
+        calls.push(wait(0));
+        calls.push(detach(0));
+    }
+    calls
+}
+
+/// UapiSubmit.NoBufHandles, ManyBufHandles, BufHandleInvalid, BufHandleForDeletedBuf.
+fn executions() -> Vec<Call> {
+    let mut calls = ready(8);
+    calls.extend([
+        execute(&[]),
+        partial(&[]),
+        execute(&[9]),
+        execute(&[0, 9]),
+        Execute { file: 0, dbc_id: 16, objects: vec![0] },
+        Execute { file: 0, dbc_id: 1, objects: vec![0] },
+        create(0, 4096),
+        execute(&[2]),
+        Write { object: 0, begin: 7 },
+        execute(&[0, 1]),
+        wait(0),
+        wait(1),
+        Read { object: 1 },
+        execute(&[1]),
+        wait(1),
+        Read { object: 1 },
+        CloseHandle { file: 0, object: 0 },
+        execute(&[0]),
+        execute(&[1]),
+        wait(1),
+    ]);
+    calls
+}
+
+fn executions_in_part() -> Vec<Call> {
+    let mut calls = active(16);
+    calls.extend([
+        create(0, 3 * 4096),
+        create(0, 3 * 4096),
+        attach(
+            0,
+            TO,
+            vec![Slice::of(4096), Slice { size: 8192, offset: 4096, to: 4096, ..Slice::default() }],
+        ),
+        attach(1, FROM, vec![Slice::of(3 * 4096)]),
+        Write { object: 0, begin: 1 },
+        execute(&[0]),
+        wait(0),
+        Write { object: 0, begin: 2 },
+        partial(&[(0, 3 * 4096 + 1)]),
+        partial(&[(0, 100)]),
+        wait(0),
+        execute(&[1]),
+        wait(1),
+        Read { object: 1 },
+        Write { object: 0, begin: 3 },
+        partial(&[(0, 4096)]),
+        wait(0),
+        partial(&[(1, 5000)]),
+        wait(1),
+        Read { object: 1 },
+        Write { object: 0, begin: 4 },
+        partial(&[(0, 0)]),
+        wait(0),
+        execute(&[1]),
+        wait(1),
+        Read { object: 1 },
+        partial(&[(0, 9000), (1, 3 * 4096)]),
+        wait(1),
+        Read { object: 1 },
+    ]);
+    calls
+}
+
+fn refused_in_the_middle() -> Vec<Call> {
+    let mut calls = ready(8);
+    calls.extend([
+        execute(&[0, 9]),
+        // Nothing was executed, and still there is something to wait for.
+        short_wait(0),
+        detach(0),
+        short_wait(0),
+        attach(0, TO, vec![Slice::of(4096)]),
+        execute(&[0, 0]),
+        short_wait(0),
+        execute(&[0]),
+        wait(0),
+        execute(&[1, 0, 9]),
+        short_wait(1),
+        deactivate(0, 0, 0),
+        wait(1),
+    ]);
+    calls
+}
+
+fn full_ring() -> Vec<Call> {
+    let mut calls = active(4);
+    calls.extend((0..4).map(|_| create(0, 4096)));
+    calls.push(attach(0, TO, vec![blocked(64)]));
+    calls.extend((1..4).map(|object| attach(object, TO, vec![Slice::of(64)])));
+    calls.extend([
+        execute(&[0, 1, 2, 3]),
+        execute(&[0]),
+        short_wait(0),
+        execute(&[1, 2]),
+        execute(&[3]),
+        short_wait(1),
+        partial(&[(3, 10)]),
+        execute(&[1]),
+        detach(1),
+        detach(3),
+        deactivate(0, 0, 0),
+        Usage,
+    ]);
+    calls
+}
+
+fn waits() -> Vec<Call> {
+    let mut calls = ready(8);
+    let other = |dbc_id, object, timeout_ms, pad| Wait { file: 0, dbc_id, object, timeout_ms, pad };
+    calls.extend([
+        wait(0),
+        other(0, 0, LONG_MS, 1),
+        other(16, 0, LONG_MS, 0),
+        other(1, 0, LONG_MS, 0),
+        other(0, 9, LONG_MS, 0),
+        detach(0),
+        wait(0),
+        attach(0, TO, vec![blocked(64)]),
+        execute(&[0]),
+        short_wait(0),
+        other(0, 0, 1, 0),
+        CloseHandle { file: 0, object: 0 },
+        short_wait(0),
+    ]);
+    calls
+}
+
+fn semaphores() -> Vec<Call> {
+    let mut calls = active(16);
+    calls.extend((0..3).map(|_| create(0, 4096)));
+    let slice =
+        |semaphores: &[(u16, u8, u8, u8, u8)]| Slice { semaphores: semaphores.to_vec(), ..Slice::of(64) };
+    calls.extend([
+        // It is raised after the transfer of the first and awaited before that of the second.
+        attach(0, TO, vec![slice(&[(1, 3, 0, 1, 0)])]),
+        attach(1, FROM, vec![slice(&[(1, 3, 1, 4, 3)])]),
+        attach(2, FROM, vec![slice(&[(0, 3, 1, 6, 0), (0, 3, 0, 2, 0)])]),
+        Write { object: 0, begin: 5 },
+        execute(&[0, 1]),
+        wait(0),
+        wait(1),
+        Read { object: 1 },
+        execute(&[2]),
+        wait(2),
+        Read { object: 2 },
+        execute(&[1]),
+        wait(1),
+        detach(2),
+        attach(2, FROM, vec![slice(&[(9, 3, 1, 5, 0)])]),
+        execute(&[2]),
+        short_wait(2),
+        execute(&[0]),
+        short_wait(0),
+    ]);
+    calls
+}
+
+fn figures() -> Vec<Call> {
+    let figures = |dbc_id, objects: &[usize]| PerfStats { file: 0, dbc_id, objects: objects.to_vec() };
+    let mut calls = active(16);
+    calls.extend([
+        create(0, 4096),
+        create(0, 2 * 4096),
+        figures(0, &[]),
+        figures(0, &[0]),
+        attach(0, TO, vec![Slice::of(64); 3]),
+        attach(1, FROM, vec![Slice::of(8192)]),
+        figures(0, &[0, 1]),
+        figures(0, &[0, 9]),
+        figures(1, &[0]),
+        figures(16, &[0]),
+        execute(&[0]),
+        wait(0),
+        figures(0, &[0, 0]),
+        detach(0),
+        figures(0, &[0]),
+    ]);
+    calls
+}
+
+/// UapiSubmit.BufHandleFromOtherContext.
+fn two_files() -> Vec<Call> {
+    let mut calls = ready(8);
+    calls.extend([
+        Open(1),
+        create(1, 4096),
+        create(1, 4096),
+        create(1, 4096),
+        Attach { file: 1, dbc_id: 0, object: 2, dir: TO, slices: vec![Slice::of(64)] },
+        Execute { file: 1, dbc_id: 0, objects: vec![2] },
+        Wait { file: 1, dbc_id: 0, object: 2, timeout_ms: SHORT_MS, pad: 0 },
+        Detach { file: 1, object: 4, pad: 0 },
+        execute(&[4]),
+        activate(1, 0, 8),
+        load(1),
+        activate(1, 1, 8),
+        Attach { file: 1, dbc_id: 1, object: 2, dir: TO, slices: vec![Slice::of(64)] },
+        Execute { file: 1, dbc_id: 1, objects: vec![2] },
+        Wait { file: 1, dbc_id: 1, object: 2, timeout_ms: LONG_MS, pad: 0 },
+        Execute { file: 0, dbc_id: 1, objects: vec![0] },
+        deactivate(0, 1, 1),
+        Close(0),
+        Usage,
+        Execute { file: 1, dbc_id: 1, objects: vec![2] },
+        Wait { file: 1, dbc_id: 1, object: 2, timeout_ms: LONG_MS, pad: 0 },
+        activate(1, 1, 4),
+        Close(1),
+        Usage,
+    ]);
+    calls
+}
+
+fn restart_of_a_channel() -> Vec<Call> {
+    let mut calls = ready(8);
+    for (activation, begin) in [(0, 11), (1, 22), (2, 33)] {
+        calls.extend([
+            Write { object: 0, begin },
+            execute(&[0, 1]),
+            wait(0),
+            wait(1),
+            Read { object: 1 },
+            deactivate(0, activation, 0),
+            // The slices went with the channel.
+            execute(&[0]),
+            detach(0),
+            activate(0, 0, 8),
+            execute(&[0]),
+            // And the memory of the device.
+            attach(1, FROM, vec![Slice::of(4096)]),
+            execute(&[1]),
+            wait(1),
+            Read { object: 1 },
+            attach(0, TO, vec![Slice::of(4096)]),
+        ]);
+    }
+    calls
+}
+
+fn refusals(action: &str) -> Vec<Call> {
+    let plan = |command: &str| -> Call {
+        // Plans of the list are known for as long as it is played.
+        Faults(Box::leak(format!("command({command})@1={action}").into_boxed_str()))
+    };
+    vec![
+        Open(0),
+        plan("load_elf"),
+        load(0),
+        load(0),
+        plan("activate"),
+        activate(0, 0, 8),
+        activate(0, 0, 8),
+        create(0, 4096),
+        attach(0, TO, vec![Slice::of(64)]),
+        plan("status"),
+        Manage(0, vec![Part::Status]),
+        plan("unload_elf"),
+        Manage(0, vec![Part::Unload { image: 0 }]),
+        Usage,
+        plan("deactivate"),
+        deactivate(0, 0, 0),
+        execute(&[0]),
+        Manage(0, vec![command_to_deactivate(0)]),
+        execute(&[0]),
+        Usage,
+    ]
+}
+
+fn silence() -> Vec<Call> {
+    vec![
+        Open(0),
+        Faults("command(status)@1=hang"),
+        Manage(0, vec![Part::Status]),
+        Manage(0, vec![Part::Status]),
+        load(0),
+        activate(0, 0, 8),
+        Faults("command(deactivate)@1=hang"),
+        deactivate(0, 0, 0),
+        deactivate(0, 0, 0),
+        Manage(0, vec![command_to_deactivate(0)]),
+        Usage,
+    ]
+}
+
+fn checksums() -> Vec<Call> {
+    vec![
+        Open(0),
+        Faults("command(load_elf)@1=crc; command(activate)@1=crc"),
+        load(0),
+        Usage,
+        load(0),
+        activate(0, 0, 8),
+        Close(0),
+        Usage,
+    ]
+}
+
+fn corrupted(action: &str) -> Vec<Call> {
+    let plan =
+        format!("command(load_elf)@2={action}; command(activate)@1={action}; command(status)@1={action}");
+    vec![
+        Open(0),
+        load(0),
+        Faults(Box::leak(plan.into_boxed_str())),
+        load(0),
+        load(0),
+        activate(0, 0, 8),
+        Manage(0, vec![Part::Status]),
+        Close(0),
+        Usage,
+    ]
+}
+
+/// An activation that is given a channel that another one has waits until that one is over.
+fn channel_in_use() -> Vec<Call> {
+    vec![
+        Open(0),
+        load(0),
+        activate(0, 0, 8),
+        Open(1),
+        load(1),
+        Faults("command(activate)@1=dbc(0)"),
+        While(Box::new(activate(1, 1, 4)), vec![deactivate(0, 0, 0)]),
+        create(1, 4096),
+        Attach { file: 1, dbc_id: 0, object: 0, dir: TO, slices: vec![Slice::of(64); 3] },
+        Attach { file: 1, dbc_id: 1, object: 0, dir: TO, slices: vec![Slice::of(64)] },
+        Close(1),
+        Usage,
+    ]
+}
