@@ -64,12 +64,7 @@ impl Kmd for SysKmd {
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
         let path = self.sysfs.path(node).ok_or(Errno::NOENT)?;
         let fd = openat(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let file = SysFile { fd };
-        match calls::driver_interface(&file)? {
-            DriverInterface::Mainline => Ok(Arc::new(file)),
-            DriverInterface::Other { .. } => Err(Errno::PROTONOSUPPORT),
-            DriverInterface::OtherDriver(_) => Err(Errno::NOTTY),
-        }
+        known(SysFile { fd })
     }
 
     fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
@@ -96,6 +91,15 @@ impl Kmd for SysKmd {
     fn explain(&self, node: &NodeInfo, errno: Errno) -> Option<String> {
         let now = NodeInfo { path: self.sysfs.path(node), ..node.clone() };
         self.permissions.explain(&now, self.sysfs.driver(node).as_deref(), errno)
+    }
+}
+
+/// A file whose driver and interface are those that calls are made for.
+fn known(file: impl AccelFile + 'static) -> Result<Arc<dyn AccelFile>, Errno> {
+    match calls::driver_interface(&file)? {
+        DriverInterface::Mainline => Ok(Arc::new(file)),
+        DriverInterface::Other { .. } => Err(Errno::PROTONOSUPPORT),
+        DriverInterface::OtherDriver(_) => Err(Errno::NOTTY),
     }
 }
 
@@ -211,6 +215,37 @@ mod tests {
     #[test]
     fn node_of_another_driver_is_refused() {
         assert_eq!(opened("/dev/null"), Err(Errno::NOTTY));
+    }
+
+    /// A node whose driver says this name and version.
+    #[derive(Debug)]
+    struct Named(&'static str, i32, i32);
+
+    impl AccelFile for Named {
+        fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+            let Ioctl::Version(query) = call else { return Err(Errno::INVAL) };
+            (query.version.major, query.version.minor) = (self.1, self.2);
+            query.set_name(self.0);
+            Ok(())
+        }
+
+        fn map(&self, _: u64, _: usize) -> Result<Mapping, Errno> {
+            Err(Errno::INVAL)
+        }
+    }
+
+    #[test]
+    fn interface_of_before_the_mainline_driver_is_refused_by_name() {
+        assert!(known(Named("qaic", 0, 0)).is_ok());
+        assert_eq!(known(Named("qaic", 1, 0)).unwrap_err(), Errno::PROTONOSUPPORT);
+        assert_eq!(known(Named("habanalabs", 0, 0)).unwrap_err(), Errno::NOTTY);
+        let tree = SysfsFixture::new();
+        tree.function("0000:01:00.0", 0x17CB, 0xA100);
+        tree.node("accel0", "0000:01:00.0");
+        let kmd = SysKmd::at(tree.root());
+        let card = kmd.enumerate().unwrap().remove(0);
+        let advice = kmd.explain(&card, Errno::PROTONOSUPPORT).unwrap();
+        assert!(advice.contains("interface") && advice.contains("Linux"), "{advice}");
     }
 
     #[test]
