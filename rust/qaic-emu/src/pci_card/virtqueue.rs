@@ -76,7 +76,7 @@ impl Virtqueue {
         None
     }
 
-    /// Gives a buffer back, with so many bytes written, and tells the guest if it wants to be told.
+    /// Gives a buffer back, with so many bytes written.
     pub(super) fn push(&mut self, memory: &GuestMemory, chain: &Chain, written: u32) -> Option<()> {
         let at = self.used.checked_add(4 + 8 * u64::from(self.next_used % self.size.max(1)))?;
         let mut entry = [0; 8];
@@ -86,7 +86,11 @@ impl Virtqueue {
         // The entry is there before the index says so.
         fence(Ordering::SeqCst);
         self.next_used = self.next_used.wrapping_add(1);
-        memory.write(self.used.checked_add(2)?, &self.next_used.to_le_bytes())?;
+        memory.write(self.used.checked_add(2)?, &self.next_used.to_le_bytes())
+    }
+
+    /// Tells the guest that buffers came back, if it wants to be told.
+    pub(super) fn notify(&self, memory: &GuestMemory) -> Option<()> {
         fence(Ordering::SeqCst);
         if memory.u16(self.available)? & NO_INTERRUPT == 0
             && let Some(call) = &self.call
@@ -182,6 +186,7 @@ mod tests {
             assert_eq!(chain.write(&memory, b"12345"), Some(3));
             assert_eq!(memory.array(0x3100), Some(*b"123\0"));
             assert_eq!(queue.push(&memory, &chain, 3), Some(()));
+            queue.notify(&memory).unwrap();
             let used = memory.array::<8>(0x2004 + 8 * u64::from(index % SIZE));
             assert_eq!(used, Some([2, 0, 0, 0, 3, 0, 0, 0]));
             assert_eq!(memory.u16(0x2002), Some(round));

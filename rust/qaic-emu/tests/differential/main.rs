@@ -30,7 +30,8 @@ const GUIDE: &str = include_str!("../../../../docs/guide/card.md");
 fn difference(calls: &[Call], first: &Rig, second: &Rig) -> Option<String> {
     let (one, other) = (play(calls, first), play(calls, second));
     let at = one.iter().zip(&other).position(|(one, other)| one != other)?;
-    let before: String = one[..at].iter().map(|line| format!("    {line}\n")).collect();
+    let before: Vec<_> = one[..at].iter().map(|line| format!("    {line}\n")).collect();
+    let before = before.concat();
     let (first, second) = (first.name(), second.name());
     Some(format!("{before}{first:>4}: {}\n{second:>4}: {}", one[at], other[at]))
 }
@@ -46,7 +47,7 @@ fn compare_scripted(other: &dyn Fn(&[Call]) -> Rig, explained: &[&str]) {
         let found = difference(&calls, &emulated_for(&calls), &other(&calls));
         if found.is_some() != explained.contains(&name.as_str()) {
             let found = found.unwrap_or_else(|| "no difference, though one is explained".to_owned());
-            wrong += &format!("{name}:\n{found}\n");
+            wrong.extend([&name, ":\n", &found, "\n"]);
         }
     }
     assert!(wrong.is_empty(), "\n{wrong}");

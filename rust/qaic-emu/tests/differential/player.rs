@@ -37,6 +37,9 @@ const ACTIVATE_REPLY: u32 = 10;
 const STATUS_REPLY: u32 = 14;
 const RESOURCE_INFO_REPLY: u32 = 33;
 
+/// Makes a call on its thread.
+type Blocking = Box<dyn FnOnce(&dyn AccelFile, &Sender<PathBuf>) -> String + Send>;
+
 /// What a sequence has made so far.
 struct Player<'rig> {
     rig: &'rig Rig,
@@ -202,7 +205,7 @@ impl Player<'_> {
     }
 
     /// A call that another thread makes, which says first which thread it is.
-    fn blocking(&self, call: &Call) -> Box<dyn FnOnce(&dyn AccelFile, &Sender<PathBuf>) -> String + Send> {
+    fn blocking(&self, call: &Call) -> Blocking {
         let begin = |sender: &Sender<PathBuf>| {
             let task = fs::read_link("/proc/thread-self").unwrap();
             sender.send(PathBuf::from("/proc").join(task)).unwrap();
@@ -294,7 +297,8 @@ impl Player<'_> {
         let Some(Object { mapping: Some(mapping), size, .. }) = self.objects.get(object) else {
             return "no object".to_owned();
         };
-        let bytes: Vec<u8> = (0..*size).map(|at| begin.wrapping_add((at % 251) as u8)).collect();
+        let bytes: Vec<u8> =
+            (0..*size).map(|at| begin.wrapping_add(u8::try_from(at % 251).unwrap())).collect();
         mapping.write_from(0, &bytes).unwrap();
         "ok".to_owned()
     }

@@ -106,6 +106,7 @@ fn whole_life() -> Vec<Call> {
 }
 
 /// Every sequence with its name.
+#[allow(clippy::too_many_lines)] // a list
 pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
     let mut all = Vec::new();
     // Device.Open, create_destroy_device: and after each call of a life, the file is closed and another one takes everything.
@@ -312,7 +313,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
     all
 }
 
-/// UapiMem.BoCreate, BoCreateMultiple, BoCreateNegative, BoInfoNegative, BoInfoClosedNegative.
+/// `UapiMem.BoCreate`, `BoCreateMultiple`, `BoCreateNegative`, `BoInfoNegative`, `BoInfoClosedNegative`.
 fn buffer_objects() -> Vec<Call> {
     let mut calls = vec![Open(0)];
     for size in [1, 4096, 4097, 3 * 4096, 1 << 20, 0, u64::MAX, u64::MAX - 4095, 1 << 42] {
@@ -332,7 +333,7 @@ fn buffer_objects() -> Vec<Call> {
     calls
 }
 
-/// UapiMem.BoMmap, BoMmapNegative.
+/// `UapiMem.BoMmap`, `BoMmapNegative`.
 fn mappings() -> Vec<Call> {
     vec![
         Open(0),
@@ -405,7 +406,7 @@ fn images() -> Vec<Call> {
     ]
 }
 
-/// create_destroy_hw_context, create_destroy_virtual_context.
+/// `create_destroy_hw_context`, `create_destroy_virtual_context`.
 fn activations() -> Vec<Call> {
     let mut calls = vec![Open(0), activate(0, 0, 8), load(0)];
     calls.extend([
@@ -532,7 +533,7 @@ fn slices_of_no_bytes() -> Vec<Call> {
     calls
 }
 
-/// UapiSubmit.NoBufHandles, ManyBufHandles, BufHandleInvalid, BufHandleForDeletedBuf.
+/// `UapiSubmit.NoBufHandles`, `ManyBufHandles`, `BufHandleInvalid`, `BufHandleForDeletedBuf`.
 fn executions() -> Vec<Call> {
     let mut calls = ready(8);
     calls.extend([
@@ -717,7 +718,7 @@ fn figures() -> Vec<Call> {
     calls
 }
 
-/// UapiSubmit.BufHandleFromOtherContext.
+/// `UapiSubmit.BufHandleFromOtherContext`.
 fn two_files() -> Vec<Call> {
     let mut calls = ready(8);
     calls.extend([
