@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod call;
+mod data_path;
 mod player;
 mod random;
 mod rig;
