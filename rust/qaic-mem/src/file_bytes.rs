@@ -100,3 +100,78 @@ impl Deref for FileBytes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+    use std::{env, process};
+
+    use super::*;
+
+    /// A sparse file, gone with this.
+    struct Sparse(PathBuf);
+
+    impl Sparse {
+        /// `len` bytes, the first and the last of which are 7.
+        fn new(name: &str, len: u64) -> Self {
+            let path = env::temp_dir().join(format!("file-bytes-{name}-{}", process::id()));
+            let file = File::create(&path).unwrap();
+            file.write_all_at(&[7], 0).unwrap();
+            file.write_all_at(&[7], len - 1).unwrap();
+            Self(path)
+        }
+
+        fn open(&self, mmap: bool) -> FileBytes {
+            let bytes = FileBytes::open(&self.0, mmap).unwrap();
+            let len = usize::try_from(fs::metadata(&self.0).unwrap().len()).unwrap();
+            assert_eq!((bytes.len(), bytes[0], bytes[1], bytes[len - 1]), (len, 7, 0, 7));
+            bytes
+        }
+    }
+
+    impl Drop for Sparse {
+        fn drop(&mut self) {
+            fs::remove_file(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn file_is_mapped_from_a_size_on_and_where_the_caller_asks() {
+        let (small, large) =
+            (Sparse::new("small", READ_BELOW_BYTES - 1), Sparse::new("large", READ_BELOW_BYTES));
+        assert!(matches!(small.open(true), FileBytes::Owned(_)));
+        assert!(matches!(large.open(false), FileBytes::Owned(_)));
+        assert!(matches!(large.open(true), FileBytes::Mapped(_)));
+        assert!(!large.open(true).is_let_go());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn large_mapping_that_was_let_go_reads_the_same() {
+        let below = Sparse::new("below", LET_GO_FROM_BYTES as u64 - 1);
+        assert!(!below.open(true).is_let_go());
+        let file = Sparse::new("let-go", LET_GO_FROM_BYTES as u64);
+        let bytes = file.open(true);
+        assert!(bytes.is_let_go());
+        bytes.let_go(&bytes);
+        bytes.let_go(&bytes[1..PAGE_BYTES]);
+        bytes.let_go(&[7; 8]);
+        assert_eq!((bytes[0], bytes[PAGE_BYTES], bytes[bytes.len() - 1]), (7, 0, 7));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn what_is_no_file_is_refused_by_its_path() {
+        for path in ["/dev/null", "/", "/no/such/file"] {
+            let Err(MemoryError::Io { path: found, .. }) = FileBytes::open(Path::new(path), true) else {
+                panic!("{path} was opened")
+            };
+            assert_eq!(found, Path::new(path));
+        }
+    }
+}

@@ -210,6 +210,8 @@ mod tests {
         memory.as_mut().fill(8);
         assert_eq!(memory.as_slice().to_vec(), [8; 4]);
         assert_eq!(memory.into_storage().unwrap().memory().to_vec(), [8, 8, 8, 8, 7, 7]);
+        let input = ForeignMemory::from(Storage::of(&[3_u8; 2]).unwrap());
+        assert_eq!(input.into_storage().map(|storage| storage.memory().to_vec()), Some(vec![3; 2]));
         assert!(ForeignMemoryMut::empty().into_storage().is_none());
         assert!(ForeignMemory::empty().as_slice().is_empty());
     }

@@ -150,6 +150,9 @@ mod tests {
         assert_eq!(whole.read_into(0, &mut bytes), Some(()));
         assert_eq!(bytes, [0; 8192]);
         assert!(whole.part(4096, 4097).is_none());
+        assert!(whole.part(4096, 4096).is_some());
+        assert_eq!((whole.len(), whole.is_empty(), whole.as_mut_ptr().is_null()), (8192, false, false));
+        assert_eq!(whole.part(8192, 0).map(|part| (part.len(), part.is_empty())), Some((0, true)));
         assert!(whole.part(usize::MAX, 2).is_none());
         let Some(part) = whole.part(4000, 100) else { panic!("lies inside") };
         assert_eq!(whole.write_from(4099, &[7]), Some(()));

@@ -137,6 +137,11 @@ mod tests {
         let descriptor: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         let shared = SharedMemory::behind(DmaBuf::new(descriptor, 8, 24));
         assert_eq!((shared.len(), shared.memory().len(), shared.address().is_null()), (24, 0, true));
+        let is_empty = shared.dma_buf().map(|memory| memory.is_empty());
+        assert_eq!((shared.is_empty(), is_empty), (false, Some(false)));
+        let descriptor: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let nothing = SharedMemory::behind(DmaBuf::new(descriptor, 0, 0));
+        assert!(nothing.is_empty() && nothing.dma_buf().is_some_and(|memory| memory.is_empty()));
         assert_eq!(shared.dma_buf().map(|memory| memory.offset()), Some(8));
     }
 }
