@@ -64,4 +64,8 @@ impl Activation for LeasedActivation {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         self.activation.create_exec()
     }
+
+    fn updates_state(&self, output: usize) -> bool {
+        self.activation.updates_state(output)
+    }
 }
