@@ -40,8 +40,8 @@ in_guest() { # script, option of the kernel...
 }
 pytest() { # argument of pytest...
     cat <<END
-export QAIC_DEVICE=kmd QAIC_CACHE_DIR=/dev/shm/cache PYTHONDONTWRITEBYTECODE=1
-cd '$PWD' && exec '$python' -m pytest -q -p no:cacheprovider --basetemp=/dev/shm/pytest $*
+export QAIC_DEVICE=kmd QAIC_CACHE_DIR=/dev/shm/cache PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tests/kernel
+cd '$PWD' && exec '$python' -m pytest -q -p suite -p no:cacheprovider --basetemp=/dev/shm/pytest $*
 END
 }
 
@@ -49,7 +49,7 @@ echo "test-kernel: one list of calls, and random ones, on the emulated driver an
 # The firmware is silent in some; the driver's own limit is a minute.
 QAIC_EMU_WORKLOAD=loopback QAIC_EMU_CHECKSUMS=1 in_guest "cd '$PWD' && exec '$differential' --ignored --test-threads 1" \
     qaic.control_resp_timeout_s=3
-echo "test-kernel: programs on the mainline driver" >&2
-in_guest "$(pytest tests/kernel)"
+echo "test-kernel: programs on the mainline driver, and the suite's tests of devices" >&2
+in_guest "$(pytest tests/kernel "$(PYTHONPATH=tests/kernel "$python" -c 'import suite; print(*suite.FILES)')")"
 echo "test-kernel: programs on the mainline driver, with late transfers" >&2
 QAIC_EMU_FAULTS="inference@1=late_dma*all" in_guest "$(pytest tests/kernel)"
