@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -75,10 +75,7 @@ impl FileBytes {
         if !self.is_let_go() {
             return;
         }
-        let Some(start) = part.as_ptr().addr().checked_sub(mapping.as_ptr().addr()) else { return };
-        let Some(end) = start.checked_add(part.len()).filter(|end| *end <= mapping.len()) else { return };
-        let start = start.next_multiple_of(PAGE_BYTES);
-        let end = end - end % PAGE_BYTES;
+        let Some(Range { start, end }) = whole_pages(mapping, part) else { return };
         if start < end {
             // SAFETY: the mapping is read-only and of a file, so its pages were not written to here and come back
             // from the file with the same content; references to them stay valid.
@@ -88,6 +85,13 @@ impl FileBytes {
             let _ = advised;
         }
     }
+}
+
+/// Where the pages that lie in `part` of `whole` begin and end, counted from the first byte of `whole`.
+fn whole_pages(whole: &[u8], part: &[u8]) -> Option<Range<usize>> {
+    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let end = start.checked_add(part.len()).filter(|end| *end <= whole.len())?;
+    Some(start.next_multiple_of(PAGE_BYTES)..end - end % PAGE_BYTES)
 }
 
 impl Deref for FileBytes {
@@ -162,6 +166,19 @@ mod tests {
         bytes.let_go(&bytes[1..PAGE_BYTES]);
         bytes.let_go(&[7; 8]);
         assert_eq!((bytes[0], bytes[PAGE_BYTES], bytes[bytes.len() - 1]), (7, 0, 7));
+    }
+
+    #[test]
+    fn pages_that_are_let_go_lie_inside_the_part() {
+        let memory = [0; 3 * PAGE_BYTES + 2];
+        let (whole, page) = (&memory[1..], PAGE_BYTES);
+        let pages = |part: Range<usize>| whole_pages(whole, &whole[part]);
+        assert_eq!(pages(0..whole.len()), Some(0..3 * page));
+        assert_eq!(pages(1..3 * page - 1), Some(page..2 * page));
+        assert_eq!(pages(page..page + 1), Some(page..page));
+        assert_eq!(whole_pages(whole, &memory), None);
+        assert_eq!(whole_pages(&whole[..page], &whole[1..page - 1]), Some(page..0));
+        assert_eq!(whole_pages(&whole[..page], &whole[1..=page]), None);
     }
 
     #[test]
