@@ -18,8 +18,8 @@ def are_meant():
     return os.environ.get("QAIC_DEVICE") == "kmd"
 
 
-def let_go(session):
-    """Let a session go on after an inference without end.
+def end_stuck_inference(session):
+    """End an inference that does not end by itself.
 
     A virtual card ends an inference that no thread waits for. A card has no call for that: only a reset of
     its cores ends it.

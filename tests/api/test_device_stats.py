@@ -371,7 +371,7 @@ def test_a_time_limit_during_a_measured_inference_leaves_no_file(opened, profile
     with Measured(session) as probe:
         with pytest.raises(DeviceTimeoutError):
             session.run({**one, "n": np.int64(2**62)}, timeout=0.3)
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         assert left_in(profiles) == []
         if emulated_cards.are_meant():
             return  # The probe was of what is gone.
@@ -394,7 +394,7 @@ probe = _core.Profiler([session._ensure_loaded()], device_stats=True)
 probe.start()
 outcome = interrupted(lambda: session.run({"n": np.int64(2**62), "x": np.zeros(1, np.float32)}))
 assert outcome["result"] == "interrupted", outcome
-emulated_cards.let_go(session)
+emulated_cards.end_stuck_inference(session)
 assert not list(folder.glob("openqaic*"))
 if emulated_cards.are_meant():
     sys.exit()  # The probe was of what is gone.

@@ -212,7 +212,7 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
             next(results)
         assert caught.value.context["timeout_ms"] == 300
         assert next(results, "ended") == "ended"
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         # What was under way has ended with the map: all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
     assert come_back(before)
@@ -239,7 +239,7 @@ def test_leaving_early_ends_what_is_under_way(slow_path):
         results = session.map([turns(1), turns(2**62), turns(2**62), turns(2**62)])
         next(results)
         results.close()
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run(turns(4), timeout=60)["y"], [4])
     assert come_back(before)
 

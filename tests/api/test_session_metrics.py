@@ -227,7 +227,7 @@ def test_benchmark_failure_is_raised(tmp_path):
     with qaic.Session(session_models.save(tmp_path, built)) as session:
         with pytest.raises(emulated_cards.inference_error()):
             session.run_benchmark(10, input_dict={"i": np.array([99])})
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         assert session.run_benchmark(10, input_dict={"i": np.array([1])})[0] == 10
 
 
@@ -246,5 +246,5 @@ def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(t
         for _ in range(10 if emulated_cards.are_meant() else 200):
             with pytest.raises(emulated_cards.inference_error()):
                 session.run_benchmark(16, input_dict={"i": np.array([99])})
-            emulated_cards.let_go(session)
+            emulated_cards.end_stuck_inference(session)
             assert session.run_benchmark(16, input_dict={"i": np.array([1])})[0] == 16

@@ -145,7 +145,7 @@ def test_a_change_has_no_bar_of_a_share():
     assert "change <small>%</small>" in text
 
 
-def test_facts_are_tiles_and_what_was_not_measured_is_said():
+def test_facts_are_stat_cards_and_what_was_not_measured_is_said():
     facts = Table(
         "kpis", "Figures", (Column("metric"), Column("value", None, "float"), Column("unit")),
         [("DDR traffic", None, "MB"), ("time", 12.5, "us"), ("read", 2048, "bytes")],

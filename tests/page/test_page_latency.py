@@ -29,7 +29,7 @@ skewed = st.tuples(
 @given(latencies)
 def test_figures_are_those_of_numpy(seconds):
     found = Distribution.of(seconds)
-    assert (found.count, found.least, found.most) == (len(seconds), min(seconds), max(seconds))
+    assert (found.count, found.minimum, found.maximum) == (len(seconds), min(seconds), max(seconds))
     assert found.mean == pytest.approx(np.mean(seconds))
     assert found.percentiles["P99.9"] == np.percentile(seconds, 99.9)
     ordered = [value for name, value in found.rows() if name != "mean"]
@@ -68,11 +68,11 @@ def test_a_few_slow_ones_do_not_squeeze_the_rest():
 
 
 @given(latencies, st.integers(1, 40))
-def test_the_course_keeps_extremes(seconds, columns):
+def test_curve_keeps_extremes(seconds, columns):
     values = np.array(seconds)
     found = curve(values, columns)
     assert len(found.first) == min(columns, len(values))
-    assert (found.least.min(), found.most.max()) == (values.min(), values.max())
+    assert (found.minimum.min(), found.maximum.max()) == (values.min(), values.max())
     bounds = [*found.first, len(values)]
     for place, (low, high) in enumerate(pairwise(bounds)):
         assert found.middle[place] == pytest.approx(np.median(values[low:high]))

@@ -126,7 +126,7 @@ call = {
 outcome = interrupted(call)
 if busy is not None:
     busy.abandon()
-emulated_cards.let_go(session)
+emulated_cards.end_stuck_inference(session)
 after = session.run({"n": np.int64(5), "x": one}, timeout=60)["y"].tolist()
 print(json.dumps({**outcome, "after": after}))
 """

@@ -124,7 +124,7 @@ def test_timeout_of_a_long_run(slow_path):
             session.run({"n": FOREVER, "x": ONE}, timeout=0.1)
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.context["timeout_ms"] == 100
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run({"n": np.int64(3), "x": ONE})["y"], [3])
 
 
@@ -153,7 +153,7 @@ def test_timeout_while_all_exec_objects_are_busy(slow_path):
         for thread in busy:
             thread.join()
         assert len(outcomes) == 2
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run({"n": np.int64(2), "x": ONE})["y"], [2])
 
 
@@ -161,7 +161,7 @@ def test_zero_timeout_never_hangs(slow_path):
     with qaic.Session(slow_path) as session:
         with pytest.raises(DeviceTimeoutError):
             session.run({"n": FOREVER, "x": ONE}, timeout=0)
-        emulated_cards.let_go(session)
+        emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run({"n": np.int64(2), "x": ONE})["y"], [2])
 
 
@@ -226,7 +226,7 @@ call = {
 outcome = interrupted(call)
 if busy:
     busy.join()
-emulated_cards.let_go(session)
+emulated_cards.end_stuck_inference(session)
 after = session.run({"n": np.int64(5), "x": one})["y"].tolist()
 session.reset()
 free = qaic._core.Context().devices()[0]["nsp_free"]

@@ -56,7 +56,7 @@ def write(capture: made.Capture, reports: Sequence[made.Report], path: str | os.
 def write_latency(
     latencies: ArrayLike, path: str | os.PathLike[str], *, title: str = "Latency", what: str = "run"
 ) -> Path:
-    """Write a picture of latencies: histogram, percentiles, and the course over time. Blocking.
+    """Write a picture of latencies: histogram, percentiles, and the curve over time. Blocking.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _MOST_KINDS = 12
 
 
 def latency_png(distribution: Distribution, *, title: str) -> bytes:
-    """Return a picture of latencies: histogram and course, or percentiles where only those are known.
+    """Return a picture of latencies: histogram and curve, or percentiles where only those are known.
 
     Raises
     ------
@@ -35,17 +35,17 @@ def latency_png(distribution: Distribution, *, title: str) -> bytes:
     unit, per_second = distribution.unit
     if distribution.seconds is None:
         axes = figure.subplots()
-        names = ["least", *PERCENTILES, "most"]
-        values = [distribution.least, *distribution.percentiles.values(), distribution.most]
+        names = ["min", *PERCENTILES, "max"]
+        values = [distribution.minimum, *distribution.percentiles.values(), distribution.maximum]
         axes.plot(range(len(names)), [value * per_second for value in values], marker="o")
         axes.set_xticks(range(len(names)), names)
         axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     else:
-        bars_axes, course_axes = figure.subplots(2, 1)
+        bars_axes, curve_axes = figure.subplots(2, 1)
         _draw_histogram(bars_axes, distribution)
-        _draw_course(course_axes, distribution)
+        _draw_curve(curve_axes, distribution)
     figure.suptitle(f"{_plain(title)}: latency of {distribution.counted}")
     return _png(figure)
 
@@ -70,14 +70,16 @@ def _draw_histogram(axes: Any, distribution: Distribution) -> None:
     axes.set_ylabel("count")
 
 
-def _draw_course(axes: Any, distribution: Distribution) -> None:
+def _draw_curve(axes: Any, distribution: Distribution) -> None:
     assert distribution.seconds is not None  # noqa: S101 (callers look)
     unit, per_second = distribution.unit
     columns = curve(distribution.seconds, _COLUMNS)
     if len(columns.first) == distribution.count:
         axes.plot(columns.first, columns.middle * per_second, ".", markersize=4)
     else:
-        axes.fill_between(columns.first, columns.least * per_second, columns.most * per_second, alpha=0.3)
+        axes.fill_between(
+            columns.first, columns.minimum * per_second, columns.maximum * per_second, alpha=0.3
+        )
         axes.plot(columns.first, columns.middle * per_second, linewidth=1)
     above = int(np.count_nonzero(distribution.seconds > distribution.top))
     beyond = f"; {above} slower ones reach beyond" if above else ""

@@ -78,7 +78,7 @@ def verdict_html(sentences: Sequence[str]) -> str:
 
 
 def is_facts(table: Table) -> bool:
-    """Whether a table is a list of names and values: a figure, its value (and least and most), its unit."""
+    """Whether a table is a list of names and values: a figure, its value (with minimum and maximum), unit."""
     kinds = [column.kind for column in table.columns]
     return (
         0 < len(table.rows) <= _MOST_TILES
@@ -88,8 +88,8 @@ def is_facts(table: Table) -> bool:
 
 
 def stat_cards_html(table: Table) -> str:
-    """Return names and values as tiles."""
-    tiles, absent = [], []
+    """Return names and values as stat cards."""
+    stat_cards, absent = [], []
     for name, value, *extremes, unit in table.rows:
         if value is None:
             absent.append(str(name))
@@ -99,12 +99,12 @@ def stat_cards_html(table: Table) -> str:
         if extremes and extremes[0] != extremes[1]:
             low, high = (" ".join(_figure(extreme, unit)) for extreme in extremes)
             shown += f"<br><small>{low} to {high}</small>"
-        tiles.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
+        stat_cards.append(f"<div><dt>{escape(name)}</dt><dd>{shown}</dd></div>")
     notes = [table.note or ""]
     if not all(name in notes[0] for name in absent):
         notes.append(f"N/A: {', '.join(absent)}")
     note = "".join(f'<p class="note">{escape(line)}</p>' for line in notes if line)
-    return f'<dl class="tiles" data-table="{escape(table.name)}">{"".join(tiles)}</dl>{note}'
+    return f'<dl class="stat_cards" data-table="{escape(table.name)}">{"".join(stat_cards)}</dl>{note}'
 
 
 def _figure(value: Cell, unit: Cell) -> list[str]:
@@ -141,7 +141,7 @@ def table_html(table: Table) -> str:
         _cells(column, [row[place] for row in shown]) for place, column in zip(places, columns, strict=True)
     ]
     body = "".join(
-        f"<tr{' class=faint' if number in table.estimated_rows else ''}>{''.join(row)}</tr>\n"
+        f"<tr{' class=estimate' if number in table.estimated_rows else ''}>{''.join(row)}</tr>\n"
         for number, row in enumerate(zip(*cells, strict=True))
     )
     narrow = " narrow" if len(columns) <= _NARROW else ""

@@ -143,7 +143,7 @@ class Measurements(ProgramView):
         print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
 
     def plot_latency(self, path: str | os.PathLike[str] | None = None) -> Path | None:
-        """Draw the latencies of ``run`` so far: histogram, percentiles, and their course.
+        """Draw the latencies of ``run`` so far: histogram, percentiles, and their curve over time.
 
         Blocking while the file is written. Which runs count is as for :meth:`get_metrics`.
 

@@ -44,7 +44,7 @@ def accuracy_page(report: AccuracyReport) -> str:
     shapes = "".join(worst_html(item) for item in report.precisions)
     parts = [
         ("verdict", "Verdict", verdict_html(first.verdict)),
-        ("course", "Errors along the graph", charts),
+        ("curve", "Errors along the graph", charts),
         *((("values", "Values of the nodes that lose most", shapes),) if shapes else ()),
         *((item.name, item.title, report_html(item)) for item in nodes),
         ("outputs", "Outputs", "".join(map(table_html, first.tables))),

@@ -74,7 +74,7 @@ class Loop:
         self._comparer = comparer
         self._slots: dict[int, Slot] = {}
         # Handle -> inference.
-        self._flights: dict[int, int] = {}
+        self._in_flight: dict[int, int] = {}
         # Requests as they are where their outputs are written.
         self._written: dict[int, Request] = {}
 
@@ -108,16 +108,16 @@ class Loop:
         started = time.perf_counter_ns()
         until = None if seconds is None else started + int(seconds * 1e9)
         issued = 0
-        flights = self._flights
+        in_flight = self._in_flight
         while True:
             while (
-                len(flights) < self._most_in_flight
+                len(in_flight) < self._most_in_flight
                 and (count is None or issued < count)
                 and (until is None or time.perf_counter_ns() < until)
             ):
                 self._submit(issued)
                 issued += 1
-            if not flights:
+            if not in_flight:
                 return time.perf_counter_ns() - started
             self._collect()
 
@@ -134,7 +134,7 @@ class Loop:
             status = slot.wire(handle, request, self._memory.load(iteration % len(self._requests)))
             if status != _OK:
                 _fail(status, f"inference {iteration}: its buffers were refused")
-        self._flights[key] = iteration
+        self._in_flight[key] = iteration
         status = self._set.submit(handle, iteration)
         if status != _OK:
             _fail(status, f"inference {iteration} was refused")
@@ -151,7 +151,7 @@ class Loop:
         status, handle = self._set.getCompleted()
         if handle is None:
             _fail(status, "an inference failed")
-        iteration = self._flights.pop(handle.getId())
+        iteration = self._in_flight.pop(handle.getId())
         if status != _OK:
             _fail(status, f"inference {iteration} failed")
         if self._comparer is not None or self._writer is not None:

@@ -89,7 +89,7 @@ def percentiles_svg(distribution: Distribution) -> str:
         ranks = [0.0, *PERCENTILES.values()]
         shares = np.array(ranks) / 100
         places = -np.log10(1 - shares)
-        values = np.array([distribution.least, *distribution.percentiles.values()])
+        values = np.array([distribution.minimum, *distribution.percentiles.values()])
     _, per_second = distribution.unit
     across = _scale(0, max(float(places[-1]), 0.31), _LEFT, _WIDTH - _RIGHT)
     top = float(values.max()) * per_second or 1.0
@@ -128,8 +128,12 @@ def curve_svg(distribution: Distribution) -> str:
     else:
         columns = curve(seconds, _COLUMNS)
         xs = [across(place) for place in columns.first.tolist()]
-        upper = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.most.tolist(), strict=True)]
-        lower = [f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.least.tolist(), strict=True)]
+        upper = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.maximum.tolist(), strict=True)
+        ]
+        lower = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.minimum.tolist(), strict=True)
+        ]
         middle = [
             f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.middle.tolist(), strict=True)
         ]
@@ -139,7 +143,7 @@ def curve_svg(distribution: Distribution) -> str:
 
 
 def curve_note(distribution: Distribution) -> str:
-    """Return what the chart of the course leaves out."""
+    """Return what the curve leaves out."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
     notes = []
@@ -147,13 +151,13 @@ def curve_note(distribution: Distribution) -> str:
         together = -(-len(seconds) // _COLUMNS)
         notes.append(
             f"Each place stands for up to {together} neighbours: the line is their median, the band goes "
-            "from the least to the most."
+            "from the minimum to the maximum."
         )
     above = int(np.count_nonzero(seconds > distribution.top))
     if above:
         notes.append(
             f"{above} slower than the top are drawn there; the slowest took "
-            f"{distribution.text(distribution.most)}."
+            f"{distribution.text(distribution.maximum)}."
         )
     return " ".join(notes)
 

@@ -1,4 +1,4 @@
-"""Latencies reduced to what pictures show: extremes, percentiles, a histogram, the course over time."""
+"""Latencies reduced to what pictures show: extremes, percentiles, a histogram, the curve over time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Distribution:
 
     what: str
     count: int
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     mean: float
     percentiles: Mapping[str, float]
     seconds: NDArray[np.float64] | None = field(default=None, repr=False)
@@ -94,7 +94,7 @@ class Distribution:
     @property
     def unit(self) -> tuple[str, float]:
         """The unit that suits most of the latencies, and how many of it a second has."""
-        typical = self.percentiles["P50"] or self.most
+        typical = self.percentiles["P50"] or self.maximum
         for name, per_second in (("s", 1.0), ("ms", 1e3)):
             if typical * per_second >= 1:
                 return name, per_second
@@ -104,7 +104,7 @@ class Distribution:
     def top(self) -> float:
         """Where charts end, in seconds: a few that are much slower would flatten all others."""
         usual = self.percentiles["P99"]
-        return self.most if self.most <= _LONG_TAIL * usual else 2 * usual
+        return self.maximum if self.maximum <= _LONG_TAIL * usual else 2 * usual
 
     @property
     def counted(self) -> str:
@@ -118,8 +118,8 @@ class Distribution:
         return f"{value:.{2 if value >= 100 else 3}f} {name}"
 
     def rows(self) -> list[tuple[str, float]]:
-        """Names and seconds of all figures, from the least to the most."""
-        return [("least", self.least), *self.percentiles.items(), ("most", self.most), ("mean", self.mean)]
+        """Names and seconds of all figures, from the minimum to the maximum."""
+        return [("min", self.minimum), *self.percentiles.items(), ("max", self.maximum), ("mean", self.mean)]
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ class Curve:
     """Latencies in the order of measuring, in at most so many columns; in seconds."""
 
     first: NDArray[np.int64]
-    least: NDArray[np.float64]
+    minimum: NDArray[np.float64]
     middle: NDArray[np.float64]
-    most: NDArray[np.float64]
+    maximum: NDArray[np.float64]
 
 
 def curve(seconds: NDArray[np.float64], columns: int) -> Curve:
-    """Reduce latencies to columns of as many neighbours as needed, each with least, median and most."""
+    """Reduce latencies to columns of as many neighbours as needed, each with minimum, median and maximum."""
     count = min(columns, len(seconds))
     first = np.arange(count) * len(seconds) // count
     groups = np.split(seconds, first[1:])

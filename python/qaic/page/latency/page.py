@@ -1,4 +1,4 @@
-"""The page of latencies: figures, histogram, percentiles, course over time, and reports if there are any."""
+"""The page of latencies: figures, histogram, percentiles, curve over time, and reports if there are any."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Re
     ]
     if distribution.seconds is not None and distribution.count > 1:
         chart = _figure(curve_svg(distribution), curve_note(distribution))
-        parts.append(("course", "In the order of measuring", chart))
+        parts.append(("curve", "In the order of measuring", chart))
     parts += [(report.name, report.title, report_html(report)) for report in reports]
     return document(title, f"Latency of {distribution.counted}", parts)
 
@@ -35,10 +35,10 @@ def _overview(distribution: Distribution) -> str:
         f"Half of the {distribution.what}s take at most {distribution.text(middle)}, "
         f"99 of 100 at most {distribution.text(high)}."
     ]
-    if middle > 0 and distribution.most > 10 * middle:
+    if middle > 0 and distribution.maximum > 10 * middle:
         verdict.append(
-            f"The slowest took {distribution.text(distribution.most)}, "
-            f"{distribution.most / middle:.0f} times the median."
+            f"The slowest took {distribution.text(distribution.maximum)}, "
+            f"{distribution.maximum / middle:.0f} times the median."
         )
     unit, per_second = distribution.unit
     rows = [(name, seconds * per_second, unit) for name, seconds in distribution.rows()]

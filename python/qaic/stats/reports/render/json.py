@@ -31,7 +31,7 @@ def as_json(report: Report) -> dict[str, Any]:
                     {column.name: _value(cell) for column, cell in zip(table.columns, row, strict=True)}
                     for row in table.rows
                 ],
-                "faint": sorted(table.estimated_rows),
+                "estimated_rows": sorted(table.estimated_rows),
             }
             for table in report.tables
         ],
