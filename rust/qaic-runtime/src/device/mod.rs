@@ -265,11 +265,9 @@ pub trait Activation: Debug + Send + Sync {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
 
     /// Whether an output is the value of an input but for some rows, which [`Exec::write_state`] writes over it: the two
-    /// need one buffer only.
-    fn updates_state(&self, output: usize) -> bool {
-        let _ = output;
-        false
-    }
+    /// need one buffer only. It has no default: an activation around another that forgot it would have each state copied
+    /// whole, with the same results.
+    fn updates_state(&self, output: usize) -> bool;
 }
 
 /// The tensors of an execution on host memory, by binding; `None` for those that the graph has not: optimized away, or

@@ -66,6 +66,10 @@ impl Activation for Echoing {
         let buffers = self.buffers.iter().map(|&(_, bytes)| Storage::new(bytes).unwrap()).collect();
         Ok(Box::new(EchoExec { of: self.clone(), buffers, stats: Storage::new(0).unwrap() }))
     }
+
+    fn updates_state(&self, _output: usize) -> bool {
+        false
+    }
 }
 
 impl EchoExec {

@@ -79,6 +79,10 @@ impl Activation for CardActivation {
         self.0.check()?;
         Ok(Box::new(CardExec::new(&self.0)?))
     }
+
+    fn updates_state(&self, _output: usize) -> bool {
+        false
+    }
 }
 
 impl ActivationShared {

@@ -160,6 +160,10 @@ impl Activation for NoopProgram {
         let image = Arc::clone(&self.image);
         Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, submission: None }))
     }
+
+    fn updates_state(&self, _output: usize) -> bool {
+        false
+    }
 }
 
 /// DMA buffers with their numbers, by the part they have in the echo.
