@@ -7,28 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import qaic
-from compiler_oracle import info, model_of, node
 from session_models import save
-
-STATE = [2, 5, 3]
-
-
-def writer(elem_type=TensorProto.FLOAT):
-    """A model that writes rows of its state where an input says."""
-    return model_of(
-        [
-            node("Identity", ["at"], ["places"]),
-            node("Neg", ["rows"], ["written"]),
-            node("ScatterND", ["past", "places", "written"], ["past_RetainedState"]),
-            node("ReduceSum", ["past"], ["total"], keepdims=0),
-        ],
-        [
-            info("past", STATE, elem_type),
-            info("at", [4, 2], TensorProto.INT64),
-            info("rows", [4, 3], elem_type),
-        ],
-        [info("past_RetainedState", STATE, elem_type), info("total", [], elem_type)],
-    )
+from state_row_models import STATE, writer
 
 
 def session(folder, model, **options):

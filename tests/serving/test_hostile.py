@@ -1,4 +1,4 @@
-"""Requests that are wrong get a 4xx and its reason, and harm nobody else."""
+"""Wrong requests get a 4xx and its reason; other requests are answered meanwhile."""
 
 import json
 import resource
