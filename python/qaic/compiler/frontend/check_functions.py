@@ -33,13 +33,15 @@ def check_functions(model: onnx.ModelProto) -> None:
     CompileError
         The message names the function, or the number of nodes.
     """
+    if not model.functions:
+        return
     _check_names(model)
     bodies = {_key(f.domain, f.name, f.overload): _calls(f.node) for f in model.functions}
     sizes: dict[_Key, int] = {}
     for function in bodies:
         _measure(function, bodies, sizes)
     total = _expanded(_calls(model.graph.node), sizes)
-    if model.functions and total > MAX_NODES:
+    if total > MAX_NODES:
         raise refuse(
             "functions of the model",
             code="graph_too_large",

@@ -90,36 +90,36 @@ def check_texts(model: onnx.ModelProto) -> None:
     CompileError
         A name of a value, operator, attribute or domain is not text.
     """
-    if set(map(type, _texts(model))) - {str}:
-        broken = next(text for text in _texts(model) if not isinstance(text, str))
-        raise refuse(
-            "names in the model",
-            code="invalid_model",
-            found=f"{broken!r}",
-            expected="UTF-8 text",
-            fix="the file is damaged; export the model again",
-        )
+    for texts in _texts(model):
+        if set(map(type, texts)) - {str}:
+            broken = next(text for text in texts if not isinstance(text, str))
+            raise refuse(
+                "names in the model",
+                code="invalid_model",
+                found=f"{broken!r}",
+                expected="UTF-8 text",
+                fix="the file is damaged; export the model again",
+            )
 
 
-def _texts(model: onnx.ModelProto) -> Iterator[object]:
-    """Yield every name in a model."""
-    yield model.graph.name
-    yield from (entry.domain for entry in model.opset_import)
+def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
+    """Yield every name in a model, in lists by what they name: one generator of all would cost twice as much."""
+    yield [model.graph.name, *(entry.domain for entry in model.opset_import)]
     for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output)
-        yield from (entry.domain for entry in function.opset_import)
+        yield [function.name, function.domain, *function.input, *function.output]
+        yield [entry.domain for entry in function.opset_import]
     for graph in all_graphs(model.graph):
         values = (*graph.input, *graph.output, *graph.value_info)
-        yield from (value.name for value in values)
-        yield from (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
-        yield from (tensor.name for tensor in graph.initializer)
+        yield [value.name for value in values]
+        yield [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+        yield [tensor.name for tensor in graph.initializer]
     nodes = list(all_nodes(chain(model.graph.node, *(function.node for function in model.functions))))
-    yield from (node.name for node in nodes)
-    yield from (node.op_type for node in nodes)
-    yield from (node.domain for node in nodes)
-    yield from chain.from_iterable(node.input for node in nodes)
-    yield from chain.from_iterable(node.output for node in nodes)
-    yield from (attribute.name for node in nodes for attribute in node.attribute)
+    yield [node.name for node in nodes]
+    yield [node.op_type for node in nodes]
+    yield [node.domain for node in nodes]
+    yield [name for node in nodes for name in node.input]
+    yield [name for node in nodes for name in node.output]
+    yield [attribute.name for node in nodes for attribute in node.attribute]
 
 
 def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:

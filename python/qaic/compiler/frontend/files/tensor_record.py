@@ -99,6 +99,23 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
     return record
 
 
+def small_dense_name(view: memoryview, lo: int, hi: int) -> str | None:
+    """Read the name of a small tensor that has its data in the model, by the protobuf library.
+
+    That costs a fraction of `read_record`, and of such a tensor nothing else is asked. None stands for all
+    others, and for bytes that are no ``TensorProto``, of which `read_record` says more.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        tensor = onnx.TensorProto.FromString(bytes(view[lo:hi]))
+    except DecodeError:
+        return None
+    is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
+    return tensor.name if isinstance(tensor.name, str) and not is_external else None
+
+
 def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
     """Read one ``StringStringEntryProto``: its key and its value.
 
