@@ -161,7 +161,13 @@ class TestVersion:
 
     @pytest.mark.parametrize(
         ("installed", "fits"),
-        [("9.0.0", False), ("0.0.9", False), ("0.999.0", True), (qaic.__version__, True), ("0.1.0rc1", True)],
+        [
+            ("9.0.0", False),
+            ("0.1.9", False),
+            ("0.999.0", True),
+            (qaic.__version__, True),
+            (f"{qaic.__version__}rc1", True),
+        ],
     )
     def test_a_library_of_another_version_is_noticed(self, monkeypatch, capfd, installed, fits):
         monkeypatch.setattr("importlib.metadata.version", lambda _: installed)

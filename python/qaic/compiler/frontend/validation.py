@@ -103,7 +103,7 @@ def check_texts(model: onnx.ModelProto) -> None:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
-    """Yield every name in a model, in lists by what they name: one generator of all would cost twice as much."""
+    """Yield every name in a model, in lists by what they name; a generator of names costs twice as much."""
     yield [model.graph.name, *(entry.domain for entry in model.opset_import)]
     for function in model.functions:
         yield [function.name, function.domain, *function.input, *function.output]
