@@ -15,10 +15,10 @@ PINS_TESTS := tests/unit tests/api tests/compiler tests/configs tests/options te
 	tests/conformance tests/property \
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
 # Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
-# Tests named test_kmd_ choose emulated cards by themselves, in every run.
+# Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
 DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/options \
 	tests/page tests/stats tests/support
-KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS)) --ignore-glob='*/test_kmd_*'
+KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS)) --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
 WHEEL := target/wheel
 # The models of the lock-free structures, a workspace of their own.
 LOOM := rust/qaic-sync/loom

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from guide_blocks import blocks
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "serving"
 
 
@@ -61,6 +63,17 @@ def test_client(ports):
     said = run("client.py", *ports)
     assert said.startswith("y (1, 4) [")
     assert said.endswith("] the same by gRPC\n")
+
+
+def test_code_of_the_guide(ports):
+    (block,) = [one for one in blocks() if one.page == "docs/guide/serving.md" and one.language == "python"]
+    assert "127.0.0.1:8000" in block.code
+    source = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{ports[0]}")
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[[0. 0. 0. 0.]]\n"
 
 
 def test_batch_job(ports, tmp_path):

@@ -1,5 +1,7 @@
 """What the README says can be typed as it stands."""
 
+import ast
+import json
 import re
 import runpy
 import sys
@@ -8,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 from onnx import helper
 
 import child_process
 import decoder_model
 import session_models
+from guide_blocks import SHELL, blocks, python_of
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = ROOT / "docs" / "guide"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# What a block that is not code must be; `text` is output of a command that the page shows.
+READ_AS = {"python": None, "json": json.loads, "yaml": yaml.safe_load, "text": str.strip}
 
 
 def run_example(name, *arguments, monkeypatch):
@@ -33,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_code_of_the_readme_runs(folder, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = python_of("README.md")
     assert len(blocks) == 1
     exec(blocks[0], {})
     printed = capsys.readouterr().out
@@ -50,9 +55,7 @@ def test_code_of_the_guide_runs(folder):
         [("y", "int32", ["batch", "seq"])],
     )
     onnx.save(tokens, "tokens.onnx")
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "running.md").read_text(), re.DOTALL
-    )
+    blocks = python_of("docs/guide/running.md")
     assert len(blocks) == 6
     namespace = {}
     for block in blocks:
@@ -64,8 +67,7 @@ def test_code_of_the_guide_runs(folder):
 
 def test_code_of_the_guide_to_cards_runs():
     # In a process of its own, since it chooses the devices.
-    blocks = re.findall(r"```python\n(.*?)```", (GUIDES / "card.md").read_text(), re.DOTALL)
-    (block,) = [block for block in blocks if "EmuControl" in block]
+    (block,) = python_of("docs/guide/card.md")
     done = child_process.run_script(
         block + "\nassert card.ledger()['free']['cores'] == 16\nprint(card.calls('execute'))"
     )
@@ -73,8 +75,7 @@ def test_code_of_the_guide_to_cards_runs():
 
 
 def test_code_of_the_guide_to_configurations_runs(folder):
-    text = (ROOT / "docs" / "guide" / "configs.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = python_of("docs/guide/configs.md")
     assert len(blocks) == 6
     namespace = {}
     for block in blocks:
@@ -83,9 +84,9 @@ def test_code_of_the_guide_to_configurations_runs(folder):
     assert "qairt" not in sys.modules
 
 
-@pytest.mark.parametrize("page", ["calibration", "quantization"])
+@pytest.mark.parametrize("page", ["docs/guide/calibration.md", "docs/guide/quantization.md"])
 def test_code_of_the_guides_to_integers_runs(folder, page):
-    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / f"{page}.md").read_text(), re.DOTALL)
+    (block,) = python_of(page)
     namespace = {}
     exec(block, namespace)
     inputs = {"x": np.full((1, 16), 0.5, np.float32)}
@@ -95,7 +96,7 @@ def test_code_of_the_guides_to_integers_runs(folder, page):
 
 
 def test_code_of_the_guide_to_containers_runs(folder):
-    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / "containers.md").read_text(), re.DOTALL)
+    (block,) = python_of("docs/guide/containers.md")
     namespace = {}
     exec(block, namespace)
     assert namespace["weights"].shape == (16, 16)
@@ -105,7 +106,7 @@ def test_code_of_the_guide_to_containers_runs(folder):
 
 def test_code_of_the_guide_to_edges_moves_the_state(folder, monkeypatch):
     run_example("make_model.py", "--decoder", "decoder.onnx", monkeypatch=monkeypatch)
-    (block,) = re.findall(r"```python\n(.*?)```", (GUIDES / "edges.md").read_text(), re.DOTALL)
+    (block,) = python_of("docs/guide/edges.md")
     namespace = {}
     exec(block, namespace)
     assert namespace["cache"][:8].any(axis=1).all()
@@ -121,8 +122,7 @@ def test_code_of_the_guide_to_shapes_runs(folder):
         [("y", "int32", ["batch", "seq"])],
     )
     onnx.save(encoder, "encoder.onnx")
-    text = (GUIDES / "shapes-and-state.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = python_of("docs/guide/shapes-and-state.md")
     namespace = {}
     exec(block, namespace)
     for size in (1, 7, 512):
@@ -130,7 +130,7 @@ def test_code_of_the_guide_to_shapes_runs(folder):
 
 
 def test_code_of_the_guide_to_profiling_runs(folder, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (GUIDES / "profiling.md").read_text(), re.DOTALL)
+    blocks = python_of("docs/guide/profiling.md")
     namespace = {}
     for block in blocks:
         exec(block, namespace)
@@ -141,6 +141,47 @@ def test_code_of_the_guide_to_profiling_runs(folder, capsys):
     assert len(list((folder / "profile").glob("*-aiccyclecounts.bin"))) == 10
     # The callback of the stream holds the names, and they the stream.
     namespace.clear()
+
+
+def test_code_of_the_first_page_runs(folder):
+    (block,) = python_of("docs/index.md")
+    x = np.full((1, 16), 0.5, np.float32)
+    namespace = {"x": x}
+    exec(block, namespace)
+    exact = session_models.engine(onnx.load("model.onnx")).run(None, {"x": x})[0]
+    np.testing.assert_allclose(namespace["outputs"]["y"], exact, rtol=1e-2, atol=1e-2)
+
+
+def pages_run(function):
+    """Pages whose code a test takes: those that it names, where it calls `python_of`."""
+    nodes = list(ast.walk(function))
+    if not any(isinstance(node, ast.Name) and node.id == "python_of" for node in nodes):
+        return set()
+    return {
+        node.value for node in nodes if isinstance(node, ast.Constant) and str(node.value).endswith(".md")
+    }
+
+
+def test_every_block_of_the_pages_is_run_or_says_why_not():
+    pages = set()
+    for path in Path(__file__).parents[1].rglob("test_*.py"):
+        if "python_of" in (text := path.read_text()):
+            for function in ast.parse(text).body:
+                if isinstance(function, ast.FunctionDef) and function.name.startswith("test_"):
+                    pages |= pages_run(function)
+    assert len(blocks()) > 80
+    for block in blocks():
+        if block.mark is not None:
+            assert block.reason_not_to_run or block.run_by, f"{block}: {block.mark!r} says neither"
+        if block.run_by:
+            assert block.page.rpartition("/")[2] in (ROOT / block.run_by).read_text(), block
+        if block.mark is not None or block.language in SHELL:
+            continue  # tests/cli/test_guide_commands.py runs every block of a shell that bears no mark.
+        assert block.language in READ_AS, f"{block}: no test reads {block.language!r}"
+        if block.language == "python":
+            assert block.page in pages, f"{block}: no test runs it, and no mark says why"
+        else:
+            assert READ_AS[block.language](block.code), block
 
 
 def test_the_example_of_profiles_writes_a_trace(folder, monkeypatch, capsys):
@@ -159,8 +200,7 @@ def test_a_page_says_each_thing_once(page):
 
 
 def test_code_of_the_guide_to_compiling_runs(folder):
-    text = (ROOT / "docs" / "guide" / "compiling.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = python_of("docs/guide/compiling.md")
     namespace = {}
     exec(block, namespace)
     assert namespace["qpc"].options == {"aic_num_cores": 4, "convert_to_fp16": True}
@@ -193,8 +233,7 @@ def test_links_inside_of_pages_lead_to_headings():
 
 
 def test_code_of_the_low_level_guide_runs(folder):
-    text = (ROOT / "docs" / "guide" / "low-level.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = python_of("docs/guide/low-level.md")
     assert len(blocks) == 6
     namespace = {}
     for block in blocks:
