@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic.cli.openqaic.node_precisions import rounded_nodes
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
 
@@ -48,19 +50,30 @@ def read(qpc: Qpc) -> onnx.ModelProto:
 
 
 def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """List the nodes in their order, with what they read and write."""
+    """List the nodes in their order, with what they read, write and compute in."""
     types = _types(model)
+    rounded = rounded_nodes(
+        model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float"}
+    )
     return [
         {
             "node": node.name or None,
             "operator": f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
-            "precision": next((types[name][0] for name in node.output if name in types), None),
+            "precision": next(
+                (rounded.get(name) or types[name][0] for name in node.output if name in types), None
+            ),
             "shape": next((types[name][1] for name in node.output if name in types), None),
             "inputs": [name for name in node.input if name],
             "outputs": [name for name in node.output if name],
         }
         for node in model.graph.node
     ]
+
+
+def precision_split(rows: list[dict[str, Any]]) -> str:
+    """Count nodes by what they compute in, the most frequent first; those of unknown types are left out."""
+    counts = Counter(row["precision"] for row in rows if row["precision"] is not None)
+    return ", ".join(f"{count} {precision}" for precision, count in counts.most_common())
 
 
 def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:

@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     if rows:
         header = list(rows[0])
         print_line(table([[_cell(row[name]) for name in header] for row in rows], header=header))
-    print_line(f"{len(rows)} {arguments.view}")
+    split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
+    print_line(f"{len(rows)} {arguments.view}" + (f": {split}" if split else ""))
     return SUCCESS
 
 

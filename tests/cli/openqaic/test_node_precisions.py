@@ -1,0 +1,72 @@
+"""What `openqaic inspect nodes` says that nodes compute in, beside what the options asked for."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import qaic
+from qaic.cli.openqaic import program_graph
+
+#: operators that compute new values, so that rounding shows
+OPERATORS = ("MatMul", "Add", "Tanh", "Mul", "Sigmoid", "Sqrt")
+
+
+def chain(operators):
+    """Build a chain of these operators; node and result `n` are called after their place."""
+    nodes, weights = [], []
+    for place, operator in enumerate(operators):
+        inputs = [f"v{place}"]
+        if operator in {"MatMul", "Add", "Mul"}:
+            shape = (4, 4) if operator == "MatMul" else (4,)
+            values = np.linspace(0.1, 0.9, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+            weights.append(numpy_helper.from_array(values, f"w{place}"))
+            inputs.append(f"w{place}")
+        nodes.append(helper.make_node(operator, inputs, [f"v{place + 1}"], name=f"n{place}"))
+    value = {"elem_type": TensorProto.FLOAT, "shape": [2, 4]}
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("v0", **value)],
+        [helper.make_tensor_value_info(f"v{len(nodes)}", **value)],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def precisions(folder, model, **options):
+    """Compile, and map each operator of the user's model to what it is said to compute in."""
+    program = qaic.compile(model, aic_binary_dir=folder, **options)
+    rows = program_graph.nodes(program_graph.read(qaic.Qpc(program.path)))
+    return {row["node"]: (row["operator"], row["precision"]) for row in rows if row["node"]}, rows
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    operators=st.lists(st.sampled_from(OPERATORS), min_size=1, max_size=6),
+    kept=st.sets(st.sampled_from(OPERATORS), max_size=3),
+)
+def test_nodes_that_an_option_keeps_are_float_and_all_others_float16(tmp_path_factory, operators, kept):
+    found, _ = precisions(
+        tmp_path_factory.mktemp("program"),
+        chain(operators),
+        convert_to_fp16=True,
+        keep_original_precision_for_nodes=sorted(kept),
+    )
+    assert found == {
+        f"n{place}": (operator, "float" if operator in kept else "float16")
+        for place, operator in enumerate(operators)
+    }
+
+
+def test_without_options_no_node_is_float16(tmp_path):
+    found, rows = precisions(tmp_path, chain(OPERATORS))
+    assert {precision for _, precision in found.values()} == {"float"}
+    assert program_graph.precision_split(rows) == f"{len(rows)} float"
+
+
+def test_a_node_that_picks_rounded_values_is_float16(tmp_path):
+    model = chain(["Tanh"])
+    model.graph.node.append(helper.make_node("Relu", ["v1"], ["v2"], name="pick"))
+    model.graph.output[0].name = "v2"
+    assert precisions(tmp_path, model, convert_to_fp16=True)[0]["pick"] == ("Relu", "float16")
