@@ -1,4 +1,4 @@
-"""``openqaic inspect QPC [nodes | tensors]``: what a program is and computes."""
+"""``openqaic inspect MODEL [nodes | tensors]``: what a program is and computes; a model is compiled first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import SUCCESS, print_json, print_line, table
-from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
+from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.program import open_program
 from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    add_container(parser)
+    add_model(parser)
     parser.add_argument(
         "view",
         nargs="?",
@@ -29,8 +31,10 @@ def add_arguments(parser: Parser) -> None:
         "--onnx", metavar="OUT.onnx", type=Path, help="write the graph with its weights as one ONNX file"
     )
     add_json(parser)
+    add_compile_options(parser)
     set_examples(
         parser,
+        "openqaic inspect model.onnx nodes --convert-to-fp16",
         "openqaic inspect program/programqpc.bin",
         "openqaic inspect program/programqpc.bin nodes",
         "openqaic inspect program/programqpc.bin tensors --json",
@@ -42,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Show what was asked for."""
     from qaic.qpc import Qpc
 
-    qpc = Qpc(arguments.qpc)
+    program = open_program(arguments)
+    qpc = Qpc(program.path)
     if arguments.onnx is not None:
         return _write_onnx(qpc, arguments)
     if arguments.view is None:
@@ -54,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(described)
         else:
             print_line(info_text(described))
-            print_line(f"next: openqaic inspect {arguments.qpc} nodes")
+            print_line(f"next: openqaic inspect {program.path} nodes")
         return SUCCESS
     from qaic.cli.openqaic import program_graph
 
