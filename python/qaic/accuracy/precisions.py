@@ -54,3 +54,17 @@ def options_of(name: str, given: Mapping[str, object]) -> dict[str, object]:
     for part in name.split("+"):
         found |= PRECISIONS[part]
     return {**found, **given}
+
+
+def name_of(options: Mapping[str, object]) -> str | None:
+    """Return what `named` takes for the precision that compile options ask for; None for that of the model.
+
+    Quantizing without a precision is int8, the default of the options.
+    """
+    given = {"quantization_precision": "Int8", **options}
+    names = [
+        name
+        for name, asked in PRECISIONS.items()
+        if asked and all(given.get(key) == value for key, value in asked.items())
+    ]
+    return "+".join(names) or None

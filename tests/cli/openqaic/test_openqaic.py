@@ -1,6 +1,7 @@
 """The command ``openqaic``: every subcommand from its command line to what it leaves behind."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model
     code, out, _ = call("compile", model, "-o", "program", "--aic-num-cores", "2", "--convert-to-fp16")
     assert code == 0
     assert out.startswith("compiled in ")
-    assert "next: openqaic bench program/programqpc.bin" in out
+    assert f"next: openqaic accuracy {model} --to fp16  (what rounding costs)" in out
     expected = qaic.compile(model, aic_num_cores=2, convert_to_fp16=True)
     written = tmp_path / "program" / "programqpc.bin"
     assert written.read_bytes() == expected.path.read_bytes()
@@ -283,6 +284,31 @@ def test_profile_of_a_program_without_statistics_says_how_to_get_them(call, mode
     code, _, err = call("profile", "plain")
     assert code == 1
     assert "--stats-level 70" in err
+
+
+def test_inspect_compiles_a_model(call, model, own_cache):
+    code, out, err = call("inspect", model, "nodes", "--convert-to-fp16")
+    assert code == 0
+    assert "compiled in" in err
+    assert " float16" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        (["--convert-to-fp16"], "fp16"),
+        (["--convert-to-quantize"], "int8"),
+        (["--convert-to-quantize", "--quantization-precision", "Int16"], "int16"),
+        (["--convert-to-fp16", "--mxfp6-matmul"], "fp16+mxfp6"),
+    ],
+)
+def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_path, flags, precision):
+    model = save(tmp_path, model_of_open_batch())
+    code, out, _ = call("compile", model, "-o", "program", "--onnx-define-symbol", "batch,2", *flags)
+    assert code == 0
+    step = out.splitlines()[-1].removeprefix("next: ").partition("  (")[0]
+    assert f"--to {precision} " in step
+    assert call(*shlex.split(step)[1:])[0] == 0
 
 
 def test_inspect_shows_the_graph_that_runs(call, model, program, tmp_path):

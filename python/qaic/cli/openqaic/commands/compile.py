@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,5 +40,21 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(program.facts())
         return SUCCESS
     print_line(program.line)
-    print_line(f"next: openqaic bench {program.path}")
+    print_line(f"next: {_next_step(arguments.model, program.path)}")
     return SUCCESS
+
+
+def _next_step(model: Path, path: Path) -> str:
+    """Say what a user does next: see what rounding costs, where there is any, else how fast it runs."""
+    from qaic.accuracy.precisions import name_of
+    from qaic.qpc import Qpc
+
+    options = Qpc(path).options
+    precision = name_of(options)
+    if precision is None:
+        return f"openqaic bench {path}"
+    command = ["openqaic", "accuracy", str(model), "--to", precision]
+    if symbols := options.get("onnx_define_symbol"):
+        sizes = " ".join(f"{name} {size}" for name, size in symbols.items())
+        command += ["--option", f"onnx_define_symbol={sizes}"]
+    return f"{shlex.join(command)}  (what rounding costs)"

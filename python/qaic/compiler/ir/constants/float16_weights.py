@@ -95,14 +95,14 @@ def report_overflows(overflows: Overflows) -> None:
     if overflows.counts:
         total = sum(overflows.counts.values())
         became = (
-            "the largest finite value (clip_fp16_constants=false makes them infinite)"
+            "the largest finite value (clip_fp16_constants=false makes them infinite"
             if overflows.clip
-            else "infinity (clip_fp16_constants is false; `openqaic accuracy MODEL --to fp16` shows "
-            "what that costs)"
+            else "infinity (clip_fp16_constants is false"
         )
         warn(
             "float16.overflow",
-            "%d constants are beyond the range of float16 and became %s: %s",
+            "%d constants are beyond the range of float16 and became %s; "
+            "`openqaic accuracy MODEL --to fp16` shows what that costs): %s",
             total,
             became,
             listing(sorted(overflows.counts)),
