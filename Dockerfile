@@ -9,8 +9,8 @@ RUN python3 -m venv /build && /build/bin/pip wheel --no-deps --wheel-dir /wheel 
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /wheel /wheel
-RUN pip install --no-cache-dir "$(echo /wheel/openqaic-*.whl)[demo]" && rm -r /wheel && useradd --create-home qaic
-USER qaic
+RUN pip install --no-cache-dir "$(echo /wheel/openqaic-*.whl)[demo]" && rm -r /wheel && useradd --create-home --uid 1000 qaic
+USER 1000
 WORKDIR /home/qaic
 ENTRYPOINT ["openqaic"]
 CMD ["info"]

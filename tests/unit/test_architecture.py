@@ -95,6 +95,18 @@ def test_the_oldest_engine_is_the_same_everywhere():
     assert f"path of another `libonnxruntime.so`, 1.{minor} or newer |" in guide
 
 
+@pytest.mark.parametrize(
+    "caller", ["Makefile", ".ci/run", ".github/workflows/tests.yml", ".github/workflows/wheels.yml"]
+)
+def test_scripts_that_are_called_exist(caller):
+    text = (ROOT / caller).read_text()
+    scripts = re.findall(r"(?<![\w/])(?:(?:tools|tests|benches)/[\w/-]+\.(?:sh|py)|\.ci/\w+)", text)
+    assert not [script for script in scripts if not (ROOT / script).is_file()]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = re.findall(r"^\s*(?:- run: )?make ([a-z-]+)|^when_changed ([a-z-]+) ", text, re.MULTILINE)
+    assert {"".join(pair) for pair in called} <= targets
+
+
 def test_versions_agree():
     workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
     assert qaic.__version__ == metadata.version("openqaic") == workspace["workspace"]["package"]["version"]
