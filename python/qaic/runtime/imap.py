@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qaic.errors import QaicError
-from qaic.support.status_line import StatusLine, has_terminal
+from qaic.support.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from qaic import _core
 
 T = TypeVar("T")
-
-#: seconds between two changes of the progress line
-_INTERVAL_S = 0.1
 
 
 def imap(
@@ -107,31 +104,27 @@ class MapProgress:
     """How far a map is, on a terminal; silence elsewhere and when it is not wanted."""
 
     def __init__(self, iterable: object, *, wanted: bool) -> None:
-        self._is_shown = wanted and has_terminal()
-        self._total = operator.length_hint(iterable, 0) if self._is_shown else 0
+        self._is_wanted = wanted
+        self._total = operator.length_hint(iterable, 0) if wanted else 0
         self._done = 0
-        self._started: float | None = None
-        self._shown_at = 0.0
+        self._started = 0.0
         self._line: StatusLine | None = None
 
     def count(self) -> None:
         """Count one result."""
         self._done += 1
-        if not self._is_shown:
+        if not self._is_wanted:
             return
         now = time.monotonic()
-        if self._started is None:
-            self._started = self._shown_at = now
-        if now - self._shown_at < _INTERVAL_S:
-            return
-        self._shown_at = now
         if self._line is None:
-            self._line = StatusLine()
-        share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
-        seconds = now - self._started
-        self._line.show(
-            f"{self._done}{share}, {(self._done - 1) / seconds:.1f} inferences/s, {seconds:.0f} s"
-        )
+            # Only now: the rate is that of running, without opening and the first inference.
+            self._line, self._started = StatusLine(now), now
+        if self._line.is_due(now):
+            share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
+            seconds = now - self._started
+            self._line.show(
+                f"{self._done}{share}, {(self._done - 1) / seconds:.1f} inferences/s, {seconds:.0f} s"
+            )
 
     def close(self) -> None:
         """Remove the line."""

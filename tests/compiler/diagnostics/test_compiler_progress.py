@@ -5,6 +5,7 @@ import pytest
 
 from qaic.compiler.diagnostics import progress
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.support.status_line import lines_in_pipes
 
 
 class Terminal(io.StringIO):
@@ -70,6 +71,29 @@ def test_a_stream_that_is_no_terminal_stays_silent(clock, monkeypatch):
         shown.stage("write")
         shown.advance(1, 0)
     assert stream.getvalue() == ""
+
+
+def test_a_command_writes_a_line_into_a_pipe_every_ten_seconds(clock, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with lines_in_pipes(), Progress("compiling net") as shown:
+        for done in range(25):
+            shown.stage("write")
+            shown.advance(done, 25)
+            clock[0] += 1
+    assert stream.getvalue() == ("note: compiling net: write (10 s)\nnote: compiling net: write (20 s)\n")
+
+
+def test_a_pipe_that_nothing_reads_any_more_does_not_end_the_work(clock, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    with lines_in_pipes(), Progress("compiling net") as shown:
+        clock[0] += 11
+        shown.stage("write")
+        monkeypatch.undo()
 
 
 def test_a_process_without_standard_error_is_no_problem(clock, monkeypatch):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
 from qaic.cli.openqaic.registry import SUBCOMMANDS
+from qaic.support.status_line import lines_in_pipes
 
 if TYPE_CHECKING:
     import argparse
@@ -71,7 +72,8 @@ def tool(argv: Sequence[str]) -> int:
         return console.USAGE
     arguments = _parsed(argv)
     subcommand = next(one for one in SUBCOMMANDS if one.name == arguments.command)
-    return subcommand.load().run(arguments)
+    with lines_in_pipes():
+        return subcommand.load().run(arguments)
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:

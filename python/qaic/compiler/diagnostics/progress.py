@@ -1,11 +1,11 @@
-"""Where a compilation is: shown on a terminal when it takes more than a second, and noted in a `PassLog`."""
+"""Where a compilation is: shown when it takes more than a second, and noted in a `PassLog`."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.support.status_line import StatusLine, has_terminal
+from qaic.support.status_line import StatusLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from qaic.compiler.diagnostics.pass_timing import PassLog
 
-#: seconds before anything is shown, and between two updates
-_PATIENCE: Final = 1.0
-_INTERVAL: Final = 0.1
+#: seconds before anything is shown
+_PATIENCE_S: Final = 1.0
 
 
 class Progress:
@@ -37,9 +36,7 @@ class Progress:
         self._passes = passes
         self._stage = ""
         self._started = time.monotonic()
-        self._shown_at = 0.0
-        self._line: StatusLine | None = None
-        self._enabled = has_terminal()
+        self._line = StatusLine(self._started, _PATIENCE_S)
 
     @property
     def debug_folder(self) -> Path | None:
@@ -63,24 +60,18 @@ class Progress:
 
     def advance(self, done: int, total: int) -> None:
         """Tell how many of the bytes of the stage are done."""
-        if self._enabled and total:
+        if total and self._line.is_seen:
             self._show(f"{self._stage} {100 * done // total} %")
 
     def count(self, done: int, total: int | None, noun: str) -> None:
         """Tell how many things of the stage are under way or done, of how many if that is known."""
-        if self._enabled:
+        if self._line.is_seen:
             self._show(f"{self._stage} {done}{f' of {total}' if total else ''} {noun}")
 
     def _show(self, text: str) -> None:
-        if not self._enabled:
-            return
         now = time.monotonic()
-        if now - self._started < _PATIENCE or now - self._shown_at < _INTERVAL:
-            return
-        self._shown_at = now
-        if self._line is None:
-            self._line = StatusLine()
-        self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
+        if self._line.is_due(now):
+            self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
 
     def __enter__(self) -> Self:
         return self
@@ -88,5 +79,4 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._line is not None:
-            self._line.close()
+        self._line.close()
