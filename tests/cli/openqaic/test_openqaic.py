@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 import qaic
+import qaicrt
 from qaic.cli import console, openqaic
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from session_models import affine, save
@@ -291,6 +292,28 @@ def test_inspect_compiles_a_model(call, model, own_cache):
     assert code == 0
     assert "compiled in" in err
     assert " float16" in out.splitlines()[-1]
+
+
+def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, model, own_cache):
+    assert call("compile", model, "-o", "program", "--aic-num-cores", "6")[0] == 0
+    fit = json.loads(call("inspect", "program", "fit", "--json")[1])
+    assert fit["cores"] == 6
+    assert fit["constants_bytes"] > 0
+    assert {row["limited_by"] for row in fit["fits"]} == {"cores"}
+    context, qpc = qaicrt.Context(), qaicrt.Qpc("program")
+    for row in fit["fits"]:
+        programs = [qaicrt.Program(context, row["device"], qpc) for _ in range(row["activations"] + 1)]
+        statuses = [program.activate() for program in programs]
+        assert statuses == [qaicrt.QStatus.QS_SUCCESS] * row["activations"] + [statuses[-1]]
+        assert statuses[-1] != qaicrt.QStatus.QS_SUCCESS
+    out = call("inspect", "program", "fit")[1]
+    assert "cores   6" in out
+    assert "limited by" in out
+
+
+def test_inspect_counts_multiply_accumulates(call, model, program):
+    nodes = json.loads(call("inspect", program, "nodes", "--json")[1])
+    assert sum(node["macs"] for node in nodes) == 2 * 4 * 4
 
 
 @pytest.mark.parametrize(

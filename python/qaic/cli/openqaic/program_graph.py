@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.cli.openqaic.node_precisions import rounded_nodes
+from qaic.compiler.ir.macs import macs_of
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
 
@@ -50,8 +51,11 @@ def read(qpc: Qpc) -> onnx.ModelProto:
 
 
 def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """List the nodes in their order, with what they read, write and compute in."""
-    types = _types(model)
+    """List the nodes in their order, with what they read, write and compute in, and multiply-accumulates."""
+    from onnx import shape_inference
+
+    inferred = shape_inference.infer_shapes(model)
+    types, shapes = _types(inferred), _shapes(inferred)
     rounded = rounded_nodes(
         model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float"}
     )
@@ -63,6 +67,7 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
                 (rounded.get(name) or types[name][0] for name in node.output if name in types), None
             ),
             "shape": next((types[name][1] for name in node.output if name in types), None),
+            "macs": macs_of(node, shapes),
             "inputs": [name for name in node.input if name],
             "outputs": [name for name in node.output if name],
         }
@@ -132,12 +137,11 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
 
 
 def _types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
-    """Element type and shape of the tensors whose shape is stated or can be inferred."""
-    from onnx import TensorProto, shape_inference
+    """Element type and shape of the results and outputs whose type is known."""
+    from onnx import TensorProto
 
-    inferred = shape_inference.infer_shapes(model)
     found = {}
-    for value in (*inferred.graph.value_info, *inferred.graph.output):
+    for value in (*model.graph.value_info, *model.graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
             dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
@@ -145,4 +149,15 @@ def _types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
                 TensorProto.DataType.Name(tensor.elem_type).lower(),
                 "x".join(dims) or "scalar",
             )
+    return found
+
+
+def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Shapes of the values whose sizes are all known."""
+    graph = model.graph
+    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims):
+            found[value.name] = tuple(dim.dim_value for dim in dims)
     return found

@@ -1,4 +1,4 @@
-"""``openqaic inspect MODEL [nodes | tensors]``: what a program is and computes; a model is compiled first."""
+"""``openqaic inspect MODEL [nodes | tensors | fit]``: what a program is and computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "view",
         nargs="?",
-        choices=("nodes", "tensors"),
+        choices=("nodes", "tensors", "fit"),
         help="without it: target, options, inputs and outputs, constants, segments",
     )
     parser.add_argument(
@@ -38,6 +38,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic inspect program/programqpc.bin",
         "openqaic inspect program/programqpc.bin nodes",
         "openqaic inspect program/programqpc.bin tensors --json",
+        "openqaic inspect program/programqpc.bin fit",
         "openqaic inspect program/programqpc.bin --onnx graph.onnx",
     )
 
@@ -61,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(info_text(described))
             print_line(f"next: openqaic inspect {program.path} nodes")
         return SUCCESS
+    if arguments.view == "fit":
+        return _show_fit(qpc, as_json=arguments.json)
     from qaic.cli.openqaic import program_graph
 
     graph = program_graph.read(qpc)
@@ -73,6 +76,32 @@ def run(arguments: argparse.Namespace) -> int:
         print_line(table([[_cell(row[name]) for name in header] for row in rows], header=header))
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
     print_line(f"{len(rows)} {arguments.view}" + (f": {split}" if split else ""))
+    return SUCCESS
+
+
+def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
+    from qaic import _core
+    from qaic.cli.openqaic.program_fit import program_fit
+    from qaic.cli.qpc.info_text import human_bytes
+
+    found = program_fit(qpc, _core.Context().devices())
+    if as_json:
+        print_json(found)
+        return SUCCESS
+    count = found["devices"]
+    where = "" if count == 1 else f" on each of {count} devices"
+    print_line(f"cores   {found['cores']}{where}")
+    print_line(f"memory  {human_bytes(found['memory_bytes'])}{where} per activation")
+    if found["constants_bytes"]:
+        print_line(f"        {human_bytes(found['constants_bytes'])} of it are constants")
+    if found["state_bytes"]:
+        print_line(f"        {human_bytes(found['state_bytes'])} are retained between inferences")
+    if found["fits"]:
+        header = ["device", "name", "activations", "now", "limited by"]
+        rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
+        print_line(table(rows, header=header))
+    else:
+        print_line("no device to compare with; openqaic info says why")
     return SUCCESS
 
 

@@ -1,0 +1,79 @@
+"""What a program takes of a device, and how often it can be activated there at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qaic.errors import StateError
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from qaic.qpc import Qpc
+
+_MIB = 1 << 20
+
+
+def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Compare what a program takes with what devices have.
+
+    Parameters
+    ----------
+    qpc : Qpc
+        The container.
+    devices : sequence of mapping
+        Devices as ``openqaic devices --json`` lists them.
+
+    Returns
+    -------
+    dict
+        ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
+        ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; and a row for each
+        device in ``fits``: ``activations`` of the empty device, those that fit ``now``, and what is
+        ``limited_by``.
+
+    Raises
+    ------
+    StateError
+        The container holds a slice for each of several devices.
+    """
+    if not qpc.is_program:
+        raise StateError(
+            f"{qpc.path} is a container of containers, one for each device; what each of them takes differs",
+            code="inspect.slices",
+            hints=("qaic-qpc extract writes them; openqaic inspect takes each",),
+        )
+    info = qpc.program_info
+    plan = qpc.plan or {}
+    needed = {"cores": max(1, info.num_cores), "memory": -(-info.total_required_memory // _MIB)}
+    return {
+        "cores": needed["cores"],
+        "devices": plan.get("devices", 1),
+        "memory_bytes": info.total_required_memory,
+        "constants_bytes": sum(constants.size for constants in info.constants),
+        "state_bytes": _state_bytes(qpc),
+        "fits": [_fits(needed, device) for device in devices],
+    }
+
+
+def _state_bytes(qpc: Qpc) -> int:
+    """Sum what the program retains; its outputs that are states have a name of their own."""
+    from qaic.cli.qpc.qpc_info import facts
+
+    outputs = facts(qpc)["outputs"]
+    return sum(output["bytes"] or 0 for output in outputs if output["name"].endswith(RETAINED_STATE_SUFFIX))
+
+
+def _fits(needed: Mapping[str, int], device: Mapping[str, Any]) -> dict[str, Any]:
+    """Count activations of one program on one device."""
+    total = {"cores": device["nsp_total"], "memory": device["dram_total_mb"]}
+    free = {"cores": device["nsp_free"], "memory": device["dram_free_mb"]}
+    most = {name: total[name] // amount for name, amount in needed.items() if amount}
+    return {
+        "device": device["id"],
+        "name": device["name"],
+        "activations": min(most.values()),
+        "now": min(free[name] // amount for name, amount in needed.items() if amount),
+        "limited_by": min(most, key=most.__getitem__),
+    }
