@@ -376,6 +376,10 @@ def test_diff_ends_as_diff_does(call, model, program):
     assert code == 1
     assert json.loads(out)["same"] is False
     assert call("diff", program, "missing")[0] == 2
+    assert "next: " not in call("diff", program, program)[1]
+    step = call("diff", program, "other")[1].splitlines()[-1].removeprefix("next: ")
+    assert step == "openqaic inspect other nodes"
+    assert call(*shlex.split(step)[1:])[0] == 0
 
 
 def test_devices_are_those_of_the_runtime(call):
@@ -383,7 +387,18 @@ def test_devices_are_those_of_the_runtime(call):
     assert [device["id"] for device in listed] == [device.id for device in qaic.devices()]
     code, out, _ = call("devices")
     assert code == 0
-    assert len(out.splitlines()) >= 1 + len(listed)
+    assert len(out.splitlines()) >= 2 + len(listed)
+    assert out.splitlines()[-1] == "next: openqaic run MODEL"
+
+
+def test_without_a_device_the_next_step_is_info(call, monkeypatch):
+    monkeypatch.setenv("QAIC_DEVICE", "kmd")
+    monkeypatch.setenv("QAIC_KMD", "sys")
+    if qaic.devices():
+        pytest.skip("this machine has cards")
+    code, out, _ = call("devices")
+    assert code == 3
+    assert out.splitlines()[-1] == "next: openqaic info"
 
 
 def test_cache_lists_and_removes(call, model, own_cache):
@@ -406,7 +421,11 @@ def test_explain_knows_codes_of_both_languages(call):
     for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
         out = json.loads(call("explain", code, "--json")[1])
         assert [(row["code"], row["exception"]) for row in out] == [(code, exception)]
-    assert "device.lost" in call("explain", "device")[1]
+        assert call("explain", code)[1].endswith("docs/reference/errors.md lists all codes\n")
+    out = call("explain", "device")[1]
+    assert "device.lost" in out
+    step = out.splitlines()[-1].partition("next: ")[2]
+    assert call(*shlex.split(step)[1:])[0] == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line
 from qaic.cli.openqaic.arguments import add_json, duration_s, set_examples
@@ -48,7 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in device_lines(devices):
             print_line(line)
+        print_line(f"next: {_next_step(devices)}")
     return SUCCESS if devices else DEVICE
+
+
+def _next_step(devices: list[dict[str, Any]]) -> str:
+    """Say what a user does next: run where a device is ready, else see what the runtime found."""
+    ready = any(device["status"] == "ready" for device in devices)
+    return "openqaic run MODEL" if ready else "openqaic info"
 
 
 def _watch(period_seconds: float) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+from qaic.cli.console import FAILURE, print_line
 from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what differs, from A to B."""
+    """Show what differs, from A to B, and how to see the nodes of B."""
     from qaic.cli.qpc import show_differences
 
-    return show_differences(arguments.a, arguments.b, as_json=arguments.json)
+    code = show_differences(arguments.a, arguments.b, as_json=arguments.json)
+    if code == FAILURE and not arguments.json:
+        print_line(f"next: {shlex.join(['openqaic', 'inspect', str(arguments.b), 'nodes'])}")
+    return code

@@ -63,4 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(f"  {meanings[one.exception]}")
         if one.message:
             print_line(f"  for example: {one.message}")
+    if len(found) > 1:
+        print_line(f"{len(found)} codes; next: openqaic explain {found[0].code}")
+    else:
+        print_line("docs/reference/errors.md lists all codes")
     return SUCCESS
