@@ -19,6 +19,7 @@ from qaic.errors import CompileError, InputTypeError, OptionConflictError, Optio
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.options import ResolvedOptions, resolve
 from qaic.options.keywords import CompileKeywords
+from qaic.options.signature import function_with_options
 from qaic.options.table import find, merge, nearest_name
 from qaic.qpc import DataType, Qpc
 from qaic.support.atomic_io import write_replacing
@@ -33,6 +34,7 @@ else:
     onnx, configs = LazyModule("onnx"), LazyModule("qaic.configs")
 
 
+@function_with_options(CompileKeywords)
 def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     model: str | os.PathLike[str] | bytes | onnx.ModelProto | Sequence[Any],
     config: configs.CompileConfig

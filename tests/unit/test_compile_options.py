@@ -124,7 +124,12 @@ def test_texts_explain_what_was_given():
 
 
 @pytest.mark.parametrize(
-    ("made", "keywords"), [(qaic.Session, SessionKeywords), (qaic.CompileOptions, CompileKeywords)]
+    ("made", "keywords"),
+    [
+        (qaic.Session, SessionKeywords),
+        (qaic.CompileOptions, CompileKeywords),
+        (qaic.compile, CompileKeywords),
+    ],
 )
 def test_signatures_list_the_options_for_completion(made, keywords):
     parameters = inspect.signature(made).parameters

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _WithOptions:
@@ -33,6 +34,25 @@ def with_options(keywords: type) -> Callable[[type[T]], type[T]]:
 
     def decorate(decorated: type[T]) -> type[T]:
         decorated.__signature__ = _WithOptions(keywords)  # type: ignore[attr-defined]
+        return decorated
+
+    return decorate
+
+
+def function_with_options(keywords: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let the signature of a function name the options that it takes as ``**options``.
+
+    Parameters
+    ----------
+    keywords
+        The ``TypedDict`` of the options.
+    """
+
+    def decorate(decorated: Callable[P, T]) -> Callable[P, T]:
+        # `inspect` takes nothing lazy from a function.
+        own = inspect.signature(decorated)
+        expanded = own.replace(parameters=_expanded(list(own.parameters.values()), keywords))
+        decorated.__signature__ = expanded  # type: ignore[attr-defined]
         return decorated
 
     return decorate
