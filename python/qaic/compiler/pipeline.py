@@ -47,6 +47,7 @@ from qaic.compiler.passes.emulation.upcast_float16 import UpcastFloat16
 from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
 from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
 from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineUnits
+from qaic.compiler.passes.legalize.legalize_captured_values import LegalizeCapturedValues
 from qaic.compiler.passes.legalize.legalize_exports import LegalizeExports
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
@@ -132,6 +133,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "emulate": (RoundPartitionTraffic(), EmulateFloat16()),
     "interface": (
         InlineUnits(),
+        LegalizeCapturedValues(),
         RemoveUnused(),
         SettleSizes(),
         FixInterface(),

@@ -58,6 +58,8 @@ def complete(
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
+    # Quantized graphs are not rewritten: shapes are the same, and see `legalize_captured_values`.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
