@@ -60,8 +60,16 @@ class Parser(argparse.ArgumentParser):
         """Parse all arguments; of an option that does not exist, the nearest that does is named."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(self.about_unknown(unknown))
+            self._of_command(parsed).error(self.about_unknown(unknown))
         return parsed
+
+    def _of_command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
+        """Return the parser of the command that was given: its help lists its options."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (argparse offers no other way)
+                made: argparse.ArgumentParser = action.choices.get(getattr(parsed, action.dest, ""), self)
+                return made
+        return self
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
         """Say which arguments are unknown, and what was perhaps meant by the first."""

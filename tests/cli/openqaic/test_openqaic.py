@@ -369,6 +369,13 @@ def test_inspect_writes_one_onnx_file_that_computes_the_same(call, program):
         np.testing.assert_allclose(array, other, rtol=1e-5)
 
 
+def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
+    code, _, err = call("compile", model, "--nothing-like-it")
+    assert code == 2
+    assert err.splitlines()[-1] == "hint: openqaic compile --help shows the options"
+    assert call("compile", "--help")[0] == 0
+
+
 def test_diff_ends_as_diff_does(call, model, program):
     assert call("diff", program, program)[0] == 0
     assert call("compile", model, "-o", "other", "--aic-num-cores", "2")[0] == 0
