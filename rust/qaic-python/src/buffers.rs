@@ -19,6 +19,7 @@ use pyo3::sync::PyOnceLock;
 use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::Image;
 use qaic_runtime::binding::{Argument, ArrayLayout, native_format};
+use qaic_runtime::request::{ArrayId, Arrays};
 use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
@@ -36,13 +37,9 @@ unsafe impl Send for Exports {}
 // SAFETY: a shared reference only reads the structures, which nothing changes meanwhile.
 unsafe impl Sync for Exports {}
 
-/// One buffer of [`Exports`], until they are cleared.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExportId(usize);
-
 /// An exported buffer: its memory, and what it looks like.
 pub(crate) struct Exported<'a> {
-    pub(crate) id: ExportId,
+    pub(crate) id: ArrayId,
     pub(crate) memory: HostSlice<'a>,
     pub(crate) argument: Argument<'a>,
 }
@@ -73,24 +70,7 @@ impl Exports {
         let filled = self.buffers.len() + 1;
         // SAFETY: the first spare element was just initialized, and there was room for it.
         unsafe { self.buffers.set_len(filled) };
-        self.buffers.last().map(|buffer| describe(ExportId(filled - 1), buffer))
-    }
-
-    /// The memory of a buffer; nothing where it was cleared.
-    pub(crate) fn memory(&self, id: ExportId) -> HostSlice<'_> {
-        self.buffers.get(id.0).map_or(HostSlice::empty(), memory_of)
-    }
-
-    /// The memory of a buffer that was taken to be written; nothing of others. The same memory may be in several buffers.
-    pub(crate) fn memory_mut(&self, id: ExportId) -> HostSliceMut<'_> {
-        match self.buffers.get(id.0) {
-            Some(buffer) if buffer.readonly == 0 => {
-                let len = usize::try_from(buffer.len).unwrap_or(0);
-                // SAFETY: as for `memory_of`; the exporter says that it may be written.
-                unsafe { HostSliceMut::new(buffer.buf.cast(), len) }
-            }
-            _ => HostSliceMut::empty(),
-        }
+        self.buffers.last().map(|buffer| describe(ArrayId(filled - 1), buffer))
     }
 
     /// Releases the buffers.
@@ -100,6 +80,25 @@ impl Exports {
             unsafe { ffi::PyBuffer_Release(buffer) };
         }
         self.buffers.clear();
+    }
+}
+
+impl Arrays for Exports {
+    // Nothing where the buffer was cleared.
+    fn memory(&self, id: ArrayId) -> HostSlice<'_> {
+        self.buffers.get(id.0).map_or(HostSlice::empty(), memory_of)
+    }
+
+    // Nothing of a buffer that was not taken to be written.
+    fn memory_mut(&self, id: ArrayId) -> HostSliceMut<'_> {
+        match self.buffers.get(id.0) {
+            Some(buffer) if buffer.readonly == 0 => {
+                let len = usize::try_from(buffer.len).unwrap_or(0);
+                // SAFETY: as for `memory_of`; the exporter says that it may be written.
+                unsafe { HostSliceMut::new(buffer.buf.cast(), len) }
+            }
+            _ => HostSliceMut::empty(),
+        }
     }
 }
 
@@ -118,7 +117,7 @@ fn memory_of(buffer: &ffi::Py_buffer) -> HostSlice<'_> {
     unsafe { HostSlice::new(buffer.buf.cast(), len) }
 }
 
-fn describe(id: ExportId, buffer: &ffi::Py_buffer) -> Exported<'_> {
+fn describe(id: ArrayId, buffer: &ffi::Py_buffer) -> Exported<'_> {
     let memory = memory_of(buffer);
     let format = if buffer.format.is_null() {
         c"B"

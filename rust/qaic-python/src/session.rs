@@ -5,66 +5,40 @@ mod inputs;
 mod state;
 mod tensors;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_mem::{HostSlice, Lender, Loan, Storage};
-use qaic_runtime::binding::{ArgumentError, Bindings, OutputBinding, first_overlap};
+use qaic_runtime::binding::ArgumentError;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
-use qaic_runtime::inference_set::{BenchmarkProgress, InferenceSet, PendingInference};
+use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::process::{Deadline, ForkGuard};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
+use qaic_runtime::request::{BoundArrays, Destination};
 use qaic_sync::ObjectPool;
 
-use crate::buffers::{ExportId, Exports};
+use crate::buffers::Exports;
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::from_runtime;
 use crate::gil::{Detach, PyTeardown, Reaped, deadline_after, signal_pending};
 use crate::qpc::PyQpc;
-use inputs::Inputs;
-use tensors::{Tensor, Tensors, check_keys, writable};
+use inputs::bind_inputs;
+use tensors::{Tensors, check_keys, writable};
 
 pub(crate) use inference::{PyCompletions, PyInference};
 
 /// Runs at a time whose vectors are kept; more make their own.
 const MOST_SCRATCH: usize = 64;
 
-/// Vectors that one run needs, kept for the next one so that a run allocates nothing.
+/// Bytes from which copying takes long enough to let other Python threads run meanwhile.
+const COPY_DETACHED_BYTES: usize = 64 * 1024;
+
+/// What one run needs, kept for the next one so that a run allocates nothing.
 struct Scratch {
     exports: Exports,
-    inputs: Inputs,
-    outputs: Vec<Target>,
-    // By output; those that go to new arrays.
-    storages: Vec<Option<Storage>>,
-    // In the order of the outputs.
-    deferred: Vec<Deferred>,
-    lender: Lender,
-    // Number of an output, and where the array lies that was given for it.
-    given: Vec<(usize, Range<usize>)>,
-}
-
-/// Where the device writes an output.
-#[derive(Clone, Copy, Debug)]
-enum Target {
-    Nowhere,
-    /// The head of the caller's array.
-    Export(ExportId, usize),
-    /// A new array.
-    Storage,
-    /// Memory from which it is brought to the caller's array.
-    Deferred,
-}
-
-/// An output whose array is also an input, or has another form than the device's.
-struct Deferred {
-    storage: Storage,
-    array: ExportId,
-    bytes: usize,
-    output: usize,
+    bound: BoundArrays,
 }
 
 /// A loaded and activated container with its exec objects.
@@ -109,7 +83,7 @@ impl PyInferenceSet {
         let image = qpc.program(py)?;
         let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
         let tensors = Tensors::new(py, image, unused).map_err(|error| from_runtime(py, error))?;
-        if num_activations > 1 && tensors.specs.has_state() {
+        if num_activations > 1 && tensors.specs().has_state() {
             let error = ArgumentError::StatePerActivation { activations: num_activations };
             return Err(from_runtime(py, error));
         }
@@ -166,7 +140,7 @@ impl PyInferenceSet {
 
     /// Shapes of the inputs in every permitted combination, in order of the inputs.
     fn input_shapes(&self) -> Vec<Vec<Vec<usize>>> {
-        let specs = &self.tensors.specs;
+        let specs = self.tensors.specs();
         (0..specs.variants())
             .map(|variant| specs.inputs().iter().map(|spec| spec.shape(variant).dims.clone()).collect())
             .collect()
@@ -246,76 +220,14 @@ impl PyInferenceSet {
     ) -> PyResult<(u64, u64)> {
         let mut scratch = self.take_scratch(py)?;
         let result = (|| {
-            scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
+            let Scratch { exports, bound } = &mut *scratch;
+            bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
             let limit = deadline_after(py, seconds)?.map(Deadline::limit);
-            let progress = BenchmarkProgress::new(&self.set);
-            let Scratch { exports, inputs, lender, .. } = &mut *scratch;
-            let (exports, inputs) = (&*exports, &*inputs);
-            py.detached(|| {
-                lender.scope(|loan| {
-                    let bind = |_, bindings: &mut Bindings| inputs.bind(exports, loan, bindings);
-                    self.set.benchmark(count, limit, &progress, bind, |_| true, signal_pending)
-                })
-            })
+            py.detached(|| bound.benchmark(&self.set, exports, count, limit, signal_pending))
         })();
         self.give_back(py, scratch);
         let outcome = result?;
         Ok((outcome.completed, u64::try_from(outcome.elapsed.as_nanos()).unwrap_or(u64::MAX)))
-    }
-}
-
-impl Scratch {
-    /// Where an output is computed so that the array of `id` has it in the end.
-    ///
-    /// A program may write an output before it has read all inputs, so an array that is both gets a copy.
-    fn deliver(
-        &mut self,
-        py: Python<'_>,
-        tensor: &Tensor,
-        output: usize,
-        (array, bytes): (ExportId, usize),
-    ) -> PyResult<Target> {
-        let memory = head(&self.exports, array, bytes);
-        let start = memory.as_ptr().addr();
-        self.given.push((output, start..start.saturating_add(memory.len())));
-        let mut inputs = self.inputs.memory(&self.exports).flatten();
-        if !tensor.has_blocks() && !inputs.any(|input| input.overlaps(memory)) {
-            return Ok(Target::Export(array, bytes));
-        }
-        let pool = tensor.form(self.inputs.variant).device_pool();
-        let storage = pool.take().map_err(|error| from_runtime(py, error))?;
-        self.deferred.push(Deferred { storage, array, bytes, output });
-        Ok(Target::Deferred)
-    }
-}
-
-/// The first bytes of an array.
-fn head(exports: &Exports, id: ExportId, bytes: usize) -> HostSlice<'_> {
-    let memory = exports.memory(id);
-    memory.subslice(0, bytes).unwrap_or(memory)
-}
-
-/// Lends an inference the memory of its outputs.
-fn bind_outputs<'a>(
-    outputs: &[Target],
-    exports: &'a Exports,
-    storages: &'a mut [Option<Storage>],
-    deferred: &'a mut [Deferred],
-    loan: &mut Loan<'_, 'a>,
-    bindings: &mut Bindings,
-) {
-    let mut deferred = deferred.iter_mut();
-    for ((binding, target), storage) in bindings.outputs.iter_mut().zip(outputs).zip(storages) {
-        let memory = match *target {
-            Target::Nowhere => None,
-            Target::Export(id, bytes) => Some(exports.memory_mut(id).first(bytes)),
-            Target::Storage => storage.as_mut().map(Storage::memory_mut),
-            Target::Deferred => deferred.next().map(|deferred| deferred.storage.memory_mut()),
-        };
-        *binding = match memory {
-            Some(memory) => OutputBinding::Memory(loan.lend_mut(memory)),
-            None => OutputBinding::Dropped,
-        };
     }
 }
 
@@ -332,23 +244,14 @@ impl PyInferenceSet {
             Box::new(Scratch {
                 // One more per input: a value that does not fit is released only with the others.
                 exports: Exports::with_capacity(2 * inputs + outputs),
-                inputs: Inputs::with_capacity(inputs),
-                outputs: Vec::with_capacity(outputs),
-                storages: Vec::with_capacity(outputs),
-                deferred: Vec::new(),
-                lender: Lender::with_capacity(inputs + outputs),
-                given: Vec::new(),
+                bound: BoundArrays::for_tensors(&self.tensors.arrays),
             })
         }))
     }
 
     fn give_back(&self, py: Python<'_>, mut scratch: Box<Scratch>) {
+        scratch.bound.begin(0);
         scratch.exports.clear(py);
-        scratch.storages.clear();
-        scratch.deferred.clear();
-        scratch.inputs.clear();
-        scratch.outputs.clear();
-        scratch.given.clear();
         self.scratch.give_back(scratch);
     }
 
@@ -359,71 +262,43 @@ impl PyInferenceSet {
         out: Option<&Bound<'py, PyDict>>,
         output_names: Option<&[String]>,
         timeout: Option<f64>,
-        scratch: &mut Scratch,
+        Scratch { exports, bound }: &mut Scratch,
     ) -> PyResult<Bound<'py, PyDict>> {
+        let (tensors, specs) = (&self.tensors.arrays, self.tensors.specs());
         let deadline = deadline_after(py, timeout)?;
-        scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
+        let variant = bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
         if let Some(names) = output_names {
-            let checked = names.iter().try_for_each(|name| self.tensors.specs.check_output_name(name));
+            let checked = names.iter().try_for_each(|name| specs.check_output_name(name));
             checked.map_err(|error| from_runtime(py, error))?;
         }
         if let Some(out) = out {
-            check_keys(py, out, self.tensors.specs.outputs(), "output")?;
+            check_keys(py, out, specs.outputs(), "output")?;
         }
-        let variant = scratch.inputs.variant;
-        for (number, (spec, tensor)) in self.tensors.outputs().enumerate() {
+        for (spec, key) in self.tensors.outputs() {
             let given = match out {
-                Some(out) => out.get_item(&tensor.key)?,
+                Some(out) => out.get_item(key)?,
                 None => None,
             };
-            let (target, storage) = if let Some(array) = given {
-                let array = writable(py, spec, variant, &array, &mut scratch.exports)?;
-                (scratch.deliver(py, tensor, number, (array, spec.shape(variant).bytes))?, None)
-            } else if spec.is_delivered(output_names, |input| scratch.inputs.is_left_out(input)) {
-                let storage =
-                    tensor.form(variant).device_pool().take().map_err(|error| from_runtime(py, error))?;
-                (Target::Storage, Some(storage))
-            } else {
-                (Target::Nowhere, None)
+            let destination = match given {
+                Some(array) => Destination::Array(writable(py, spec, variant, &array, exports)?),
+                None if spec.is_delivered(output_names, |input| bound.is_left_out(input)) => Destination::New,
+                None => Destination::Dropped,
             };
-            scratch.outputs.push(target);
-            scratch.storages.push(storage);
+            let pushed = bound.push_output(tensors, exports, destination);
+            pushed.map_err(|error| from_runtime(py, error))?;
         }
-        if let Some((_, second)) = first_overlap(&mut scratch.given) {
-            let name = self.tensors.specs.outputs().get(second).map(|spec| spec.name.clone());
-            return Err(from_runtime(py, ArgumentError::OutputOverlap { name: name.unwrap_or_default() }));
-        }
-
-        let Scratch { exports, inputs, outputs, storages, deferred, lender, .. } = scratch;
-        let (exports, inputs) = (&*exports, &*inputs);
-        let (storing, deferring) = (&mut storages[..], &mut deferred[..]);
         py.detached(|| {
-            let until = deadline.map(Deadline::at);
-            let ran = lender.scope(|loan| {
-                let lease = self.set.lease(until, signal_pending)?;
-                lease.bind(|bindings| {
-                    inputs.bind(exports, loan, bindings);
-                    bind_outputs(outputs, exports, storing, deferring, loan, bindings);
-                })?;
-                // On this thread where that is as good as on another.
-                lease.run_until(until, signal_pending)
-            });
-            ran.map_err(|error| Deadline::restate(deadline, error))
+            bound.check_apart(tensors)?;
+            bound.run(&self.set, tensors, exports, deadline, signal_pending)
         })?;
-        for Deferred { storage, array, bytes, output } in deferred.drain(..) {
-            if let Some(tensor) = self.tensors.outputs.get(output) {
-                tensor.bring(&storage, exports.memory_mut(array).first(bytes));
-            }
-        }
-
         let result = PyDict::new(py);
-        for ((spec, tensor), storage) in self.tensors.outputs().zip(&mut scratch.storages) {
-            if let Some(storage) = storage.take() {
-                result.set_item(&tensor.key, tensor.array(py, variant, storage)?)?;
+        for (output, (spec, key)) in self.tensors.outputs().enumerate() {
+            if let Some(storage) = bound.take_output(output) {
+                result.set_item(key, self.tensors.array(py, output, variant, storage)?)?;
             } else if output_names.is_none_or(|names| names.contains(&spec.name))
-                && let Some(array) = out.map(|out| out.get_item(&tensor.key)).transpose()?.flatten()
+                && let Some(array) = out.map(|out| out.get_item(key)).transpose()?.flatten()
             {
-                result.set_item(&tensor.key, array)?;
+                result.set_item(key, array)?;
             }
         }
         Ok(result)
@@ -434,22 +309,17 @@ impl PyInferenceSet {
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
         timeout: Option<f64>,
-        scratch: &mut Scratch,
+        Scratch { exports, bound }: &mut Scratch,
     ) -> PyResult<PyInference> {
         let deadline = deadline_after(py, timeout)?;
-        scratch.inputs.collect(py, &self.tensors, &self.coerce, inputs, &mut scratch.exports)?;
-        let variant = scratch.inputs.variant;
-        let inputs = inference::copies(py, &self.tensors, &scratch.inputs, &scratch.exports)?;
-        let outputs = self
-            .tensors
-            .outputs()
-            .map(|(spec, tensor)| {
-                let wanted = spec.is_delivered(None, |input| scratch.inputs.is_left_out(input));
-                wanted.then(|| tensor.form(variant).device_pool().take()).transpose()
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|error| from_runtime(py, error))?;
-        let inference = PendingInference::new(&self.set, variant, inputs, outputs, deadline);
+        let variant = bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
+        let is_long = bound.input_bytes(exports) >= COPY_DETACHED_BYTES;
+        let mut prepare = || bound.prepare(&self.set, &self.tensors.arrays, exports, deadline);
+        let inference = if is_long {
+            py.detached(prepare)?
+        } else {
+            prepare().map_err(|error| from_runtime(py, error))?
+        };
         Ok(PyInference::new(inference, &self.tensors, variant))
     }
 }

@@ -6,14 +6,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_mem::{HostSlice, Pod, Storage};
 use qaic_runtime::binding::ArrayLayout;
+use qaic_runtime::request::{ArrayId, Arrays};
 
-use crate::buffers::{ExportId, Exports, array_over};
+use crate::buffers::{Exports, array_over};
 use crate::errors::Raise;
 
 /// An array that Python lent, with elements of one type.
 pub(super) struct Lent {
     exports: Exports,
-    id: ExportId,
+    id: ArrayId,
     pub(super) shape: Vec<usize>,
 }
 

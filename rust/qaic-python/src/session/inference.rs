@@ -5,17 +5,11 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_mem::HostSlice;
-use qaic_runtime::inference_set::{CompletionQueue, PendingInference, PendingInput};
+use qaic_runtime::inference_set::{CompletionQueue, PendingInference};
 
-use super::inputs::Inputs;
 use super::tensors::Tensors;
-use crate::buffers::Exports;
 use crate::errors::{Raise, from_runtime};
 use crate::gil::{Detach, Reaped, signal_pending};
-
-/// Bytes from which copying takes long enough to let other Python threads run meanwhile.
-const COPY_DETACHED_BYTES: usize = 64 * 1024;
 
 /// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
 #[pyclass(frozen, name = "Inference", module = "qaic._core")]
@@ -88,9 +82,11 @@ impl PyInference {
             return Err(Raise::new(py, "StateError", "inference.fetched", text).build());
         }
         let result = PyDict::new(py);
-        for (tensor, storage) in self.tensors.outputs.iter().zip(storages) {
+        for (output, (key, storage)) in self.tensors.outputs.iter().zip(storages).enumerate() {
             if let Some(storage) = storage {
-                result.set_item(&tensor.key, tensor.array(py, self.variant, storage)?)?;
+                let array = self.tensors.arrays.output_array(output, self.variant, storage);
+                let array = array.map_err(|error| from_runtime(py, error))?;
+                result.set_item(key, self.tensors.array(py, output, self.variant, array)?)?;
             }
         }
         Ok(result)
@@ -158,33 +154,5 @@ impl PyCompletions {
     /// Ends a `wait`.
     fn wake(&self) {
         self.queue.wake();
-    }
-}
-
-/// Copies of the inputs, with their lengths in bytes.
-pub(super) fn copies(
-    py: Python<'_>,
-    tensors: &Tensors,
-    inputs: &Inputs,
-    exports: &Exports,
-) -> PyResult<Vec<PendingInput>> {
-    let copy = || {
-        tensors
-            .inputs
-            .iter()
-            .zip(inputs.memory(exports))
-            .map(|(tensor, memory)| {
-                let Some(memory) = memory else { return Ok(None) };
-                let mut storage = tensor.form(inputs.variant).device_pool().take()?;
-                storage.memory_mut().copy_from(memory);
-                Ok(Some((storage, memory.len())))
-            })
-            .collect::<Result<_, _>>()
-    };
-    let bytes: usize = inputs.memory(exports).flatten().map(HostSlice::len).sum();
-    if bytes >= COPY_DETACHED_BYTES {
-        py.detached(copy)
-    } else {
-        copy().map_err(|error| from_runtime(py, error))
     }
 }

@@ -1,33 +1,20 @@
-//! The state that the device keeps, as arrays: what a program compiled with `split_retained_state_io` lets callers read
-//! and write between inferences (compile-options row 17).
-
-use std::sync::Arc;
+//! The state that the device keeps, as arrays.
 
 use pyo3::prelude::*;
-use qaic_mem::Storage;
-use qaic_runtime::binding::{ArgumentError, BindingSpec, StatePart};
-use qaic_runtime::error::RuntimeError;
-use qaic_runtime::program::Program;
+use qaic_mem::HostSlice;
+use qaic_runtime::request::{ArrayState, Arrays};
 
 use super::PyInferenceSet;
-use super::tensors::{decode_array, encode_array, layout, numpy_type};
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;
 use crate::gil::{Detach, signal_pending};
 
 impl PyInferenceSet {
     /// Finds a state; with `sequence`, the part at this index of its first dimension.
-    fn part(
-        &self,
-        name: &str,
-        sequence: Option<usize>,
-    ) -> Result<(&BindingSpec, StatePart, &Arc<Program>), RuntimeError> {
-        self.fork_guard.check()?;
-        // One activation: with state there is no more.
-        let program = self.set.programs().first().filter(|program| program.io_options().split_state);
-        let program = program.ok_or(ArgumentError::StateNotSplit)?;
-        let part = self.tensors.specs.state_part(name, sequence)?;
-        Ok((self.tensors.specs.get(part.input)?, part, program))
+    fn state(&self, py: Python<'_>, name: &str, sequence: Option<usize>) -> PyResult<ArrayState<'_>> {
+        let checked = self.fork_guard.check();
+        let found = checked.and_then(|()| self.tensors.arrays.state(&self.set, name, sequence));
+        found.map_err(|error| from_runtime(py, error))
     }
 
     /// The present value of a state.
@@ -37,24 +24,9 @@ impl PyInferenceSet {
         name: &str,
         sequence: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (spec, part, program) = self.part(name, sequence).map_err(|error| from_runtime(py, error))?;
-        let failed = |error| from_runtime(py, error);
-        let mut held = Storage::new(part.device_bytes).map_err(failed)?;
-        let read = |held: &mut Storage| {
-            program.read_state(part.input, part.device_offset, held.memory_mut(), None, signal_pending)
-        };
-        let layout = layout(spec, &part.dims);
-        let Some(columns) = spec.block_columns else {
-            py.detached(|| read(&mut held))?;
-            return array_over(py, held, &layout);
-        };
-        let mut array = Storage::new(part.array_bytes).map_err(failed)?;
-        py.detached(|| {
-            read(&mut held)?;
-            decode_array(columns, held.memory(), array.memory_mut());
-            Ok(())
-        })?;
-        array_over(py, array, &layout)
+        let state = self.state(py, name, sequence)?;
+        let array = py.detached(|| state.read(signal_pending))?;
+        array_over(py, array, &state.layout())
     }
 
     /// Replaces the present value of a state.
@@ -65,30 +37,14 @@ impl PyInferenceSet {
         value: &Bound<'_, PyAny>,
         sequence: Option<usize>,
     ) -> PyResult<()> {
-        let (spec, part, program) = self.part(name, sequence).map_err(|error| from_runtime(py, error))?;
-        let (_, dtype) = numpy_type(spec);
-        let array = self.coerce.bind(py).call1((name, value, dtype, part.dims.clone(), false))?;
+        let state = self.state(py, name, sequence)?;
+        let wanted = (name, value, state.element_type(), state.dims().to_vec(), false);
+        let array = self.coerce.bind(py).call1(wanted)?;
         let mut exports = Exports::with_capacity(1);
         let given = exports.take(&array, false).map(|exported| exported.id);
-        let given = given.map(|id| exports.memory(id));
-        let Some(given) = given.filter(|given| given.len() == part.array_bytes) else {
-            let what = format!("state {name:?}");
-            let error = ArgumentError::NotConverted { what, dtype, shape: part.dims };
-            return Err(from_runtime(py, error));
-        };
-        let outcome = match spec.block_columns {
-            None => py.detached(|| {
-                program.write_state(part.input, part.device_offset, given, None, signal_pending)
-            }),
-            Some(columns) => {
-                let mut blocks = Storage::new(part.device_bytes).map_err(|error| from_runtime(py, error))?;
-                py.detached(|| {
-                    encode_array(columns, given, blocks.memory_mut());
-                    let from = blocks.memory();
-                    program.write_state(part.input, part.device_offset, from, None, signal_pending)
-                })
-            }
-        };
+        // What gives no bytes has another size than a state.
+        let given = given.map_or(HostSlice::empty(), |id| exports.memory(id));
+        let outcome = py.detached(|| state.write(given, signal_pending));
         exports.clear(py);
         outcome
     }

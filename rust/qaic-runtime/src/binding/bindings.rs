@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, Storage};
+use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut, Loan, Storage};
 
 /// Where an input comes from.
 #[derive(Debug, Default)]
@@ -100,6 +100,34 @@ impl Bindings {
         }
     }
 
+    /// Lends every tensor its memory, in binding order and in a combination of shapes. An input without memory is left out,
+    /// an output without is dropped.
+    pub fn lend<'env>(
+        &mut self,
+        loan: &mut Loan<'_, 'env>,
+        variant: usize,
+        inputs: impl IntoIterator<Item = Option<HostSlice<'env>>>,
+        outputs: impl IntoIterator<Item = Option<HostSliceMut<'env>>>,
+    ) {
+        self.shapes = Shapes::Variant(variant);
+        let inputs = inputs.into_iter().map(|memory| memory.map(|memory| loan.lend(memory)));
+        fill(&mut self.inputs, inputs);
+        let outputs = outputs.into_iter().map(|memory| memory.map(|memory| loan.lend_mut(memory)));
+        fill(&mut self.outputs, outputs);
+    }
+
+    /// [`Bindings::lend`] of memory with its backing.
+    pub fn assign(
+        &mut self,
+        variant: usize,
+        inputs: impl IntoIterator<Item = Option<ForeignMemory>>,
+        outputs: impl IntoIterator<Item = Option<ForeignMemoryMut>>,
+    ) {
+        self.shapes = Shapes::Variant(variant);
+        fill(&mut self.inputs, inputs);
+        fill(&mut self.outputs, outputs);
+    }
+
     /// Lets all memory go.
     pub fn clear(&mut self) {
         self.shapes = Shapes::Variant(0);
@@ -114,6 +142,25 @@ impl Bindings {
             OutputBinding::Memory(memory) => memory.into_storage(),
             OutputBinding::Dropped | OutputBinding::DmaBuf { .. } => None,
         }
+    }
+}
+
+/// Binds one after the other, as many as there are of both.
+fn fill<B: From<Option<M>>, M>(bindings: &mut [B], memory: impl IntoIterator<Item = Option<M>>) {
+    for (binding, memory) in bindings.iter_mut().zip(memory) {
+        *binding = memory.into();
+    }
+}
+
+impl From<Option<ForeignMemory>> for InputBinding {
+    fn from(memory: Option<ForeignMemory>) -> Self {
+        memory.map_or(Self::Retained, Self::Memory)
+    }
+}
+
+impl From<Option<ForeignMemoryMut>> for OutputBinding {
+    fn from(memory: Option<ForeignMemoryMut>) -> Self {
+        memory.map_or(Self::Dropped, Self::Memory)
     }
 }
 

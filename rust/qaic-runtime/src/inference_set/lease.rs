@@ -7,7 +7,7 @@ use std::time::Instant;
 use qaic_mem::{HostSlice, HostSliceMut, Lender};
 
 use super::{HandleId, InferenceSet};
-use crate::binding::{Bindings, InputBinding, OutputBinding, Shapes};
+use crate::binding::Bindings;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 use crate::request::ExecObj;
@@ -53,14 +53,7 @@ impl Lease<'_> {
                         ),
                     }));
                 }
-                bindings.shapes = Shapes::Variant(0);
-                bindings.inputs.clear();
-                bindings.inputs.extend(inputs.iter().map(|&memory| InputBinding::Memory(loan.lend(memory))));
-                bindings.outputs.clear();
-                bindings.outputs.extend(outputs.map(|memory| match memory {
-                    Some(memory) => OutputBinding::Memory(loan.lend_mut(memory)),
-                    None => OutputBinding::Dropped,
-                }));
+                bindings.lend(loan, 0, inputs.iter().copied().map(Some), outputs);
                 Ok(())
             })??;
             let outcome = self.run_until(deadline, interrupted);

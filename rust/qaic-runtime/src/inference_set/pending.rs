@@ -14,7 +14,7 @@ use qaic_mem::{ForeignMemory, Storage};
 use qaic_sync::{Event, EventCount};
 
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
-use crate::binding::{Bindings, InputBinding, OutputBinding, Shapes};
+use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::cancellation::CANCEL_PERIOD;
 use crate::process::{Deadline, ForkGuard};
@@ -415,23 +415,14 @@ impl State {
 
     /// Gives the exec object the memory of inputs and outputs.
     fn bind(&mut self, bindings: &mut Bindings) {
-        bindings.shapes = Shapes::Variant(self.variant);
-        for (binding, input) in bindings.inputs.iter_mut().zip(&mut self.inputs) {
-            *binding = match input.take() {
-                Some((storage, bytes)) => {
-                    let mut memory = ForeignMemory::from(storage);
-                    memory.truncate(bytes);
-                    InputBinding::Memory(memory)
-                }
-                None => InputBinding::Retained,
-            };
-        }
-        for (binding, output) in bindings.outputs.iter_mut().zip(&mut self.outputs) {
-            *binding = match output.take() {
-                Some(storage) => OutputBinding::Memory(storage.into()),
-                None => OutputBinding::Dropped,
-            };
-        }
+        let inputs = self.inputs.iter_mut().map(|input| {
+            let (storage, bytes) = input.take()?;
+            let mut memory = ForeignMemory::from(storage);
+            memory.truncate(bytes);
+            Some(memory)
+        });
+        let outputs = self.outputs.iter_mut().map(|output| output.take().map(Into::into));
+        bindings.assign(self.variant, inputs, outputs);
     }
 
     /// Takes it back.

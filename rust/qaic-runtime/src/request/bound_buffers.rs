@@ -438,15 +438,14 @@ impl BoundBuffers {
         if let Some(binding) = bindings.inputs.get_mut(index) {
             *binding = match dma_buf {
                 Some(memory) => InputBinding::DmaBuf { memory },
-                None if memory.is_empty() => InputBinding::Retained,
-                None => InputBinding::Memory(memory.into()),
+                None => (!memory.is_empty()).then(|| memory.into()).into(),
             };
         } else if let Some(binding) = bindings.outputs.get_mut(index - inputs) {
             // Read-only memory of an output was refused.
             let writable = || ForeignMemoryMut::of_shared(memory).filter(|_| !memory.is_empty());
             *binding = match dma_buf {
                 Some(memory) => OutputBinding::DmaBuf { memory },
-                None => writable().map_or(OutputBinding::Dropped, OutputBinding::Memory),
+                None => writable().into(),
             };
         }
     }

@@ -5,6 +5,7 @@
 //! phase. Other threads look at the word, ask the inference to end, and wait.
 
 mod body;
+mod bound_arrays;
 mod bound_buffers;
 mod completed;
 mod exec_obj;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
 
 pub(crate) use body::{Body, Finished, is_stats_bound};
+pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, Destination};
 pub use bound_buffers::{BoundBuffers, ListedBuffer, Part};
 pub(crate) use completed::CompletedCounts;
 pub use exec_obj::ExecObj;

@@ -17,6 +17,10 @@ use qaic_runtime::image::Image;
 /// Of each tensor.
 pub(crate) const ELEMENTS: u32 = 64;
 
+/// Values of a row of [`blocks`], and the bytes of its blocks.
+pub(crate) const BLOCK_VALUES: usize = 60;
+const BLOCK_BYTES: i32 = 66;
+
 fn tensor(dtype: ElementType) -> IoDescriptor {
     let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];
     IoDescriptor { dtype, qscale: 1.0, dims, ..IoDescriptor::default() }
@@ -74,6 +78,35 @@ pub(crate) fn retaining() -> Arc<Image> {
     container(&network, &[])
 }
 
+/// [`retaining`], whose state callers read and write between inferences.
+pub(crate) fn with_split_state() -> Arc<Image> {
+    let mut network = network(ElementType::Float32);
+    network.outputs[0].name = "x_RetainedState".into();
+    let plan = r#"{"version":2,"target":"cpu","inputs":[],"outputs":[],"initializers":[]"#;
+    let plan = format!(r#"{plan},"retained_state":true,"split_retained_state_io":true}}"#);
+    container(&network, &[("openqaic_plan", plan.as_bytes())])
+}
+
+/// A program whose tensors are two rows of blocks, of 60 values each.
+pub(crate) fn blocks() -> Arc<Image> {
+    let mut network = network_of(ElementType::UInt8Q, ElementType::UInt8Q);
+    for binding in network.inputs.iter_mut().chain(&mut network.outputs) {
+        binding.io_initial.dims = vec![2, BLOCK_BYTES];
+        binding.io_transformed.dims = vec![2, BLOCK_BYTES];
+        binding.transformseq[0].dims = vec![2, BLOCK_BYTES];
+    }
+    for buffer in &mut network.dma_buffers {
+        buffer.size = 2 * BLOCK_BYTES.unsigned_abs();
+    }
+    let tensor = |name| format!(r#"{{"name":"{name}","dtype":"uint8","dims":[],"mxint8":{BLOCK_VALUES}}}"#);
+    let plan = format!(
+        r#"{{"version":2,"target":"cpu","inputs":[{}],"outputs":[{}],"initializers":[]}}"#,
+        tensor("x"),
+        tensor("y")
+    );
+    container(&network, &[("openqaic_plan", plan.as_bytes())])
+}
+
 /// A program of float32 with an input and two outputs that give it back, all of [`ELEMENTS`] or all of half as many.
 pub(crate) fn resizable() -> Arc<Image> {
     let mut network = network(ElementType::Float32);
@@ -93,7 +126,10 @@ pub(crate) fn resizable() -> Arc<Image> {
 }
 
 fn network(device: ElementType) -> NetworkDesc {
-    let user = ElementType::Float32;
+    network_of(ElementType::Float32, device)
+}
+
+fn network_of(user: ElementType, device: ElementType) -> NetworkDesc {
     let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();
     let copy = |dir, buffer_num| Transform {
         copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 #![allow(clippy::duplicate_mod)] // the life cycle, on both kinds of devices
 
+mod bound_arrays;
 mod bound_buffers;
 #[path = "../echo/mod.rs"]
 mod echo;

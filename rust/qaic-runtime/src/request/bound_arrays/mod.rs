@@ -1,0 +1,302 @@
+//! Binds the tensors of one inference to arrays of its caller, which are lent for its length.
+//!
+//! The device reads and writes the arrays themselves where it can; what has another form there, or would be overwritten
+//! before it was read, passes memory of a pool. Nothing is counted and, once the pools are warm, nothing allocated.
+
+mod state;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
+
+pub use state::ArrayState;
+pub use tensor::ArrayTensors;
+
+use crate::binding::{ArgumentError, Bindings, first_overlap};
+use crate::error::RuntimeError;
+use crate::inference_set::{
+    BenchmarkOutcome, BenchmarkProgress, InferenceSet, PendingInference, PendingInput,
+};
+use crate::process::Deadline;
+
+/// Number of an array among those of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayId(pub usize);
+
+/// Arrays that a caller has at hand, each in one piece.
+pub trait Arrays {
+    /// The bytes of an array.
+    fn memory(&self, array: ArrayId) -> HostSlice<'_>;
+
+    /// The bytes of an array that may be written; none of others. Several arrays may share memory.
+    fn memory_mut(&self, array: ArrayId) -> HostSliceMut<'_>;
+}
+
+/// What the tensors of one inference are bound to. Kept for the next one, with its room.
+#[derive(Debug, Default)]
+pub struct BoundArrays {
+    // Which of the permitted combinations of shapes they have.
+    variant: usize,
+    inputs: Vec<Source>,
+    outputs: Vec<Target>,
+    lender: Lender,
+    // Number of an output, and where the array lies that was given for it.
+    given: Vec<(usize, Range<usize>)>,
+}
+
+/// Where the device reads an input.
+#[derive(Debug)]
+enum Source {
+    /// It uses the value that it keeps.
+    Retained,
+    /// The caller's array.
+    Array(ArrayId),
+    /// The array in the device's form.
+    Converted(Storage),
+}
+
+/// Where the device writes an output.
+#[derive(Debug)]
+enum Target {
+    Dropped,
+    /// The head of the caller's array.
+    Array(ArrayId, usize),
+    /// Memory from which it is brought to the head of the caller's array.
+    Deferred(Storage, ArrayId, usize),
+    /// Memory that becomes a new array.
+    New(Storage),
+}
+
+/// Where a caller wants an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Nowhere.
+    Dropped,
+    /// In an array at hand, or in the head of it.
+    Array(ArrayId),
+    /// In new memory: [`BoundArrays::take_output`].
+    New,
+}
+
+impl Source {
+    fn memory<'a>(&'a self, arrays: &'a impl Arrays) -> Option<HostSlice<'a>> {
+        match self {
+            Self::Retained => None,
+            Self::Array(id) => Some(arrays.memory(*id)),
+            Self::Converted(storage) => Some(storage.memory()),
+        }
+    }
+}
+
+impl Target {
+    fn memory<'a>(&'a mut self, arrays: &'a impl Arrays) -> Option<HostSliceMut<'a>> {
+        match self {
+            Self::Dropped => None,
+            Self::Array(id, bytes) => Some(arrays.memory_mut(*id).first(*bytes)),
+            Self::Deferred(storage, ..) | Self::New(storage) => Some(storage.memory_mut()),
+        }
+    }
+}
+
+impl BoundArrays {
+    /// Room for the tensors of an inference.
+    pub fn for_tensors(tensors: &ArrayTensors) -> Self {
+        let (inputs, outputs) = (tensors.specs().inputs().len(), tensors.specs().outputs().len());
+        Self {
+            inputs: Vec::with_capacity(inputs),
+            outputs: Vec::with_capacity(outputs),
+            lender: Lender::with_capacity(inputs + outputs),
+            ..Self::default()
+        }
+    }
+
+    /// Binds nothing any more; what is bound next has this combination of shapes.
+    pub fn begin(&mut self, variant: usize) {
+        self.variant = variant;
+        self.inputs.clear();
+        self.outputs.clear();
+        self.given.clear();
+    }
+
+    /// Binds the next input to an array that it takes as it is; without one, the device uses the value it keeps.
+    pub fn push_input(
+        &mut self,
+        tensors: &ArrayTensors,
+        arrays: &impl Arrays,
+        array: Option<ArrayId>,
+    ) -> Result<(), RuntimeError> {
+        let source = match (array, tensors.input(self.inputs.len())) {
+            (Some(id), Some(tensor)) if tensor.has_blocks() => {
+                let converted = tensor.for_device(self.variant, arrays.memory(id))?;
+                converted.map_or(Source::Array(id), Source::Converted)
+            }
+            (Some(id), _) => Source::Array(id),
+            (None, _) => Source::Retained,
+        };
+        self.inputs.push(source);
+        Ok(())
+    }
+
+    /// Binds the next output, after all inputs; an array has room for it.
+    pub fn push_output(
+        &mut self,
+        tensors: &ArrayTensors,
+        arrays: &impl Arrays,
+        destination: Destination,
+    ) -> Result<(), RuntimeError> {
+        let number = self.outputs.len();
+        let target = match (destination, tensors.output(number)) {
+            (Destination::Dropped, _) | (_, None) => Target::Dropped,
+            (Destination::New, Some(tensor)) => Target::New(tensor.device_memory(self.variant)?),
+            (Destination::Array(id), Some(tensor)) => {
+                let bytes =
+                    tensors.specs().outputs().get(number).map_or(0, |spec| spec.shape(self.variant).bytes);
+                let array = arrays.memory(id);
+                let array = array.subslice(0, bytes).unwrap_or(array);
+                let start = array.as_ptr().addr();
+                self.given.push((number, start..start.saturating_add(array.len())));
+                // A program may write an output before it has read all inputs.
+                let mut inputs = self.inputs.iter().filter_map(|source| source.memory(arrays));
+                if tensor.has_blocks() || inputs.any(|input| input.overlaps(array)) {
+                    Target::Deferred(tensor.device_memory(self.variant)?, id, bytes)
+                } else {
+                    Target::Array(id, bytes)
+                }
+            }
+        };
+        self.outputs.push(target);
+        Ok(())
+    }
+
+    /// Whether the device uses the value of an input that it keeps.
+    pub fn is_left_out(&self, input: usize) -> bool {
+        matches!(self.inputs.get(input), Some(Source::Retained))
+    }
+
+    /// Refuses outputs that share memory: which of them would win is not defined.
+    pub fn check_apart(&mut self, tensors: &ArrayTensors) -> Result<(), ArgumentError> {
+        let Some((_, second)) = first_overlap(&mut self.given) else { return Ok(()) };
+        let name = tensors.specs().outputs().get(second).map(|spec| spec.name.clone());
+        Err(ArgumentError::OutputOverlap { name: name.unwrap_or_default() })
+    }
+
+    /// Runs one inference on a free exec object. Then the arrays at hand have their outputs.
+    ///
+    /// Blocking: until there is a free exec object, then as [`ExecObj::run_until`](super::ExecObj::run_until).
+    pub fn run(
+        &mut self,
+        set: &InferenceSet,
+        tensors: &ArrayTensors,
+        arrays: &impl Arrays,
+        deadline: Option<Deadline>,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<(), RuntimeError> {
+        let until = deadline.map(Deadline::at);
+        let Self { variant, inputs, outputs, lender, .. } = self;
+        let ran = lender.scope(|loan| {
+            let lease = set.lease(until, &mut interrupted)?;
+            lease.bind(|bindings| {
+                let inputs = inputs.iter().map(|source| source.memory(arrays));
+                let outputs = outputs.iter_mut().map(|target| target.memory(arrays));
+                bindings.lend(loan, *variant, inputs, outputs);
+            })?;
+            // On this thread where that is as good as on another.
+            lease.run_until(until, interrupted)
+        });
+        ran.map_err(|error| Deadline::restate(deadline, error))?;
+        for (number, target) in self.outputs.iter_mut().enumerate() {
+            let Some(tensor) = tensors.output(number) else { continue };
+            match target {
+                Target::Deferred(written, array, bytes) => {
+                    tensor.bring(written, arrays.memory_mut(*array).first(*bytes));
+                }
+                Target::New(written) if tensor.has_blocks() => {
+                    *written = tensor.array(self.variant, written)?;
+                }
+                Target::New(_) | Target::Array(..) | Target::Dropped => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The array of an output that went to new memory, after a run. Once.
+    pub fn take_output(&mut self, output: usize) -> Option<Storage> {
+        let target = self.outputs.get_mut(output).filter(|target| matches!(target, Target::New(_)))?;
+        match std::mem::replace(target, Target::Dropped) {
+            Target::New(array) => Some(array),
+            Target::Dropped | Target::Array(..) | Target::Deferred(..) => None,
+        }
+    }
+
+    /// Runs many inferences on these inputs, whose outputs are not delivered: see [`InferenceSet::benchmark`].
+    pub fn benchmark(
+        &mut self,
+        set: &InferenceSet,
+        arrays: &impl Arrays,
+        count: Option<u64>,
+        limit: Option<Duration>,
+        interrupted: impl FnMut() -> bool,
+    ) -> Result<BenchmarkOutcome, RuntimeError> {
+        let progress = BenchmarkProgress::new(set);
+        let Self { variant, inputs, lender, .. } = self;
+        lender.scope(|loan| {
+            let bind = |_, bindings: &mut Bindings| {
+                bindings.lend(loan, *variant, inputs.iter().map(|source| source.memory(arrays)), []);
+            };
+            set.benchmark(count, limit, &progress, bind, |_| true, interrupted)
+        })
+    }
+
+    /// Bytes of all inputs that were given.
+    pub fn input_bytes(&self, arrays: &impl Arrays) -> usize {
+        self.inputs.iter().filter_map(|source| source.memory(arrays)).map(HostSlice::len).sum()
+    }
+
+    /// An inference of these inputs that is started later: it has copies of them, and new memory for every output that the
+    /// device does not keep.
+    pub fn prepare(
+        &mut self,
+        set: &Arc<InferenceSet>,
+        tensors: &ArrayTensors,
+        arrays: &impl Arrays,
+        deadline: Option<Deadline>,
+    ) -> Result<Arc<PendingInference>, RuntimeError> {
+        let mut outputs = Vec::with_capacity(tensors.specs().outputs().len());
+        for (number, spec) in tensors.specs().outputs().iter().enumerate() {
+            let tensor =
+                tensors.output(number).filter(|_| spec.is_delivered(None, |input| self.is_left_out(input)));
+            outputs.push(tensor.map(|tensor| tensor.device_memory(self.variant)).transpose()?);
+        }
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for (number, source) in self.inputs.drain(..).enumerate() {
+            inputs.push(copied(source, tensors, number, self.variant, arrays)?);
+        }
+        Ok(PendingInference::new(set, self.variant, inputs, outputs, deadline))
+    }
+}
+
+/// The memory of an input of an inference that outlives the caller's arrays.
+fn copied(
+    source: Source,
+    tensors: &ArrayTensors,
+    input: usize,
+    variant: usize,
+    arrays: &impl Arrays,
+) -> Result<PendingInput, RuntimeError> {
+    let (array, tensor) = match (source, tensors.input(input)) {
+        (Source::Retained, _) | (_, None) => return Ok(None),
+        (Source::Converted(storage), _) => {
+            let bytes = storage.memory().len();
+            return Ok(Some((storage, bytes)));
+        }
+        (Source::Array(id), Some(tensor)) => (arrays.memory(id), tensor),
+    };
+    let mut storage = tensor.device_memory(variant)?;
+    storage.memory_mut().copy_from(array);
+    Ok(Some((storage, array.len())))
+}
