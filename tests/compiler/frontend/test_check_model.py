@@ -6,6 +6,7 @@ import pytest
 from onnx import helper
 
 from compiler_oracle import info, model_of, node
+from qaic.compiler.frontend import validation
 from qaic.errors import CompileError
 from single_pass import applied, before, begun, content, ops
 
@@ -75,3 +76,45 @@ def test_constants_that_nothing_reads_are_removed(size):
     applied("remove-unused", model, context)
     assert content(model) == found
     assert isinstance(model.proto, onnx.ModelProto)
+
+
+def with_broken_text(proto, text):
+    """Serialize a model with bytes that are no UTF-8 in the place of a text."""
+    return proto.SerializeToString().replace(text.encode(), b"\xff\xfe"[: len(text)] * (len(text) // 2))
+
+
+@pytest.mark.parametrize(
+    "where", ["input", "output", "name", "op_type", "domain", "attribute", "initializer"]
+)
+def test_names_that_are_no_text_are_refused(where):
+    proto = relu()
+    at, tensor = proto.graph.node[0], helper.make_tensor("<>", onnx.TensorProto.FLOAT, [1], [1.0])
+    if where == "initializer":
+        proto.graph.initializer.append(tensor)
+    elif where == "attribute":
+        at.attribute.append(helper.make_attribute("<>", 1))
+    elif where in {"input", "output"}:
+        getattr(at, where)[0] = "<>"
+    else:
+        setattr(at, where, "<>")
+    broken = onnx.ModelProto.FromString(with_broken_text(proto, "<>"))
+    with pytest.raises(CompileError, match="UTF-8 text"):
+        validation.check_texts(broken)
+
+
+def test_words_for_humans_may_be_no_text():
+    proto = relu()
+    proto.graph.doc_string = "<>"
+    broken = onnx.ModelProto.FromString(with_broken_text(proto, "<>"))
+    validation.check_texts(broken)
+    validation.normalize(broken, {})
+    assert b"\xff\xfe" not in broken.SerializeToString()
+
+
+def test_small_initializers_of_one_name_are_refused():
+    tensor = helper.make_tensor("w", onnx.TensorProto.FLOAT, [1], [1.0])
+    proto = relu()
+    proto.graph.initializer.extend([tensor, tensor])
+    model, context = begun(proto)
+    with pytest.raises(CompileError, match="initializer 'w': found two of that name"):
+        applied("check-model", model, context)

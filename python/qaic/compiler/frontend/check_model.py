@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CheckModel(Always):
-    """Refuse text that is none, and functions that call themselves or grow without bound."""
+    """Refuse text that is none, two constants of one name, and functions that never end."""
 
     name = "check-model"
 
@@ -23,12 +23,13 @@ class CheckModel(Always):
         """Check."""
         del context
         validation.check_texts(model.proto)
+        validation.check_initializers(model.proto, model.weights)
         check_functions(model.proto)
         return False
 
 
 class Normalize(Always):
-    """Give the model the one form that passes expect: no text for humans, no unused initializers."""
+    """Give the model the one form that passes expect: no text for humans, no constant as an input."""
 
     name = "normalize"
 

@@ -6,6 +6,7 @@ becomes a weight, which is streamed like any other; the rest is read into the gr
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -159,14 +160,13 @@ def _place(node: onnx.NodeProto) -> str:
 
 def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
     """Yield every tensor of a model with words for where it is."""
-    nodes = [*model.graph.node]
+    bodies = [model.graph.node]
     for function in model.functions:
-        nodes += function.node
+        bodies.append(function.node)
         for attribute in function.attribute_proto:
             yield from _of_attribute(attribute, f"function {function.name!r}")
-            for graph in (attribute.g, *attribute.graphs):
-                nodes += graph.node
-    for node in all_nodes(nodes):
+            bodies += [graph.node for graph in (attribute.g, *attribute.graphs)]
+    for node in all_nodes(chain.from_iterable(bodies)):
         for attribute in node.attribute:
             yield from _of_attribute(attribute, _place(node))
     for graph in all_graphs(model.graph):

@@ -5,6 +5,7 @@ The onnx checker sees the model with weights declared as inputs, so it never ask
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, read_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, MutableSequence
+    from collections.abc import Collection, Iterator, MutableSequence
 
     import onnx
 
@@ -28,15 +29,14 @@ _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
 _IR_FREE_INITIALIZERS: Final = 4
 
 
-def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Bring the model into the one form the passes expect; changes `model` in place.
 
     Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, text
-    for humans and exporter traces are dropped (they hold paths of the machine that exported the model), and
-    unused initializers go, from the model and from `weights`.
+    for humans and traces of exporters go: they hold paths of the machine that exported the model.
     """
     graph = model.graph
-    constants = {tensor.name for tensor in graph.initializer} | weights.keys()
+    constants = {tensor.name for tensor in graph.initializer}.union(weights)
     constants |= {tensor.values.name for tensor in graph.sparse_initializer}
     _keep_others(graph.input, constants)
     model.ir_version = max(model.ir_version, _IR_FREE_INITIALIZERS)
@@ -70,7 +70,6 @@ def normalize(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         for node in all_nodes(function.node):
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-    drop_unused(model, weights)
 
 
 def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:
@@ -90,6 +89,8 @@ def check_texts(model: onnx.ModelProto) -> None:
     CompileError
         A name of a value, operator, attribute or domain is not text.
     """
+    if _is_all_text(model):
+        return
     for texts in _texts(model):
         if set(map(type, texts)) - {str}:
             broken = next(text for text in texts if not isinstance(text, str))
@@ -100,6 +101,48 @@ def check_texts(model: onnx.ModelProto) -> None:
                 expected="UTF-8 text",
                 fix="the file is damaged; export the model again",
             )
+
+
+def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None:
+    """Refuse two constants of the main graph that have one name.
+
+    Raises
+    ------
+    CompileError
+        The message gives the name.
+    """
+    names = [tensor.name for tensor in model.graph.initializer]
+    names += weights
+    if len(set(names)) != len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise refuse(
+            f"initializer {twice!r}",
+            code="invalid_model",
+            found="two of that name",
+            expected="unique names",
+        )
+
+
+def _is_all_text(model: onnx.ModelProto) -> bool:
+    """Whether every string of a model is text, those included that no pass reads.
+
+    The onnx package declares its messages in proto2, in which strings are not looked at when they are parsed.
+    Parsing the same messages as proto3, which checks them, costs a tenth of reading each name.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    declared = descriptor_pb2.FileDescriptorProto()
+    model.DESCRIPTOR.file.CopyToProto(declared)
+    declared.syntax = "proto3"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(declared)
+    checked = message_factory.GetMessageClass(pool.FindMessageTypeByName(model.DESCRIPTOR.full_name))
+    try:
+        checked.FromString(model.SerializeToString())
+    except DecodeError:
+        return False
+    return True
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[list[object]]:
@@ -170,8 +213,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
         )
     unknown: dict[str, None] = {}
     seen: set[tuple[str, str]] = set()
-    nodes: Iterable[onnx.NodeProto] = (*model.graph.node, *(n for f in model.functions for n in f.node))
-    for node in all_nodes(nodes):
+    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         key = (domain, node.op_type)
         if (

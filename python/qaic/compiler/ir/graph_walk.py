@@ -79,11 +79,17 @@ def find_nodes(nodes: Iterable[onnx.NodeProto], op_types: Collection[str]) -> li
     return found
 
 
+def op_types(model: onnx.ModelProto) -> set[str]:
+    """Collect the names of all operators that a model has, in functions and nested graphs too."""
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    return {node.op_type for node in all_nodes(chain.from_iterable(bodies))}
+
+
 def uses(graph: onnx.GraphProto) -> Counter[str]:
     """Count how often each value is read by a node or is an output, nested graphs included."""
     count: Counter[str] = Counter()
     for current in all_graphs(graph):
-        count.update(chain.from_iterable(node.input for node in current.node))
+        count.update(chain.from_iterable(node.input[:] for node in current.node))
         count.update(output.name for output in current.output)
     count.pop("", None)
     return count
@@ -112,7 +118,8 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
     """Collect the values that a node reads or that are outputs, nested graphs included."""
     read: set[str] = set()
     for current in all_graphs(graph):
-        read.update(chain.from_iterable(node.input for node in current.node))
+        # A slice is a list, which protobuf fills faster than it gives out names one by one.
+        read.update(chain.from_iterable(node.input[:] for node in current.node))
         read.update(output.name for output in current.output)
     read.discard("")
     return read

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.ir.graph_walk import all_graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
@@ -52,14 +52,13 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
     mixed: set[str] = set()
 
     for graph in all_graphs(inferred.graph):
-        found = [
+        values = (
             # The type of what is no tensor reads as 0.
             (value.name, value.type.tensor_type.elem_type)
             for value in chain(graph.input, graph.output, graph.value_info)
-        ]
-        found += [(tensor.name, tensor.data_type) for tensor in graph.initializer]
-        found += [(sparse.values.name, sparse.values.data_type) for sparse in graph.sparse_initializer]
-        for name, elem_type in found:
+        )
+        constants = chain(graph.initializer, (sparse.values for sparse in graph.sparse_initializer))
+        for name, elem_type in chain(values, ((tensor.name, tensor.data_type) for tensor in constants)):
             if elem_type and types.setdefault(name, elem_type) != elem_type:
                 mixed.add(name)
     for name in mixed:
@@ -67,11 +66,13 @@ def collect_types(inferred: onnx.ModelProto) -> dict[str, int]:
     return types
 
 
-def untyped_values(graph: onnx.GraphProto, types: Mapping[str, int]) -> list[str]:
-    """List the outputs of nodes of the main graph that have no known type."""
-    return [
-        name for name in chain.from_iterable(node.output for node in graph.node) if name and name not in types
-    ]
+def untyped_values(graph: onnx.GraphProto) -> list[str]:
+    """List the outputs of the nodes of a graph that have no declared type of a tensor."""
+    typed = {
+        value.name for value in chain(graph.output, graph.value_info) if value.type.tensor_type.elem_type
+    }
+    made = chain.from_iterable(node.output[:] for node in graph.node)
+    return [name for name in made if name and name not in typed]
 
 
 def common_shapes(forms: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:

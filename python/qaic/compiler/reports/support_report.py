@@ -13,7 +13,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import TABLE, type_name
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
@@ -49,6 +49,8 @@ _CONSTANT_OPERANDS: Final[dict[str, tuple[int, ...]]] = {
     "TopK": (1,),
     "Unsqueeze": (1,),
 }
+
+_DETECTION: Final = "NonMaxSuppression"
 
 #: operators that carry what they select from to the end of a detector, or compare it
 _AFTER_DETECTION: Final = frozenset(
@@ -105,9 +107,12 @@ def survey_operators(
             reason = reasons[kind] or _about_training(node)
             if reason:
                 survey.note(f"{_operator_name(node)} ({reason})", _where(node))
-    # The operands of a function are only known where it is called.
-    _survey_operands(model.graph, set(constants), survey)
-    _survey_detections(model.graph, survey)
+    op_types = {op_type for _, op_type in reasons}
+    if not op_types.isdisjoint(_CONSTANT_OPERANDS.keys() | {"If"}):
+        # The operands of a function are only known where it is called.
+        _survey_operands(model.graph, set(constants), survey)
+    if _DETECTION in op_types:
+        _survey_detections(model.graph, survey)
 
 
 def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Survey) -> None:
@@ -203,15 +208,13 @@ def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) ->
 
 def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
     """Find each NonMaxSuppression whose boxes are computed with afterwards."""
-    found = [node for node in graph.node if node.op_type == "NonMaxSuppression"]
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node if found else ():
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    for node in found:
+    readers = consumers(graph.node)
+    for node in graph.node:
+        if node.op_type != _DETECTION:
+            continue
         other = next(_followers(node, readers), None)
         if other is not None:
-            what = f"NonMaxSuppression before the end of the model ({other.op_type} reads its result)"
+            what = f"{_DETECTION} before the end of the model ({other.op_type} reads its result)"
             survey.note(what, _where(node))
 
 

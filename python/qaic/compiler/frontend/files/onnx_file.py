@@ -16,7 +16,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.files import wire
 from qaic.compiler.frontend.files.data_files import DataFiles
 from qaic.compiler.frontend.files.external_data import ExternalData
-from qaic.compiler.frontend.files.tensor_record import TensorRecord, read_entry, read_record, small_dense_name
+from qaic.compiler.frontend.files.tensor_record import EXTERNAL_FIELD, TensorRecord, read_entry, read_record
 from qaic.compiler.frontend.files.weight_spec import METADATA_KEY
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows
@@ -181,7 +181,6 @@ class _Walk:
         self.main = main
         self.folders = folders
         self.external = ExternalData(folders, model.data)
-        self.names: set[str] = set()
         #: what the metadata says about a checkpoint, once for each time
         self.specs: list[bytes] = []
 
@@ -295,23 +294,10 @@ class _Walk:
 
     def initializer(self, lo: int, hi: int) -> bytes | None:
         """Return what stands for an initializer without its data; None keeps it as it is."""
-        if hi - lo < INLINE_LIMIT and (name := small_dense_name(self.view, lo, hi)) is not None:
-            self.add_name(name)
+        if hi - lo < INLINE_LIMIT and EXTERNAL_FIELD not in bytes(self.view[lo:hi]):
             return None
         record = read_record(self.view, lo, hi)
-        self.add_name(record.name)
         return self.cut(record, record.name)
-
-    def add_name(self, name: str) -> None:
-        """Keep the name of an initializer; a second one of that name is refused."""
-        if name in self.names:
-            raise refuse(
-                f"initializer {name!r}",
-                code="invalid_model",
-                found="two of that name",
-                expected="unique names",
-            )
-        self.names.add(name)
 
     def constant_node(self, lo: int, hi: int) -> bytes | None:
         """Turn a ``Constant`` node with a large tensor into an initializer named like its output."""

@@ -17,6 +17,9 @@ _DOUBLE_DATA: Final = 10
 _EXTERNAL_DATA: Final = 13
 _DATA_LOCATION: Final = 14
 
+#: what protobuf writes for external data; a tensor without these bytes has none, or is written in another way
+EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | wire.VARINT, 1))
+
 #: float, int32, string, int64, raw, double, uint64
 _PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 
@@ -97,23 +100,6 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
         if number == _RAW_DATA or (number in dense and dense[number] == record.elem_type):
             record.plain = (start, end)
     return record
-
-
-def small_dense_name(view: memoryview, lo: int, hi: int) -> str | None:
-    """Read the name of a small tensor that has its data in the model, by the protobuf library.
-
-    That costs a fraction of `read_record`, and of such a tensor nothing else is asked. None stands for all
-    others, and for bytes that are no ``TensorProto``, of which `read_record` says more.
-    """
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        tensor = onnx.TensorProto.FromString(bytes(view[lo:hi]))
-    except DecodeError:
-        return None
-    is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
-    return tensor.name if isinstance(tensor.name, str) and not is_external else None
 
 
 def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:

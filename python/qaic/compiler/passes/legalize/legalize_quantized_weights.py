@@ -24,6 +24,7 @@ from qaic.compiler.ir.graph_walk import (
     all_graphs,
     all_nodes,
     find_nodes,
+    op_types,
     subgraphs,
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
@@ -52,6 +53,9 @@ _INT4: Final = 22
 _KEPT_IN: Final = {_UINT4: UINT8, _INT4: INT8}
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
+_PACKED_PRODUCT: Final = "MatMulNBits"
+#: operators that some nodes of are written out
+_REWRITTEN: Final = frozenset({"Cast", "DequantizeLinear"})
 
 
 def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
@@ -75,15 +79,21 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
         The size of blocks is not positive.
     """
     exact: list[str] = []
-    constants = ConstantReader(model.graph, weights)
-    for node in all_nodes(model.graph.node):
-        if node.op_type == "MatMulNBits" and node.domain == _ENGINE_DOMAIN:
-            _unpack_zero_points(node, constants, model.graph)
+    present = op_types(model)
+    if _PACKED_PRODUCT in present:
+        constants = ConstantReader(model.graph, weights)
+        for node in all_nodes(model.graph.node):
+            if node.op_type == _PACKED_PRODUCT and node.domain == _ENGINE_DOMAIN:
+                _unpack_zero_points(node, constants, model.graph)
     version = standard_version(model)
     bodies = (model.graph.node, *(function.node for function in model.functions))
-    has_casts = any(_is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"}))
+    has_casts = "Cast" in present and any(
+        _is_narrow_cast(node) for nodes in bodies for node in find_nodes(nodes, {"Cast"})
+    )
     if has_casts or _HAS_CHANNELS <= version < _HAS_BLOCKS:
         _widen_constants(model, weights)
+    if present.isdisjoint(_REWRITTEN):
+        return exact
     if version >= _HAS_CHANNELS and _is_rewritten(model.graph.node, version):
         floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == FLOAT}
         floats |= {name for name, weight in weights.items() if weight.elem_type == FLOAT}
@@ -108,7 +118,7 @@ def _is_narrow_cast(node: onnx.NodeProto) -> bool:
 
 
 def _is_rewritten(nodes: Iterable[onnx.NodeProto], version: int) -> bool:
-    return any(_is_ahead(node, version) for node in find_nodes(nodes, {"Cast", "DequantizeLinear"}))
+    return any(_is_ahead(node, version) for node in find_nodes(nodes, _REWRITTEN))
 
 
 def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
@@ -120,7 +130,7 @@ def _widen_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None
                 if attribute.name == "value":
                     _widen(attribute.t)
     for graph in all_graphs(model.graph):
-        for tensor in graph.initializer:
+        for tensor in [tensor for tensor in graph.initializer if tensor.data_type in _KEPT_IN]:
             _widen(tensor)
         # What callers see keeps its type, which no buffer has, and is refused by it.
         ends = () if graph is model.graph else (*graph.input, *graph.output)

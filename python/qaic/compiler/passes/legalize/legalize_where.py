@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.elem_types import BOOL, INT8, INT16, INT32, UINT16
 from qaic.compiler.ir.graph_edits import describe_value, set_nodes, set_shape
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import ValueInfo
@@ -40,6 +40,8 @@ def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str
     """
     fresh: FreshNames | None = None
     added: dict[str, str] = {}
+    if not find_nodes(model.graph.node, {"Where"}):
+        return added
     for graph in all_graphs(model.graph):
         found = {at for at, node in enumerate(graph.node) if _is_without_kernel(node, types)}
         if not found:
@@ -110,5 +112,6 @@ class LegalizeWhere(Always):
         for form in model.specialized if added else ():
             legalize_where(form, types)
             _describe(form, added)
-        model.facts = ValueInfo(types | dict.fromkeys(added, INT32), model.specialized)
+        if added:
+            model.facts = ValueInfo(types | dict.fromkeys(added, INT32), model.specialized)
         return bool(added)

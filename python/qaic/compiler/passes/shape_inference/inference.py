@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, untyped_values
+from qaic.compiler.ir.value_info import collect_shapes, known_dims, untyped_values
 from qaic.compiler.passes.shape_inference import engine_shapes, shape_arithmetic
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def inferred(
     found = symbols.infer(with_weights_as_inputs(model, weights))
     if _open_outputs(found):
         shape_arithmetic.complete(found)
-    missing = untyped_values(found.graph, collect_types(found))
+    missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
         problem = engine_shapes.complete(found, missing, libraries)
         if problem and _open_outputs(found):
