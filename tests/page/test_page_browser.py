@@ -1,116 +1,24 @@
 """Pages in a browser: tables hold the numbers of the reports, the timeline is drawn, nothing goes wrong."""
 
-import html.parser
-import os
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
 import stats_captures as made
+from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.report_tables import is_facts
 from qaic.page.text import escape, visible
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="no chromium; `make browser` installs it"),
-    pytest.mark.timeout(300),
-]
-
-# Kept out of the page's own script: what hands do, as events.
-DRIVER = """
-const rows = document.querySelector('[data-part="rows"]');
-const after = (work) => new Promise((done) => setTimeout(() => { work(); done(); }, 50));
-const key = (name) => rows.dispatchEvent(new KeyboardEvent("keydown", { key: name, cancelable: true }));
-// Without a window no frames are due; printing draws at once.
-const draw = () => window.dispatchEvent(new Event("beforeprint"));
-const ready = () => document.documentElement.dataset.state === "ready";
-const wait = () => (ready() ? run().then(draw) : setTimeout(wait, 20));
-"""
-
-
-class Dom(html.parser.HTMLParser):
-    """What a browser wrote of a document: attributes of elements by id or part, cells of tables, texts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.root, self.sections, self.cells, self.parts, self.scripts = {}, {}, {}, {}, 0
-        self._section, self._table, self._cell, self._part = None, None, None, None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        if tag == "html":
-            self.root = attributes
-        elif tag == "section":
-            self.sections[attributes["id"]] = attributes
-            self._section = attributes["id"]
-        elif tag == "table":
-            self._table = self.cells.setdefault((self._section, attributes["data-table"]), [])
-        elif tag == "tr" and self._table is not None:
-            self._table.append([])
-        elif tag == "td":
-            self._cell = [attributes.get("data-v"), ""]
-        elif tag == "script":
-            self.scripts += 1
-        if "data-part" in attributes:
-            self._part = attributes["data-part"]
-            self.parts[self._part] = ""
-
-    def handle_data(self, data):
-        if self._cell is not None:
-            self._cell[1] += data
-        if self._part:
-            self.parts[self._part] += data
-
-    def handle_endtag(self, tag):
-        if tag == "td":
-            self._table[-1].append(self._cell)
-            self._cell = None
-        elif tag == "table":
-            self._table = None
+pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
 def show(tmp_path_factory):
-    """Open a page, give back the document after its script has run."""
-    home = tmp_path_factory.mktemp("browser")
-
-    def opened(path, drive=None):
-        if drive is not None:
-            text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
-            script = f"{DRIVER}\nasync function run() {{ {drive} }}\nwait();"
-            path = path.with_name("driven.html")
-            path.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
-        done = subprocess.run(
-            [
-                BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND",
-                f"--user-data-dir={home / 'profile'}", "--enable-logging=stderr",
-                "--virtual-time-budget=20000", "--window-size=1280,1000", "--dump-dom", path.as_uri(),
-            ],
-            capture_output=True, timeout=120, env={**os.environ, "HOME": str(home)}, check=False,
-        )  # fmt: skip
-        complaints = [
-            line for line in done.stderr.decode("utf-8", "replace").splitlines() if "CONSOLE" in line
-        ]
-        assert done.returncode == 0, done.stderr
-        assert not complaints
-        return Dom(done.stdout.decode())
-
-    return opened
-
-
-def assert_healthy(dom):
-    assert dom.root["data-state"] == "ready"
-    assert dom.root["data-faults"] == "0", dom.root.get("data-fault")
-    assert dom.root["data-requests"] == "0"
+    return opener(tmp_path_factory.mktemp("browser"))
 
 
 def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):

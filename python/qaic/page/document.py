@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-_SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline", "start")
+_SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline")
+#: what pages with a graph have besides
+_GRAPH_SCRIPTS = ("graph/layout", "graph/drawing", "graph/graph")
 
 
 @cache
@@ -32,9 +34,10 @@ def _style() -> str:
 
 
 @cache
-def _script() -> str:
+def _script(*, graph: bool) -> str:
+    names = (*_SCRIPTS, *(_GRAPH_SCRIPTS if graph else ()), "start")
     colours = f"const PALETTE = {json.dumps(PALETTE)};\nconst OTHER = {json.dumps(OTHER)};\n"
-    return '\n"use strict";\n{\n' + colours + "\n".join(_source(f"{name}.js") for name in _SCRIPTS) + "}\n"
+    return '\n"use strict";\n{\n' + colours + "\n".join(_source(f"{name}.js") for name in names) + "}\n"
 
 
 def _source(name: str) -> str:
@@ -56,6 +59,7 @@ def document(
     parts: Sequence[tuple[str, str, str]],
     *,
     data: str | None = None,
+    graph: str | None = None,
     by: str = "",
 ) -> str:
     """Return a page.
@@ -68,11 +72,14 @@ def document(
         Per section its id, title and HTML.
     data
         What :func:`qaic.page.timeline.pack` returned, if the page has a timeline.
+    graph
+        What :func:`qaic.page.graph.pack` returned, if the page has a graph.
     by
         What measured, as text.
     """
+    script = _script(graph=graph is not None)
     policy = (
-        f"default-src 'none'; script-src {_hash(_script())}; style-src {_hash(_style())}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(_style())}; "
         "base-uri 'none'; form-action 'none'"
     )
     measured = f"; measured by {by}" if by else ""
@@ -81,7 +88,11 @@ def document(
     )
     links = "".join(f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, _ in parts)
     sections = "".join(section(*part) for part in parts)
-    carried = "" if data is None else f'<script type="text/plain" id="timeline-data">{data}</script>\n'
+    carried = "".join(
+        f'<script type="text/plain" id="{name}-data">{held}</script>\n'
+        for name, held in (("timeline", data), ("graph", graph))
+        if held is not None
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
@@ -94,7 +105,7 @@ def document(
         f'<nav aria-label="Parts of this page"><ul>{links}</ul></nav>\n'
         f'<main id="main">\n{sections}</main>\n'
         f"<footer>{escape(foot)}</footer>\n"
-        f"{carried}<script>{_script()}</script>\n</body>\n</html>\n"
+        f"{carried}<script>{script}</script>\n</body>\n</html>\n"
     )
 
 

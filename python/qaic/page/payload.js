@@ -1,11 +1,17 @@
-// The data of the timeline: base64 of deflated bytes, which are a length, JSON of that length, and arrays.
+// What a page carries: base64 of deflated bytes. Those of a graph are JSON; those of the timeline are a length, JSON of
+// that length, and arrays.
 
 const payload = {
-  async read(element) {
+  inflated(element) {
     const coded = atob(element.textContent.trim());
     const packed = Uint8Array.from(coded, (letter) => letter.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const bytes = await new Response(stream).arrayBuffer();
+    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate")));
+  },
+
+  json(element) { return payload.inflated(element).json(); },
+
+  async read(element) {
+    const bytes = await payload.inflated(element).arrayBuffer();
     const length = new DataView(bytes).getUint32(0, true);
     const header = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)));
     const arrays = bytes.slice(4 + length);

@@ -21,6 +21,11 @@ def duration(us: float) -> str:
     return f"{value:.{max(0, 2 - exponent)}f} {unit}"
 
 
+def counted(number: int, name: str) -> str:
+    """Return a number of things, as ``1 node`` and ``2 nodes``."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
 def shortened(text: str, size: int) -> str:
     """Return a text of at most ``size`` characters; a longer one loses its middle, more of its beginning."""
     if len(text) <= size:

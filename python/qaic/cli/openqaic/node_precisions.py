@@ -7,7 +7,7 @@ Element types alone would call such a node one of float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import usages
@@ -21,6 +21,8 @@ from qaic.compiler.ir.precision_ops import (
 
 if TYPE_CHECKING:
     import onnx
+#: what the name of a result ends in before it is rounded; a number may follow
+UNROUNDED: Final = "/unrounded"
 
 
 def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
@@ -55,7 +57,7 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
             continue
         source, float_format = narrow.get(node.input[0], ("", 0)) if standard(node, "Cast") else ("", 0)
         if float_format in FLOAT_FORMATS and result in floats:
-            if source.startswith(f"{result}/unrounded"):
+            if source.startswith(f"{result}{UNROUNDED}"):
                 unrounded[source] = float_format
         else:
             float_format = _picked_format(node, floats, in_format)

@@ -50,12 +50,38 @@ def read(qpc: Qpc) -> onnx.ModelProto:
         raise QpcError(f"{qpc.path}: its graph cannot be read: {error}", code="inspect.graph") from error
 
 
-def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """List the nodes in their order, with what they read, write and compute in, and multiply-accumulates."""
+def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with what is known of the types of its values."""
     from onnx import shape_inference
 
-    inferred = shape_inference.infer_shapes(model)
-    types, shapes = _types(inferred), _shapes(inferred)
+    return shape_inference.infer_shapes(model)
+
+
+def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
+    """Return element type and shape of the inputs, results and outputs whose type the graph states."""
+    from onnx import TensorProto
+
+    found = {}
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        tensor = value.type.tensor_type
+        if tensor.elem_type:
+            dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
+            found[value.name] = (
+                TensorProto.DataType.Name(tensor.elem_type).lower(),
+                "x".join(dims) or "scalar",
+            )
+    return found
+
+
+def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """List the nodes in their order, with what they read, write and compute in, and multiply-accumulates.
+
+    Parameters
+    ----------
+    model
+        As `with_shapes` returns it.
+    """
+    types, shapes = value_types(model), _shapes(model)
     rounded = rounded_nodes(
         model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float"}
     )
@@ -134,22 +160,6 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
             set_values(tensor, qpc.initializers[tensor.name])
     content = model.SerializeToString()
     write_replacing(path, lambda aside: aside.write_bytes(content))
-
-
-def _types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
-    """Element type and shape of the results and outputs whose type is known."""
-    from onnx import TensorProto
-
-    found = {}
-    for value in (*model.graph.value_info, *model.graph.output):
-        tensor = value.type.tensor_type
-        if tensor.elem_type:
-            dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
-            found[value.name] = (
-                TensorProto.DataType.Name(tensor.elem_type).lower(),
-                "x".join(dims) or "scalar",
-            )
-    return found
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

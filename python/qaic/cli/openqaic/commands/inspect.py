@@ -1,7 +1,8 @@
-"""``openqaic inspect MODEL [nodes | tensors | fit]``: what a program is and computes."""
+"""``openqaic inspect MODEL [nodes | tensors | graph | fit]``: what a program is and computes."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ from qaic.cli.console import SUCCESS, print_json, print_line, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.program import open_program
-from qaic.support.text import escape_unprintable
+from qaic.errors import OptionError
+from qaic.support.text import counted, escape_unprintable
 
 if TYPE_CHECKING:
     import argparse
@@ -24,11 +26,18 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "view",
         nargs="?",
-        choices=("nodes", "tensors", "fit"),
+        choices=("nodes", "tensors", "graph", "fit"),
         help="without it: target, options, inputs and outputs, constants, segments",
     )
     parser.add_argument(
         "--onnx", metavar="OUT.onnx", type=Path, help="write the graph with its weights as one ONNX file"
+    )
+    parser.add_argument("-o", "--output", metavar="GRAPH.html", type=Path, help="page for the drawn graph")
+    parser.add_argument(
+        "--color",
+        choices=("precision", "time"),
+        default="precision",
+        help="what colors the drawn graph; time runs inferences with random inputs (default %(default)s)",
     )
     add_json(parser)
     add_compile_options(parser)
@@ -38,6 +47,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic inspect program/programqpc.bin",
         "openqaic inspect program/programqpc.bin nodes",
         "openqaic inspect program/programqpc.bin tensors --json",
+        "openqaic inspect model.onnx graph -o graph.html --color time",
         "openqaic inspect program/programqpc.bin fit",
         "openqaic inspect program/programqpc.bin --onnx graph.onnx",
     )
@@ -47,6 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Show what was asked for."""
     from qaic.qpc import Qpc
 
+    if arguments.view == "graph":
+        return _draw_graph(arguments)
+    if arguments.output is not None:
+        raise OptionError(
+            f"-o {arguments.output} is where a graph is drawn, and no graph was asked for",
+            code="inspect.output",
+            hints=(f"openqaic inspect MODEL graph -o {shlex.quote(str(arguments.output))}",),
+        )
     program = open_program(arguments)
     qpc = Qpc(program.path)
     if arguments.onnx is not None:
@@ -66,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _show_fit(qpc, as_json=arguments.json)
     from qaic.cli.openqaic import program_graph
 
-    graph = program_graph.read(qpc)
+    graph = program_graph.with_shapes(program_graph.read(qpc))
     rows = program_graph.nodes(graph) if arguments.view == "nodes" else program_graph.tensors(graph, qpc)
     if arguments.json:
         print_json(rows)
@@ -75,7 +93,25 @@ def run(arguments: argparse.Namespace) -> int:
         header = list(rows[0])
         print_line(table([[_cell(row[name]) for name in header] for row in rows], header=header))
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
-    print_line(f"{len(rows)} {arguments.view}" + (f": {split}" if split else ""))
+    print_line(counted(len(rows), arguments.view.removesuffix("s")) + (f": {split}" if split else ""))
+    return SUCCESS
+
+
+def _draw_graph(arguments: argparse.Namespace) -> int:
+    from qaic.cli.openqaic.graph_file import STATS_LEVEL, check_output, write_graph
+    from qaic.cli.qpc.info_text import human_bytes
+    from qaic.qpc import Qpc
+
+    output = check_output(arguments.output, f"openqaic inspect {shlex.quote(str(arguments.model))} graph")
+    timed = arguments.color == "time"
+    program = open_program(arguments, stats_level=STATS_LEVEL if timed else None)
+    graph = write_graph(Qpc(program.path), output, title=arguments.model.stem, timed=timed)
+    size = output.stat().st_size
+    if arguments.json:
+        print_json({"path": str(output), "bytes": size, "nodes": len(graph.nodes), "edges": len(graph.edges)})
+    else:
+        nodes = counted(len(graph.nodes), "node")
+        print_line(f"wrote {shlex.quote(str(output))}, {human_bytes(size)}, {nodes}; a browser opens it")
     return SUCCESS
 
 

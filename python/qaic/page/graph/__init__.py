@@ -1,0 +1,156 @@
+"""A drawn graph: its boxes and arrows, how they are colored, and how a page carries them.
+
+A graph of 9,000 nodes has to open at once. So nodes lie in groups, which a page shows closed where there are
+many, and a page carries columns with each text once, deflated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.page.graph.groups import grouped
+from qaic.page.kind_colours import OTHER, PALETTE
+from qaic.page.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: characters of one text of a page; models may hold names of megabytes
+_LONGEST: Final = 2000
+#: facts of one node, such as its inputs
+_MOST_FACTS: Final = 64
+
+
+@dataclass
+class DrawnNode:
+    """One box.
+
+    Parameters
+    ----------
+    name
+        What it is called; ``/`` in it divides the groups that it lies in.
+    kind
+        What it does, as an operator: the larger text in the box.
+    facts
+        Names and values that are shown when it is chosen.
+    """
+
+    name: str
+    kind: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Coloring:
+    """One way to color the boxes: by a text, or by an amount.
+
+    Parameters
+    ----------
+    name
+        As ``precision``.
+    texts
+        A text for each node; "" for one without.
+    amounts
+        Microseconds for each node in place of texts; None for one that was not measured.
+    """
+
+    name: str
+    texts: Sequence[str] = ()
+    amounts: Sequence[float | None] = ()
+
+
+@dataclass
+class DrawnGraph:
+    """Boxes in an order in which arrows point forward, and arrows.
+
+    Parameters
+    ----------
+    nodes
+        In order: what makes a value comes before what reads it.
+    edges
+        Of each arrow the place of the node it leaves, the place of the node it enters, and its value.
+    colorings
+        The first is the one that a page opens with.
+    notes
+        What is to be said below the picture.
+    """
+
+    nodes: list[DrawnNode]
+    edges: list[tuple[int, int, str]]
+    colorings: list[Coloring]
+    notes: list[str] = field(default_factory=list)
+
+
+def pack(graph: DrawnGraph) -> str:
+    """Return what the page carries: base64 of deflated JSON."""
+    texts = _Texts()
+    held = {
+        "names": [texts.add(node.name) for node in graph.nodes],
+        "kinds": [texts.add(node.kind) for node in graph.nodes],
+        "facts": [
+            [texts.add(text) for fact in node.facts[:_MOST_FACTS] for text in fact] for node in graph.nodes
+        ],
+        "edges": [part for begin, end, value in graph.edges for part in (begin, end, texts.add(value))],
+        "groups": [
+            [group.first, group.end, group.parent, texts.add(group.label)]
+            for group in grouped([node.name for node in graph.nodes])
+        ],
+        "colorings": [_coloring(coloring) for coloring in graph.colorings],
+        "texts": texts.known,
+    }
+    body = json.dumps(held, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(zlib.compress(body, 6)).decode()
+
+
+class _Texts:
+    """Distinct texts in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]}..{text[-_LONGEST // 2 :]}"
+        return self._places.setdefault(text, len(self._places))
+
+    @property
+    def known(self) -> list[str]:
+        return [visible(text) for text in self._places]
+
+
+def _coloring(coloring: Coloring) -> dict[str, Any]:
+    if coloring.amounts:
+        return {"name": coloring.name, "amounts": list(coloring.amounts)}
+    values = ordered(coloring.texts)
+    places = {value: place for place, value in enumerate(values)}
+    return {
+        "name": coloring.name,
+        "values": [visible(value) or "not known" for value in values],
+        "colors": [color_of(value, place) for place, value in enumerate(values)],
+        "codes": [places[text] for text in coloring.texts],
+    }
+
+
+def ordered(texts: Iterable[str]) -> list[str]:
+    """Return distinct texts, the most frequent first."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return sorted(counts, key=lambda text: (-counts[text], text))
+
+
+#: Precisions have the same color on every page, so that two graphs compare at a glance.
+_PRECISIONS: Final = (
+    "float", "float16", "int8", "uint8", "bfloat16", "int32", "int64", "bool", "int16", "uint16", "double",
+)  # fmt: skip
+
+
+def color_of(value: str, place: int) -> str:
+    """Return the color of a text, which is ``place`` in the order of texts."""
+    if value in _PRECISIONS:
+        return PALETTE[_PRECISIONS.index(value)]
+    return PALETTE[place] if value and place < len(PALETTE) else OTHER

@@ -1,0 +1,213 @@
+"""`openqaic inspect MODEL graph`: every node and arrow of a program, times, what containers of cards hold."""
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import qaic
+from qaic.cli.openqaic import main, program_graph
+from qaic.cli.openqaic.drawn_card import drawn_card
+from qaic.cli.openqaic.drawn_program import drawn_program
+
+QPCS = Path(__file__).parents[2] / "data" / "qpc"
+UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")
+
+
+def random_model(choices):
+    """Build a graph in which each node reads one or two earlier values; all values that none reads go out."""
+    values, nodes, read = ["x"], [], set()
+    for place, (operator, one, other) in enumerate(choices):
+        picked = [values[one % len(values)]]
+        if operator == "Add":
+            picked.append(values[other % len(values)])
+        read.update(picked)
+        nodes.append(helper.make_node(operator, picked, [f"v{place}"], name=f"/part{place % 3}/n{place}"))
+        values.append(f"v{place}")
+    outputs = [value for value in values[1:] if value not in read]
+    graph = helper.make_graph(
+        nodes,
+        "random",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in outputs],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def dense():
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="/blk/mm"),
+        helper.make_node("Tanh", ["a"], ["b"]),
+        helper.make_node("Softmax", ["b"], ["y"], name="/blk/sm"),
+    ]
+    value = {"elem_type": TensorProto.FLOAT, "shape": [2, 4]}
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [helper.make_tensor_value_info("x", **value)],
+        [helper.make_tensor_value_info("y", **value)],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(dense(), tmp_path / "dense.onnx")
+    return tmp_path / "dense.onnx"
+
+
+def carried(page):
+    data = re.search(r'id="graph-data">([^<]*)<', page.read_text()).group(1)
+    return json.loads(zlib.decompress(base64.b64decode(data)))
+
+
+CHOICES = st.lists(
+    st.tuples(st.sampled_from((*UNARY, "Add")), st.integers(0, 30), st.integers(0, 30)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(choices=CHOICES)
+def test_arrows_go_from_the_producer_of_a_value_to_its_readers(choices):
+    model = onnx.shape_inference.infer_shapes(random_model(choices))
+    drawn = drawn_program(model)
+    makers = {"x": "x"} | {name: node.name for node in model.graph.node for name in node.output}
+    wanted = {
+        (makers[name], node.name, name) for node in model.graph.node for name in node.input if name in makers
+    }
+    wanted |= {(makers[value.name], value.name, value.name) for value in model.graph.output}
+    assert {
+        (drawn.nodes[begin].name, drawn.nodes[end].name, value) for begin, end, value in drawn.edges
+    } == wanted
+    assert all(begin < end for begin, end, _ in drawn.edges)
+    assert len(drawn.nodes) == len(model.graph.node) + 1 + len(model.graph.output)
+
+
+@settings(max_examples=10, deadline=None)
+@given(choices=CHOICES)
+def test_rounding_is_a_part_of_its_node(tmp_path_factory, choices):
+    program = qaic.compile(
+        random_model(choices), aic_binary_dir=tmp_path_factory.mktemp("program"), convert_to_fp16=True
+    )
+    model = program_graph.with_shapes(program_graph.read(qaic.Qpc(program.path)))
+    drawn = drawn_program(model)
+    names = [node.name for node in drawn.nodes if node.kind != "Cast"]
+    for name in (f"/part{place % 3}/n{place}" for place in range(len(choices))):
+        assert names.count(name) == 1
+    assert not any("/unrounded" in value for _, _, value in drawn.edges)
+    assert all(begin < end for begin, end, _ in drawn.edges)
+
+
+def test_values_that_a_body_captures_are_arrows():
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["a"], ["inner"])],
+        "body",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [2])],
+    )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="maker"),
+        helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body, else_branch=body),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "captures",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    drawn = drawn_program(helper.make_model(graph))
+    arrows = {(drawn.nodes[begin].name, drawn.nodes[end].name) for begin, end, _ in drawn.edges}
+    assert ("maker", "choice") in arrows
+    choice = next(node for node in drawn.nodes if node.name == "choice")
+    assert ("then_branch", "a body of 1 node") in choice.facts
+
+
+def test_the_command_writes_one_page(model, tmp_path, capsys):
+    page = tmp_path / "with blank.html"
+    assert main(["inspect", str(model), "graph", "-o", str(page), "--convert-to-fp16"]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote '{page}', ")
+    held = carried(page)
+    assert [one["name"] for one in held["colorings"]] == ["precision", "operator"]
+    assert "float16" in held["colorings"][0]["values"]
+    assert "http" not in page.read_text().replace("http-equiv", "")
+
+
+def test_times_are_those_of_the_nodes(model, tmp_path):
+    page = tmp_path / "graph.html"
+    assert main(["inspect", str(model), "graph", "-o", str(page), "--color", "time"]) == 0
+    held = carried(page)
+    assert held["colorings"][0]["name"] == "time"
+    names = [held["texts"][place] for place in held["names"]]
+    times = dict(zip(names, held["colorings"][0]["amounts"], strict=True))
+    assert times["x"] is None
+    assert all(times[name] > 0 for name in ("/blk/mm", "/blk/sm"))
+
+
+def test_a_program_without_statistics_has_no_times(model, tmp_path, capsys):
+    program = qaic.compile(model, aic_binary_dir=tmp_path / "program")
+    page = tmp_path / "graph.html"
+    assert main(["inspect", str(program.path), "graph", "-o", str(page), "--color", "time"]) == 1
+    assert "--stats-level 70" in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["graph"], "graph -o graph.html"),
+        (["graph", "-o", "g.svg"], ".html"),
+        (["nodes", "-o", "g.html"], "graph -o g.html"),
+    ],
+)
+def test_where_the_page_goes_is_said_before_any_work(model, capsys, arguments, said):
+    assert main(["inspect", str(model), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "compiled" not in error
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in QPCS.glob("s*.qpc")))
+def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
+    page = tmp_path / "card.html"
+    assert main(["inspect", str(QPCS / name), "graph", "-o", str(page)]) == 0
+    qpc = qaic.Qpc(QPCS / name)
+    drawn, tables = drawn_card(qpc)
+    kinds = [node.kind for node in drawn.nodes]
+    fields = qpc.metadata.fields
+    assert kinds.count("DMA request") == len(fields["dmaRequests"])
+    assert kinds.count("semaphore") == len(fields["semaphoreInitState"])
+    assert kinds.count("DMA buffer") == len(qpc.network_descriptor.get("dma_buffers", ()))
+    assert kinds.count("input") + kinds.count("output") == len(qpc.buffer_mappings)
+    rows = {table.name: len(table.rows) for table in tables}
+    assert rows["bindings"] == len(qpc.buffer_mappings)
+    assert rows["requests"] == len(fields["dmaRequests"])
+    assert rows["cores"] == qpc.program_info.num_cores
+    assert rows["segments"] == len(qpc.segments)
+    # Each transfer is on the way between a buffer and the cores.
+    ends = {
+        (drawn.nodes[begin].kind, drawn.nodes[end].kind)
+        for begin, end, _ in drawn.edges
+        if "DMA request" in (drawn.nodes[begin].kind, drawn.nodes[end].kind)
+    }
+    assert ("DMA buffer", "DMA request") in ends
+    assert ("DMA request", "cores") in ends
+
+
+def test_a_card_has_no_times_of_nodes(tmp_path, capsys):
+    arguments = ["inspect", str(QPCS / "s01_simple_f32_file.qpc"), "graph", "-o", str(tmp_path / "g.html")]
+    assert main([*arguments, "--color", "time"]) == 1
+    assert "openqaic profile" in capsys.readouterr().err

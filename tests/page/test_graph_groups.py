@@ -1,0 +1,53 @@
+"""Groups of a drawn graph: stretches within each other, and never too many boxes at once."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qaic.page.graph.groups import MOST_CHILDREN, grouped
+
+PARTS = st.sampled_from(["", "a", "b", "layers.0", "layers.1", "MatMul"])
+NAMES = st.one_of(st.lists(PARTS, max_size=5).map("/".join), st.text(max_size=6))
+
+
+@given(st.lists(NAMES, max_size=300))
+def test_groups_are_stretches_within_each_other(names):
+    groups = grouped(names)
+    for place, group in enumerate(groups):
+        assert 0 <= group.first < group.end <= len(names)
+        assert group.end - group.first >= 2
+        assert group.label
+        assert -1 <= group.parent < place
+        if group.parent >= 0:
+            around = groups[group.parent]
+            assert around.first <= group.first
+            assert group.end <= around.end
+            assert (around.first, around.end) != (group.first, group.end)
+    for parent in range(-1, len(groups)):
+        inner = sorted((one.first, one.end) for one in groups if one.parent == parent)
+        assert all(before[1] <= after[0] for before, after in pairwise(inner))
+
+
+@given(st.lists(NAMES, min_size=1, max_size=40), st.integers(1, 60))
+def test_an_open_group_shows_few_boxes(names, times):
+    names = names * times
+    groups = grouped(names)
+    for parent in range(-1, len(groups)):
+        first, end = (0, len(names)) if parent < 0 else (groups[parent].first, groups[parent].end)
+        inner = [one for one in groups if one.parent == parent]
+        boxes = end - first - sum(one.end - one.first - 1 for one in inner)
+        assert boxes <= MOST_CHILDREN
+
+
+def test_a_name_of_a_million_parts_is_no_tower_of_groups():
+    names = ["/".join("x" * 1_000_000)] * 3
+    assert len(grouped(names)) < 20
+
+
+def test_nodes_of_one_part_lie_in_its_group():
+    names = ["/m/l.0/a", "/m/l.0/b", "/m/l.1/a", "/m/l.1/b", "/m/l.1/c"]
+    assert [(one.label, one.first, one.end, one.parent) for one in grouped(names)] == [
+        ("l.0", 0, 2, -1),
+        ("l.1", 2, 5, -1),
+    ]
