@@ -8,9 +8,9 @@ from onnx import helper
 import accuracy_models as models
 import qaic
 from qaic import accuracy
-from qaic.accuracy.capture import instrumented
+from qaic.accuracy.capture import Split, instrumented
 from qaic.accuracy.comparison import compile_options_of
-from qaic.accuracy.instrument import FIELDS, REFERENCE, STATISTICS
+from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE
 from qaic.accuracy.precisions import options_of
 from qaic.accuracy.samples import Samples
 
@@ -91,7 +91,9 @@ def test_sums_of_a_chain_are_those_of_numpy():
     model = models.model_of(nodes, inputs, {"y": [16, 4]}, {"w": w, "bias": bias})
     given = models.samples(inputs, count=1, scale=0.3)
     ((_, found, twin),) = run_both(model, "fp16", given)
-    rows = dict(zip([node.name for node in twin.nodes], found[STATISTICS], strict=True))
+    rows = dict(
+        zip([node.name for node in twin.nodes], Split(twin.elements)(found[OBSERVED])[0], strict=True)
+    )
 
     x = given[0]["x"]
     real = {"sum": x @ w + bias}

@@ -13,7 +13,7 @@ import numpy as np
 from qaic import _core
 from qaic.accuracy.decoding import Decoder, DecodingAccuracy, Passage, cache_accuracy, decoded, steps_of
 from qaic.accuracy.histograms import Histograms
-from qaic.accuracy.instrument import ELEMENTS, FIELDS, REFERENCE, STATISTICS, ZERO
+from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE, ZERO
 from qaic.accuracy.metrics import OutputSums
 from qaic.accuracy.prepared import prepared
 from qaic.compiler.calibration.observed_tensors import model_inputs
@@ -192,6 +192,28 @@ def capture(
         return total.result()
 
 
+class Split:
+    """Takes apart what the instrumented program has observed.
+
+    Parameters
+    ----------
+    elements : sequence of int
+        See `Twin.elements`.
+    """
+
+    def __init__(self, elements: Sequence[int]) -> None:
+        sizes = len(FIELDS) + 2 * np.array(elements, np.int64)
+        begins = np.cumsum(sizes) - sizes
+        self._sums = begins[:, None] + np.arange(len(FIELDS))
+        self._is_element = np.ones(sizes.sum(), np.bool_)
+        self._is_element[self._sums] = False
+
+    def __call__(self, observed: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the sums, a row of `FIELDS` for each node, and the elements of all nodes."""
+        flat = observed.reshape(-1)[: len(self._is_element)]
+        return flat[self._sums], flat[self._is_element]
+
+
 class Totals:
     """Sums over samples.
 
@@ -211,10 +233,12 @@ class Totals:
         self._cache_sums = np.zeros((len(self._caches), len(FIELDS)))
         self._steps: list[NDArray[np.void]] = []
         self._histograms = Histograms(twin.elements)
+        self._split = Split(twin.elements)
 
     def add(self, found: Mapping[str, NDArray[Any]]) -> None:
         """Take what one run of the instrumented program gave."""
-        rows = found[STATISTICS][: len(self._twin.nodes)].astype(np.float64)
+        sums, elements = self._split(found[OBSERVED])
+        rows = sums.astype(np.float64)
         for at, name in enumerate(FIELDS):
             column, total = rows[:, at], self._sums[:, at]
             if name == "minimum":
@@ -223,8 +247,7 @@ class Totals:
                 self._sums[:, at] = np.fmax(total, column) if self._runs else column
             else:
                 self._sums[:, at] += column
-        if ELEMENTS in found:
-            self._histograms.add(found[ELEMENTS])
+        self._histograms.add(elements)
         self._last = rows
         self._runs += 1
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.accuracy.observed import Elements
-
 #: exponents of the smallest and of the largest octave; smaller and larger sizes are counted there
 LEAST_EXPONENT: Final = -32
 MOST_EXPONENT: Final = 31
@@ -29,14 +27,15 @@ class Histograms:
 
     Parameters
     ----------
-    elements : sequence of Elements
-        Where the elements of each value are.
+    elements : sequence of int
+        How many elements there are of the value of each node: those of the reference, then those of the
+        deployed program.
     """
 
-    def __init__(self, elements: Sequence[Elements]) -> None:
-        self._rows = {item.row: at for at, item in enumerate(elements)}
-        lines = np.arange(2 * len(elements))
-        counts = np.repeat([item.count for item in elements], 2) if elements else lines
+    def __init__(self, elements: Sequence[int]) -> None:
+        self._rows = {row: at for at, row in enumerate(np.flatnonzero(elements).tolist())}
+        lines = np.arange(2 * len(self._rows))
+        counts = np.repeat([count for count in elements if count], 2) if self._rows else lines
         #: line of counts of every element: two for each value
         self._lines = np.repeat(lines, counts)
         self._counts = np.zeros((len(lines), BINS), np.int64)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.accuracy.added_interface import extend_interface
-from qaic.accuracy.observed import Elements, Kind, Twin, observed_nodes
+from qaic.accuracy.observed import Kind, Twin, observed_nodes
 from qaic.compiler.ir.constants.propagation import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 REFERENCE: Final = "reference/"
 _OWN: Final = "own/"
 _AGAIN: Final = "inherited/"
-#: output with the sums of all nodes
-STATISTICS: Final = "accuracy/statistics"
+#: output with the sums of all nodes, each followed by evenly spaced elements of its value, for histograms
+OBSERVED: Final = "accuracy/observed"
 #: input that is always 0
 ZERO: Final = "accuracy/zero"
 
@@ -64,9 +64,7 @@ FIELDS: Final = (
     "channel_maximum",
 )
 
-#: output with evenly spaced elements of rounded values, for histograms
-ELEMENTS: Final = "accuracy/elements"
-#: how many of each value, at most
+#: how many elements of each value go into its histogram, at most
 _HISTOGRAM_ELEMENTS: Final = 256
 #: elements of a value from which its quantile and its underflow are taken from evenly spaced ones
 SPACED: Final = 1 << 14
@@ -130,10 +128,12 @@ class _Instrumenter:
         self.own: dict[str, str] = {}
         self.again: dict[str, str] = {}
         self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
-        #: what is added, in topological order
+        #: the reference and the copies, in topological order
         self.added: list[onnx.NodeProto] = []
-        self.elements: list[Elements] = []
-        self.element_parts: list[str] = []
+        #: what observes one value, in topological order
+        self.observers: list[onnx.NodeProto] = []
+        #: how many elements of each row's value, of the reference and of the deployed graph, follow its sums
+        self.elements: list[int] = []
         #: integers of observed values -> the node that makes floats of them
         self.integers = {
             str(node.input[0]): node
@@ -145,19 +145,27 @@ class _Instrumenter:
 
     def run(self) -> None:
         self._add_reference()
-        rows = [self._row(at, row) for at, row in enumerate(self.rows)]
-        if rows:
-            self._add_node("Concat", rows, STATISTICS, axis=0)
-        else:
-            self._add_node("Identity", [self._number([[0.0] * len(FIELDS)])], STATISTICS)
-        if self.element_parts:
-            self._add_node("Concat", self.element_parts, ELEMENTS, axis=1)
+        rows: list[str] = []
+        groups: list[list[onnx.NodeProto]] = []
+        for row in self.rows:
+            self.observers = []
+            self.elements.append(0)
+            rows.append(self._row(row))
+            groups.append(self.observers)
         append_nodes(self.graph, self.added)
-        added = [TensorSpec(STATISTICS, FLOAT, (max(1, len(rows)), len(FIELDS)))]
-        if self.elements:
-            last = self.elements[-1]
-            added.append(TensorSpec(ELEMENTS, FLOAT, (1, last.begin + 2 * last.count)))
-        extend_interface(self.deployed, added, REFERENCE, ZERO)
+        # The engine walks from results to operands, and visits that operand first which is last in the graph.
+        # So it goes through the rows from the first on and lets go of what a row has observed; in another
+        # order it would compute the last row first, and hold every value of both graphs for the others.
+        for group in reversed(groups):
+            append_nodes(self.graph, group)
+        self.observers = []
+        if rows:
+            self._add_node("Concat", rows, OBSERVED, axis=1)
+        else:
+            self._add_node("Identity", [self._number([[0.0] * len(FIELDS)])], OBSERVED)
+        append_nodes(self.graph, self.observers)
+        size = max(1, len(rows)) * len(FIELDS) + 2 * sum(self.elements)
+        extend_interface(self.deployed, [TensorSpec(OBSERVED, FLOAT, (1, size))], REFERENCE, ZERO)
 
     # --- the reference ---------------------------------------------------------------------------------
 
@@ -223,7 +231,7 @@ class _Instrumenter:
             self.fed_integers[name] = self.fresh.make(_OWN + name, "quantized")
             axis = {item.name: item.i for item in node.attribute if item.name == "axis"}
             read = [self.named[str(node.output[0])], *map(str, node.input[1:])]
-            self._add_node("QuantizeLinear", read, self.fed_integers[name], **axis)
+            self.added.append(_node("QuantizeLinear", read, self.fed_integers[name], **axis))
         return self.fed_integers[name]
 
     def _repeated(self, name: str) -> str | None:
@@ -241,7 +249,7 @@ class _Instrumenter:
                 return None
             # The engine would compute both once, and then could not fuse the nodes of the program.
             apart = self.fresh.make(_AGAIN + name, "apart")
-            self._add_node("Add", [name, self._zero()], apart)
+            self.added.append(_node("Add", [name, self._zero()], apart))
             self.again[name] = apart
             return apart
         return self._copied(name, self.again, _AGAIN, self._repeated)
@@ -309,17 +317,18 @@ class _Instrumenter:
 
     # --- observers -------------------------------------------------------------------------------------
 
-    def _row(self, at: int, row: ObservedNode) -> str:
-        """Add what observes one value; returns the name of its sums, ``[1, fields]``."""
+    def _row(self, row: ObservedNode) -> str:
+        """Add what observes one value; returns the name of its sums and elements, ``[1, number]``."""
         value = row.value
         real = self.named[value]
         flat = self._flat(real)
         found: dict[str, str] = {"signal": self._reduced("ReduceSumSquare", flat)}
+        elements: tuple[str, ...] = ()
         deployed = value if row.is_read_directly else self._repeated(value)
         if deployed is not None:
             deployed = self._flat(deployed)
             found["inherited"] = self._distance(deployed, flat)
-            self._add_elements(at, row, flat, deployed)
+            elements = self._elements(row, flat, deployed)
         for name, operator in (("minimum", "ReduceMin"), ("maximum", "ReduceMax")):
             found[name] = self._reduced(operator, flat)
         own = self._own(row)
@@ -343,8 +352,8 @@ class _Instrumenter:
             found["saturation"] = self._saturated(row, found, flat)
         self._add_ranges(row, found, real, flat)
         zero = self._number([[0.0]])
-        name = self.fresh.make(value, "statistics")
-        self._add_node("Concat", [found.get(field, zero) for field in FIELDS], name, axis=1)
+        name = self.fresh.make(value, "observed")
+        self._add_node("Concat", [*(found.get(field, zero) for field in FIELDS), *elements], name, axis=1)
         return name
 
     def _own(self, row: ObservedNode) -> str | None:
@@ -424,9 +433,9 @@ class _Instrumenter:
     def _counted_if(self, condition: str, count: Callable[[], str]) -> str:
         from onnx import helper
 
-        outside, self.added = self.added, []
+        outside, self.observers = self.observers, []
         counted = count()
-        inside, self.added = self.added, outside
+        inside, self.observers = self.observers, outside
         zero = self.fresh.make(condition, "none")
         made = helper.make_graph(
             inside, "counted", [], [helper.make_tensor_value_info(counted, FLOAT, [1, 1])]
@@ -502,18 +511,17 @@ class _Instrumenter:
         self._add_node("Slice", [flat, *bounds], spaced)
         return spaced, len(range(0, size, step))
 
-    def _add_elements(self, at: int, row: ObservedNode, flat: str, deployed: str) -> None:
-        """Hand out some elements of a rounded value, and of the same value in the deployed program."""
+    def _elements(self, row: ObservedNode, flat: str, deployed: str) -> tuple[str, ...]:
+        """Name some elements of a rounded value, and of the same value in the deployed program."""
         size = 0 if row.shape is None else math.prod(row.shape)
         if not size or self.version < 11 or row.kind is not Kind.ROUNDED:
-            return
+            return ()
         if size > _HISTOGRAM_ELEMENTS:
             flat, count = self._spaced(flat, size, _HISTOGRAM_ELEMENTS)
             deployed, _ = self._spaced(deployed, size, _HISTOGRAM_ELEMENTS)
             size = count
-        before = self.elements[-1] if self.elements else Elements(0, 0, 0)
-        self.elements.append(Elements(at, before.begin + 2 * before.count, size))
-        self.element_parts += [flat, deployed]
+        self.elements[-1] = size
+        return flat, deployed
 
     def _channel_largest(self, sizes: str, axes: list[int]) -> str:
         largest = self.fresh.make(sizes, "largest")
@@ -528,15 +536,13 @@ class _Instrumenter:
 
         values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
         number = self._number([count], integers=True)
-        self.added.append(helper.make_node("TopK", [name, number], [values, places]))
+        self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
         return self._reduced("ReduceMin", values)
 
     # --- nodes and constants -----------------------------------------------------------------------------
 
     def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
-        from onnx import helper
-
-        self.added.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        self.observers.append(_node(operator, inputs, output, **attributes))
 
     def _number(self, values: Any, *, integers: bool = False) -> str:
         import numpy as np
@@ -555,6 +561,12 @@ class _Instrumenter:
 
             add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
+
+
+def _node(operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node(operator, list(inputs), [output], **attributes)
 
 
 def _range(params: QuantParams) -> tuple[float, float]:

@@ -100,15 +100,6 @@ class ObservedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
-    """Where the output of elements has those of one value: those of the reference, then the deployed."""
-
-    row: int
-    begin: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Twin:
     """What instrumenting adds to a model that is known outside of it.
 
@@ -123,14 +114,15 @@ class Twin:
     added_inputs
         Inputs that only the observers have.
     elements
-        What the output of elements has.
+        How many elements of the value of each node follow its sums: so many of the reference, then as many of
+        the deployed program.
     """
 
     nodes: tuple[ObservedNode, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     added_inputs: tuple[str, ...] = ()
-    elements: tuple[Elements, ...] = ()
+    elements: tuple[int, ...] = ()
 
 
 def observed_nodes(
