@@ -162,8 +162,8 @@ def test_command(tmp_path, capsys):
     np.savez(tmp_path / "prompts.npz", input_ids=np.array([[1, 2, 3], [4, 5, 6]]))
     (tmp_path / "sets.json").write_text(json.dumps({"specializations": specializations()}))
     argv = ["accuracy", str(tmp_path / "decoder.onnx"), "--to", "fp16", "--tokens", "3"]
-    argv += ["--samples", str(tmp_path / "prompts.npz"), "--option", "retained_state=true"]
-    argv += ["--option", f"network_specialization_config={tmp_path / 'sets.json'}"]
+    argv += ["--samples", str(tmp_path / "prompts.npz"), "--retained-state"]
+    argv += [f"--network-specialization-config={tmp_path / 'sets.json'}"]
     assert console.run(openqaic.tool, argv) == 0
     assert "all 3 tokens of 2 prompts" in capsys.readouterr().out
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import sys
 
 import numpy as np
 import pytest
+import yaml
 
 import accuracy_models as models
 import qaic
@@ -160,17 +162,62 @@ def test_command(files, capsys):
     assert json.loads(data.read_text())["model"] == "model.onnx"
 
 
-def test_command_searches(files, capsys):
+def test_command_searches(files, capsys, monkeypatch):
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(files / "cache"))
     target = files / "precision.yaml"
     assert run(files, "--target", "sqnr>=40", "--find", str(target)) == 0
-    assert "4 of 24 units stay in float32" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "4 of 24 units stay in float32" in shown
     assert "square1" in target.read_text()
+    step = shown.splitlines()[-1].removeprefix("next: ")
+    assert console.run(openqaic.tool, shlex.split(step)[1:]) == 0
+    assert qaic.Qpc(next((files / "cache").rglob("programqpc.bin"))).options["convert_to_fp16"] is True
+
+
+def test_command_takes_compile_options_as_other_commands_do(files, capsys):
+    """What overflows does not where it is kept in float32: by a file, or by its kind."""
+    lists = files / "lists.yaml"
+    lists.write_text("FP32NodeInstanceNames: [square1, sum1, mean1, deviation1]\n")
+    settings = files / "options.yaml"
+    settings.write_text(f"node_precision_info_file: {lists}\n")
+    for options, is_good in (
+        ([], False),
+        ([f"--node-precision-info={lists}"], True),
+        ([f"-node-precision-info={lists}"], True),
+        (["--options-path", str(settings)], True),
+        (["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"], True),
+    ):
+        assert run(files, *options) == 0
+        assert ("output y3 is good" in capsys.readouterr().out) is is_good
+    assert run(files, "--onnx-define-symbol", "batch,2", "--onnx-define-symbol=length,3", "-v") == 0
+
+
+def test_a_search_keeps_the_lists_it_was_given(files):
+    target = files / "precision.yaml"
+    lists = {"FP32NodeInstanceNames": ["square1", "normal0"], "FP16NodeInstanceNames": ["mean0"]}
+    (files / "lists.yaml").write_text(yaml.safe_dump(lists))
+    assert (
+        run(
+            files,
+            "--target",
+            "sqnr>=40",
+            "--find",
+            str(target),
+            f"--node-precision-info={files / 'lists.yaml'}",
+        )
+        == 0
+    )
+    found = yaml.safe_load(target.read_text())
+    assert {"square1", "normal0", "mean1"} <= set(found["FP32NodeInstanceNames"])
+    assert found["FP16NodeInstanceNames"] == ["mean0"]
 
 
 def test_command_with_wrong_arguments(files, capsys):
     assert run(files, "--find", "x.yaml") == console.USAGE
-    assert run(files, "--option", "aic_num_cores") == console.USAGE
-    assert run(files, "--option", "no_such_option=1") == console.USAGE
+    assert run(files, "--aic-num-cores", "many") == console.USAGE
+    for wrong in (["--aic-num-cores"], ["--no-such-option=1"], ["--tokens", "0"]):
+        with pytest.raises(SystemExit, match=str(console.USAGE)):
+            run(files, *wrong)
     assert not (files / "x.yaml").exists()
 
 

@@ -112,14 +112,22 @@ def compare(
 def compile_options_of(
     model: ModelSource, name: str, samples: Samples, tokens: int | None, given: Mapping[str, object]
 ) -> CompileOptions:
-    """Return the typed compile options of a precision; samples calibrate integers unless options do."""
+    """Return the typed compile options of a precision."""
+    wanted = calibrated_options(model, name, samples, tokens, given)
+    return resolve(wanted, options_path=None, model_is_container=False).compile
+
+
+def calibrated_options(
+    model: ModelSource, name: str, samples: Samples, tokens: int | None, given: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the compile options of a precision; samples calibrate integers unless options do."""
     wanted = options_of(name, given)
     if _PROFILES & wanted.keys():
         # Such a file asks for integers by itself.
         wanted.pop("convert_to_quantize", None)
     if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
         wanted |= samples.calibration() if tokens is None else _prefill(model, samples, tokens, given)
-    return resolve(wanted, options_path=None, model_is_container=False).compile
+    return wanted
 
 
 def check_tokens(tokens: object) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import os
 
     from qaic.accuracy.precision_search.targets import Target
+    from qaic.options.files.node_precision import NodePrecision
 
 #: list of a node precision file by precision, and what that is called
 _LISTS: Final = {"fp32": "FP32NodeInstanceNames", "fp16": "FP16NodeInstanceNames"}
@@ -50,6 +51,8 @@ class PrecisionPlan:
         Number of programs that were compiled and run.
     seconds
         How long it took.
+    lists
+        What the file holds: these nodes, beside those of the node precision file among the compile options.
     """
 
     model: str
@@ -68,6 +71,7 @@ class PrecisionPlan:
     samples: int
     runs: int
     seconds: float
+    lists: NodePrecision
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a node precision file, complete or not at all; the same plan gives the same bytes."""
@@ -76,7 +80,11 @@ class PrecisionPlan:
         target = Path(path)
         count = f"{self.units} of {self.of} units stay in {_WORDS[self.keep]}"
         head = f"# {count}: {self.target.text} for {self.to}\n"
-        lists = {_LISTS[self.keep]: list(self.nodes)}
+        lists = {
+            title: [*getattr(self.lists, name)]
+            for name, title in _LISTS.items()
+            if name == self.keep or getattr(self.lists, name)
+        }
         text = head + yaml.safe_dump(lists, sort_keys=False, allow_unicode=True, width=1 << 20)
         replace_bytes(target, text.encode())
         return target

@@ -22,7 +22,7 @@ from qaic.accuracy.precision_search.plan import PrecisionPlan
 from qaic.accuracy.precision_search.targets import Score, parse
 from qaic.accuracy.precision_search.trials import Trials, run_passages
 from qaic.accuracy.precisions import named
-from qaic.accuracy.prepared import prepared
+from qaic.accuracy.prepared import merged, prepared
 from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.diagnostics.record import silenced
@@ -112,12 +112,15 @@ def search(
     options = compile_options_of(model, names[0], given, count, compile_options)
     with prepared(model, options, "searching") as source:
         found = _Search(source, given, count, keep, wanted).run()
+    nodes = found["nodes"]
+    half, single = (nodes, ()) if keep == "fp16" else ((), nodes)
     return PrecisionPlan(
         model=title_of(model),
         to=names[0],
         target=wanted,
         keep=keep,
         seconds=time.monotonic() - started,
+        lists=merged(options, half, single),
         **found,
     )
 

@@ -11,6 +11,7 @@ from qaic.options.spec import FlagForm, Stage
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from qaic.cli.console import Parser
@@ -44,13 +45,14 @@ _OWN: Final = frozenset(
 _PREFIX: Final = "compile_option:"
 
 
-def add_compile_options(parser: Parser) -> None:
-    """Declare all options of the compiler; help shows the common ones."""
+def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> None:
+    """Declare all options of the compiler, but for some by name; help shows the common ones."""
     group = parser.add_argument_group(
         "options of the compiler", "the common ones; docs/reference/options.md has all, which are taken too"
     )
     for spec in _specs():
-        _add(group, spec)
+        if spec.name not in without:
+            _add(group, spec)
     group.add_argument("--options-path", metavar="FILE", help="YAML file with options")
 
 
@@ -80,6 +82,18 @@ def resolve_options(
         model_is_container=model_is_container,
         flags=read_argv([*given_options(arguments), *place]),
     )
+
+
+def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the options that were given as keyword arguments of `qaic.compile`, which checks them.
+
+    Raises
+    ------
+    qaic.errors.OptionError
+        An argument is no option, or its value is missing.
+    """
+    given = {item.name or item.key: item.value for item in read_argv(given_options(arguments))}
+    return given if arguments.options_path is None else {**given, "options_path": arguments.options_path}
 
 
 def set_stats_level(arguments: argparse.Namespace, level: int) -> None:

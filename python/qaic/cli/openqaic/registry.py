@@ -55,7 +55,11 @@ SUBCOMMANDS = (
     Subcommand(
         "profile", "measure every operator and write a page about it", "qaic.cli.openqaic.commands.profile"
     ),
-    Subcommand("accuracy", "compare a model in reduced precision with float32", "qaic.cli.accuracy"),
+    Subcommand(
+        "accuracy",
+        "compare a model in reduced precision with float32",
+        "qaic.cli.openqaic.commands.accuracy",
+    ),
     Subcommand(
         "inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.commands.inspect"
     ),

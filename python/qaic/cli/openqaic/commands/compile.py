@@ -55,6 +55,5 @@ def _next_step(model: Path, path: Path) -> str:
         return f"openqaic bench {path}"
     command = ["openqaic", "accuracy", str(model), "--to", precision]
     if symbols := options.get("onnx_define_symbol"):
-        sizes = " ".join(f"{name} {size}" for name, size in symbols.items())
-        command += ["--option", f"onnx_define_symbol={sizes}"]
+        command += [f"--onnx-define-symbol={name},{size}" for name, size in symbols.items()]
     return f"{shlex.join(command)}  (what rounding costs)"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-import time
 from typing import TYPE_CHECKING, Final
 
+from qaic.cli.compile.log import logged
 from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.openqaic.arguments import add_model, count, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,22 +18,20 @@ if TYPE_CHECKING:
 
     from qaic.cli.console import Parser
 
-_EXAMPLES: Final = """\
-examples:
-  openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html
-  openqaic accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json
-  openqaic accuracy model.onnx --to fp16 --samples inputs.txt --target "same>=99.5%" --find precision.yaml
-  openqaic accuracy model.onnx --to fp16 --samples inputs.txt --against card-outputs
-  openqaic accuracy decoder.onnx --to fp16 --samples prompts.npz --tokens 64 --option retained_state=true
-
-Compile options follow as NAME=VALUE behind --option, as in --option aic_num_cores=4.
-"""
+_EXAMPLES: Final = (
+    "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",
+    "openqaic accuracy model.onnx --to fp16,int8 --samples samples.npz --json accuracy.json",
+    'openqaic accuracy model.onnx --to fp16 --samples in.txt --target "same>=99.5%" --find lists.yaml',
+    "openqaic accuracy model.onnx --to fp16 --samples inputs.txt --against card-outputs",
+    "openqaic accuracy decoder.onnx --to fp16 --samples prompts.npz --tokens 64 --retained-state",
+)
+#: `--target` is that of a search; programs that are compared run on the host
+_WITHOUT: Final = frozenset({"target"})
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.epilog = _EXAMPLES
-    parser.add_argument("model", help="ONNX model")
+    add_model(parser, may_be_container=False)
     parser.add_argument(
         "--to", required=True, help="precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 is both at once"
     )
@@ -43,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
     parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
     parser.add_argument(
-        "--tokens", type=int, metavar="N", help="continue prompts (input_ids) by N tokens, for decoders"
+        "--tokens", type=count, metavar="N", help="continue prompts (input_ids) by N tokens, for decoders"
     )
     parser.add_argument(
         "--against",
@@ -61,28 +62,27 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--keep", choices=("fp32", "fp16"), default="fp32", help="what they compute in (default: fp32)"
     )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="compile option; may be repeated"
-    )
+    add_compile_options(parser, without=_WITHOUT)
+    set_examples(parser, *_EXAMPLES)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the arguments ask for."""
-    options = dict(map(_option, arguments.option))
+    options = keyword_options(arguments)
     if (arguments.find is None) != (arguments.target is None):
         raise OptionError(
             "--find and --target go together: what has to hold, and the file for the nodes that it takes",
             code="option.accuracy_search",
         )
-    if arguments.find is not None:
-        if arguments.against is not None:
-            raise OptionError(
-                "--against: found --find beside it, expected one of the two: outputs of a card are compared, "
-                "and nothing is searched with them",
-                code="option.accuracy_search",
-            )
-        return _search(arguments, options)
-    return _compare(arguments, options)
+    if arguments.find is not None and arguments.against is not None:
+        raise OptionError(
+            "--against: found --find beside it, expected one of the two: outputs of a card are compared, "
+            "and nothing is searched with them",
+            code="option.accuracy_search",
+        )
+    with logged() as set_verbosity:
+        set_verbosity(getattr(arguments, "compile_option:verbose") or 0)
+        return (_compare if arguments.find is None else _search)(arguments, options)
 
 
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
@@ -112,7 +112,6 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import search
 
-    started = time.monotonic()
     plan = search(
         arguments.model,
         to=arguments.to,
@@ -127,18 +126,29 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         print_json(plan.to_json())
     else:
         print_line(str(plan))
-        print_line(
-            f"{time.monotonic() - started:.1f} s; use it with node_precision_info_file={arguments.find}"
-        )
+        print_line(f"next: {_next_step(arguments, options)}")
     _say(written)
     return SUCCESS
 
 
-def _option(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise OptionError(f"--option: found {text!r}, expected NAME=VALUE", code="option.accuracy_option")
-    return name.strip().replace("-", "_"), value
+def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
+    """Say how to compile with what was found."""
+    from qaic.accuracy.comparison import calibrated_options
+    from qaic.accuracy.precisions import named
+    from qaic.accuracy.samples import Samples
+    from qaic.options.argv import to_argv
+    from qaic.options.resolution import resolve
+
+    (to,) = named(arguments.to)
+    samples = Samples(arguments.samples)
+    wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
+    if "calibration_data" in wanted:
+        # Arrays have no form on a command line.
+        return f"compile with --node-precision-info={arguments.find}"
+    wanted["node_precision_info_file"] = arguments.find
+    resolved = resolve(wanted, options_path=None, model_is_container=False)
+    flags = [f"-{flag}" for flag in to_argv(resolved)]
+    return shlex.join(["openqaic", "compile", str(arguments.model), *flags])
 
 
 def _say(written: Path) -> None:
