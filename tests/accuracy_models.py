@@ -264,3 +264,76 @@ def mixed_faults(kinds, width=16):
         value = f"y{at}"
     inputs = {"x": [4, width]}
     return model_of(nodes, inputs, {value: [4, width]}, constants), samples(inputs), planted
+
+
+def flat_decoder(outlier=None, context=24, width=16, vocabulary=12):
+    """A decoder of one layer whose cache is [1, slots, width]; padding is written to the last slot.
+
+    `outlier` is a channel of its values that is a thousand times as large as the others; the weights that
+    read it are as much smaller.
+    """
+    rng = np.random.default_rng(23)
+
+    def matrix(rows, columns):
+        return (rng.standard_normal((rows, columns)) / rows**0.5).astype(np.float32)
+
+    integers = {"last": context - 1, "none": 0, "slots": np.arange(context).reshape(1, 1, context)}
+    constants = {
+        "embed": rng.standard_normal((vocabulary, width)).astype(np.float32),
+        **{name: matrix(width, width) for name in ("wq", "wk", "wv", "wo")},
+        "head": matrix(width, vocabulary),
+        "hidden": np.array(-1e4, np.float32),
+        "root": np.array(width**-0.5, np.float32),
+        "back": np.array([-1], np.int64),
+        **{name: np.array(value, np.int64) for name, value in integers.items()},
+    }
+    if outlier is not None:
+        constants["wv"][:, outlier] *= 1000
+        constants["wo"][outlier] /= 1000
+    nodes = [
+        node("Gather", "embed input_ids", "x"),
+        node("MatMul", "x wq", "query"),
+        node("MatMul", "x wk", "key"),
+        node("MatMul", "x wv", "value"),
+        node("Less", "position_ids none", "is_padding"),
+        node("Where", "is_padding last position_ids", "places"),
+        node("Unsqueeze", "places back", "at"),
+        node("Shape", "at", "count"),
+        node("Expand", "none count", "row"),
+        node("Concat", "row at", "indices", axis=-1),
+        node("ScatterND", "past_key indices key", "past_key_RetainedState"),
+        node("ScatterND", "past_value indices value", "past_value_RetainedState"),
+        node("Transpose", "past_key_RetainedState", "turned", perm=[0, 2, 1]),
+        node("MatMul", "query turned", "products"),
+        node("Mul", "products root", "scores"),
+        node("Greater", "slots at", "is_hidden"),
+        node("Where", "is_hidden hidden scores", "masked"),
+        node("Softmax", "masked", "shares", axis=-1),
+        node("MatMul", "shares past_value_RetainedState", "mixed"),
+        node("MatMul", "mixed wo", "out"),
+        node("Add", "x out", "layer"),
+        node("Tanh", "layer", "bounded"),
+        node("MatMul", "bounded head", "logits"),
+    ]
+    made = [
+        helper.make_node(operator, list(read), [output], name=f"node_{output}", **attributes)
+        for operator, read, output, attributes in nodes
+    ]
+    value, tokens, cache = helper.make_tensor_value_info, ["batch_size", "seq_len"], [1, context, width]
+    caches = ("past_key", "past_value")
+    graph = helper.make_graph(
+        made,
+        "flat",
+        [
+            *(value(name, TensorProto.INT64, tokens) for name in ("input_ids", "position_ids")),
+            *(value(name, FLOAT, cache) for name in caches),
+        ],
+        [
+            value("logits", FLOAT, [*tokens, vocabulary]),
+            *(value(f"{name}_RetainedState", FLOAT, cache) for name in caches),
+        ],
+        [numpy_helper.from_array(np.asarray(values), name) for name, values in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import accuracy_models as models
 import llm_exports
 from decoder_model import Oracle, Sizes, decoder, specializations
 from qaic import accuracy
@@ -104,6 +105,26 @@ def test_integers_are_calibrated_with_the_prompts():
     assert len(found.decoding.steps) == 6
 
 
+@pytest.mark.parametrize("to", ["fp16", "int8"])
+def test_a_cache_of_another_layout(to):
+    """Slots are the second of three dimensions; the oracle is onnxruntime on the whole sequence at once."""
+    model = models.flat_decoder()
+    options = {"retained_state": True, "network_specialization_config": specializations(prefill=4)}
+    found = accuracy.compare(model, to=to, samples=prompts(), tokens=14, **options)[to]
+    engine = models.engine(model)
+    caches = {name: np.zeros((1, 24, 16), np.float32) for name in ("past_key", "past_value")}
+    for number, prompt in enumerate(PROMPTS):
+        expected = list(prompt)
+        for _ in range(14):
+            ids, places = np.array([expected]), np.arange(len(expected))[None]
+            logits = engine.run(["logits"], {"input_ids": ids, "position_ids": places, **caches})[0]
+            expected.append(int(logits[0, -1].argmax()))
+        rows = found.decoding.steps[found.decoding.steps["prompt"] == number]
+        assert rows["token"].tolist() == expected[len(prompt) :]
+    with pytest.raises(OptionError, match="found 9 tokens and 16 to make, expected at most 24"):
+        accuracy.compare(model, to=to, samples=prompts(), tokens=16, **options)
+
+
 def test_slots():
     sizes = Sizes(layers=1, slots=True)
     options = {**OPTIONS, "network_specialization_config": specializations(slots=3)}
@@ -116,7 +137,7 @@ def test_slots():
 def shaped():
     options = resolve(OPTIONS, options_path=None, model_is_container=False).compile
     with prepared(decoder(ONE), options, "reading") as source:
-        return Decoder(source.inputs, source.shaped.outputs)
+        return Decoder(source.inputs, source.shaped)
 
 
 def test_random_prompts(shaped):
@@ -148,8 +169,6 @@ def test_wrong_numbers_of_tokens(tokens):
 
 
 def test_other_models_make_no_tokens():
-    import accuracy_models as models
-
     model, samples = models.convolutional()
     with pytest.raises(OptionError, match="expected a decoder with input_ids"):
         accuracy.compare(model, to="fp16", samples=samples, tokens=4)

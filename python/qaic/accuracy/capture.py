@@ -113,7 +113,7 @@ class InstrumentedProgram:
                 total.end(passage)
                 yield passage
             return
-        decoder = Decoder(self.inputs, self.reference.outputs)
+        decoder = Decoder(self.inputs, self.reference)
 
         def run(feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             found = self.run(feed)

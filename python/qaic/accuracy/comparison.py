@@ -145,7 +145,7 @@ def _prefill(
     """Return the option that calibrates with the inferences of prompts, as the model takes them."""
     plain = resolve(dict(given), options_path=None, model_is_container=False).compile
     with silenced(), prepared(model, plain, "reading") as source:
-        decoder = Decoder(source.inputs, source.shaped.outputs)
+        decoder = Decoder(source.inputs, source.shaped)
     prompts = decoder.prompts(samples, tokens)
     return {"calibration_data": [feed for prompt in prompts for feed, _ in decoder.prefill(prompt)]}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.accuracy.metrics import OutputSums, decibels
+from qaic.compiler.passes.decoding.cache_slots import cache_slots
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from qaic.accuracy.samples import Samples
     from qaic.compiler.calibration.dataset import SampledInput
-    from qaic.compiler.ir.interface import TensorSpec
+    from qaic.compiler.ir.model import Model
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -104,8 +105,10 @@ class Decoder:
 
     Parameters
     ----------
-    inputs, outputs
-        Of the program; state is among the inputs that are marked as such.
+    inputs
+        Of the program; state is among them and marked as such.
+    model
+        The float graph, with shapes.
 
     Raises
     ------
@@ -113,10 +116,10 @@ class Decoder:
         It is not a decoder of this form.
     """
 
-    def __init__(self, inputs: Sequence[SampledInput], outputs: Iterable[TensorSpec]) -> None:
+    def __init__(self, inputs: Sequence[SampledInput], model: Model) -> None:
         given = {item.name: item for item in inputs if not item.is_state}
         states = {item.name: item for item in inputs if item.is_state}
-        results = [spec for spec in outputs if not spec.name.endswith("_RetainedState")]
+        results = [spec for spec in model.outputs if not spec.name.endswith("_RetainedState")]
         logits = [spec for spec in results if spec.name == _LOGITS] or results
         unknown = given.keys() - {TOKENS, _POSITIONS, _SLOT}
         if not {TOKENS, _POSITIONS} <= given.keys() or unknown or len(logits) != 1 or not states:
@@ -142,7 +145,10 @@ class Decoder:
                 "one for steps beside that for prompts",
                 code="option.accuracy_tokens",
             )
-        self.context = min(item.shapes[0][2] for item in states.values() if len(item.shapes[0]) > 2)
+        #: tokens of a prompt and of its continuation, at most; infinite where no cache says so
+        dims = {spec.name: spec.dims for spec in model.inputs}
+        counts = cache_slots(model.proto.graph, dims, _POSITIONS)
+        self.context = min(counts.values(), default=math.inf)
 
     def prefill(self, prompt: Sequence[int]) -> list[tuple[Arrays, int]]:
         """Return the inferences of a prompt, and in which place of each the last token is."""
@@ -185,7 +191,7 @@ class Decoder:
         """
         if samples.is_random:
             rng = np.random.default_rng(0)
-            size = max(1, min(self._chunk[0], self.context - tokens))
+            size = int(max(1, min(self._chunk[0], self.context - tokens)))
             for _ in range(_RANDOM_PROMPTS):
                 yield [int(token) for token in rng.integers(0, self.vocabulary, size)]
             return

@@ -137,7 +137,7 @@ class _Search:
         with silenced(), loaded(source) as program:
             totals = Totals(program.twin)
             self._passages = list(program.passages(samples, tokens, totals))
-            self._decoder = None if tokens is None else Decoder(program.inputs, program.reference.outputs)
+            self._decoder = None if tokens is None else Decoder(program.inputs, program.reference)
         capture = totals.result()
         self._held = len(self._passages) // _HELD_BACK
         seen = self._passages[: len(self._passages) - self._held]

@@ -1,0 +1,93 @@
+"""How many slots a cache has: the size of the dimension in which rows are written at positions.
+
+Exporters lay caches out in different ways, so the dimension is that in which a graph writes at numbers that
+it takes from its input of positions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.graph_walk import producers
+from qaic.compiler.ir.precision_ops import standard
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnx
+
+
+def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], positions: str) -> dict[str, int]:
+    """Count the slots of the caches of a decoder.
+
+    Parameters
+    ----------
+    graph
+        Of the decoder, its functions expanded.
+    dims
+        Sizes of its inputs.
+    positions
+        Name of the input of positions.
+
+    Returns
+    -------
+    dict
+        State -> number of its slots. Without state that is not written at positions, or at positions that
+        begin anew, as a window does.
+    """
+    makers = producers(graph.node)
+    found = {}
+    for output in graph.output:
+        name = output.name.removesuffix(RETAINED_STATE_SUFFIX)
+        if name == output.name or name not in dims:
+            continue
+        axis = _written_axis(makers, output.name, positions)
+        if axis is not None and -len(dims[name]) <= axis < len(dims[name]):
+            found[name] = dims[name][axis]
+    return found
+
+
+def _written_axis(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> int | None:
+    node = makers.get(value)
+    while node is not None and standard(node, "Cast", "Identity"):
+        node = makers.get(node.input[0])
+    if node is None:
+        return None
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    if standard(node, "ScatterElements", "Scatter"):
+        return attributes.get("axis", 0) if _counts(makers, node.input[1], positions) else None
+    if not standard(node, "ScatterND"):
+        return None
+    for part in _behind(makers, node.input[1]):
+        # Along the first dimension there are more places, along the last there is more of each.
+        if standard(part, "Concat") and next(item.i for item in part.attribute if item.name == "axis"):
+            chosen = [at for at, name in enumerate(part.input) if _counts(makers, name, positions)]
+            if chosen:
+                return chosen[0] if len(chosen) == 1 else None
+    # Where places are no tuples, rows of the first dimension are written.
+    return 0 if _counts(makers, node.input[1], positions) else None
+
+
+def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes whose numbers a value depends on, the nearest first."""
+    pending, seen = deque([value]), {value}
+    while pending:
+        node = makers.get(pending.popleft())
+        if node is None:
+            continue
+        yield node
+        if not standard(node, "Shape", "Size"):
+            new = [part for part in dict.fromkeys(node.input) if part and part not in seen]
+            seen.update(new)
+            pending.extend(new)
+
+
+def _counts(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> bool:
+    """Whether a value holds positions, which no remainder has made small again."""
+    nodes = list(_behind(makers, value))
+    if any(standard(node, "Mod") for node in nodes):
+        return False
+    read = {name for node in nodes if not standard(node, "Shape", "Size") for name in node.input}
+    return positions in read | {value}
