@@ -337,3 +337,82 @@ def flat_decoder(outlier=None, context=24, width=16, vocabulary=12):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return model
+
+
+def planted_transformer(faults, width=16, tokens=6):
+    """A transformer with one planted fault in each layer; also returns name -> reason, and the nodes to keep.
+
+    Faults are ``calm``, ``overflow`` (in the variance of the normalization), ``cancellation`` (in the sum
+    behind the attention), ``underflow`` (in the scores) and ``outlier channel`` (of the values, for
+    integers).
+    """
+    rng = np.random.default_rng(31)
+    constants = {
+        "tiny": np.array(1e-5, np.float32),
+        "scale": np.array(width**-0.5, np.float32),
+        "wide": np.array(500, np.float32),
+        "large": np.array(3000, np.float32),
+        "small": np.array(2.0**-13, np.float32),
+        "back": np.array(2.0**13, np.float32),
+    }
+    nodes, planted, kept, value = [], {}, set(), "x"
+    for at, fault in enumerate(faults):
+        for name in ("q", "k", "v", "o"):
+            turned = np.linalg.qr(rng.standard_normal((width, width)))[0]
+            constants[f"{name}{at}"] = turned.astype(np.float32)
+        centered = f"centered{at}"
+        nodes += [
+            node("ReduceMean", value, f"mean{at}", axes=[-1]),
+            node("Sub", f"{value} mean{at}", centered),
+        ]
+        if fault == "overflow":
+            nodes.append(node("Mul", f"{centered} wide", f"wide{at}"))
+            centered = f"wide{at}"
+            names = [f"{name}{at}" for name in ("squares", "variance", "raised")]
+            planted |= dict.fromkeys(names, "overflow")
+            # What reads an infinite variance in float16 gives one.
+            kept |= {*names, f"deviation{at}"}
+        if fault == "outlier channel":
+            place = at % width
+            constants[f"v{at}"][:, place] *= 1000
+            constants[f"o{at}"][place] /= 1000
+        nodes += [
+            node("Mul", f"{centered} {centered}", f"squares{at}"),
+            node("ReduceMean", f"squares{at}", f"variance{at}", axes=[-1]),
+            node("Add", f"variance{at} tiny", f"raised{at}"),
+            node("Sqrt", f"raised{at}", f"deviation{at}"),
+            node("Div", f"{centered} deviation{at}", f"normal{at}"),
+            node("MatMul", f"normal{at} q{at}", f"query{at}"),
+            node("MatMul", f"normal{at} k{at}", f"key{at}"),
+            node("MatMul", f"normal{at} v{at}", f"values{at}"),
+            node("Transpose", f"key{at}", f"turned{at}", perm=[0, 2, 1]),
+            node("MatMul", f"query{at} turned{at}", f"raw{at}"),
+            node("Mul", f"raw{at} scale", f"scores{at}"),
+        ]
+        scores = f"scores{at}"
+        if fault == "underflow":
+            nodes += [
+                node("Mul", f"{scores} small", f"less{at}"),
+                node("Mul", f"less{at} small", f"least{at}"),
+                node("Mul", f"least{at} back", f"more{at}"),
+                node("Mul", f"more{at} back", f"restored{at}"),
+            ]
+            scores = f"restored{at}"
+            planted[f"least{at}"] = "underflow"
+            kept |= {f"least{at}", f"more{at}"}
+        nodes += [
+            node("Softmax", scores, f"shares{at}", axis=-1),
+            node("MatMul", f"shares{at} values{at}", f"mixed{at}"),
+            node("MatMul", f"mixed{at} o{at}", f"out{at}"),
+        ]
+        out = f"out{at}"
+        if fault == "cancellation":
+            nodes += [node("Add", f"{out} large", f"high{at}"), node("Sub", f"high{at} large", f"low{at}")]
+            planted[f"low{at}"] = "cancellation"
+            # The product rounds together with what is added to it.
+            kept |= {out, f"high{at}", f"low{at}"}
+            out = f"low{at}"
+        nodes.append(node("Add", f"{value} {out}", f"layer{at}"))
+        value = f"layer{at}"
+    inputs = {"x": [1, tokens, width]}
+    return model_of(nodes, inputs, {value: [1, tokens, width]}, constants), samples(inputs), planted, kept

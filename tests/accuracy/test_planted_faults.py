@@ -6,6 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import accuracy_models as models
+from decoder_model import specializations
 from qaic import accuracy
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT, Histograms
 
@@ -33,6 +34,68 @@ def test_the_set_is_what_was_planted(kinds):
     # A root in float16 would read infinity again.
     roots = {name.replace("square", "size") for name in planted}
     assert set(plan.nodes) == set(planted) | roots
+
+
+FAULTS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflow"]), min_size=1, max_size=4)
+
+
+@settings(max_examples=8)
+@example(["calm", "calm"])
+@example(["overflow", "cancellation", "underflow", "calm"])
+@given(FAULTS)
+def test_transformers(faults):
+    """Reasons and the set that is found are those that were planted, and a calm one keeps nothing."""
+    model, samples, planted, kept = models.planted_transformer(faults)
+    assert reasons(accuracy.compare(model, to="fp16", samples=samples)) == planted
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=45")
+    assert set(plan.nodes) == kept
+    assert plan.is_reached
+
+
+@settings(max_examples=4)
+@example(["calm", "calm"])
+@given(st.lists(st.sampled_from(["calm", "outlier channel"]), min_size=1, max_size=3))
+def test_outlier_channels_of_transformers(faults):
+    """The first offender is where one is made; what passes it on or reads it loses too."""
+    model, samples, _, _ = models.planted_transformer(faults)
+    options = {"enable_channelwise": True, "enable_rowwise": True}
+    report = accuracy.compare(model, to="int8", samples=samples, **options)
+    places = [at for at, fault in enumerate(faults) if fault != "calm"]
+    expected = {}
+    for at in places:
+        expected |= dict.fromkeys((f"values{at}", f"mixed{at}"), "outlier channel")
+        expected[f"out{at}"] = "weight rounding"
+    assert reasons(report) == expected
+    if places:
+        assert report.first_offender.name in {f"values{at}" for at in places}
+    plan = accuracy.search(model, to="int8", samples=samples, target="sqnr>=25", **options)
+    # The normalization rounds once; products read it in float where their results are.
+    read = {f"{name}{at}" for at in places for name in ("mean", "centered", "normal")}
+    assert expected.keys() <= set(plan.nodes) <= expected.keys() | read
+    assert plan.after >= 25
+
+
+@pytest.mark.parametrize("place", [0, 5, 15])
+def test_an_outlier_channel_of_a_decoder(place, caplog):
+    """Its values are the first offender, also where sizes differ between the sets of shapes."""
+    options = {
+        "retained_state": True,
+        "network_specialization_config": specializations(prefill=4),
+        "enable_channelwise": True,
+        "enable_rowwise": True,
+    }
+    prompts = [{"input_ids": np.array(ids)} for ids in ([3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8])]
+    calm = accuracy.compare(models.flat_decoder(), to="int8", samples=prompts, tokens=10, **options)
+    assert reasons(calm) == {}
+    model = models.flat_decoder(place)
+    report = accuracy.compare(model, to="int8", samples=prompts, tokens=10, **options)
+    passed_on = ("value", "past_value_RetainedState", "mixed")
+    assert reasons(report) == {**dict.fromkeys(passed_on, "outlier channel"), "out": "weight rounding"}
+    assert report.first_offender.name == "value"
+    plan = accuracy.search(model, to="int8", samples=prompts, tokens=10, target="sqnr>=20", **options)
+    # The shares beside scores of -10,000 lose in any case.
+    assert set(plan.nodes) == {"value", "shares", "mixed", "out"}
+    assert not [record for record in caplog.records if "no effect" in record.message]
 
 
 @pytest.mark.parametrize("place", [0, 5, 15])

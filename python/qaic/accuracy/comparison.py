@@ -126,7 +126,7 @@ def calibrated_options(
         # Such a file asks for integers by itself.
         wanted.pop("convert_to_quantize", None)
     if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
-        wanted |= samples.calibration() if tokens is None else _prefill(model, samples, tokens, given)
+        wanted |= samples.calibration() if tokens is None else _prefill(model, samples, tokens, wanted)
     return wanted
 
 
@@ -140,11 +140,13 @@ def check_tokens(tokens: object) -> None:
 
 
 def _prefill(
-    model: ModelSource, samples: Samples, tokens: int, given: Mapping[str, object]
+    model: ModelSource, samples: Samples, tokens: int, wanted: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the option that calibrates with the inferences of prompts, as the model takes them."""
-    plain = resolve(dict(given), options_path=None, model_is_container=False).compile
-    with silenced(), prepared(model, plain, "reading") as source:
+    # Nothing is calibrated yet: this is about the inputs.
+    options = {**wanted, "use_random_input_data": True}
+    read = resolve(options, options_path=None, model_is_container=False).compile
+    with silenced(), prepared(model, read, "reading") as source:
         decoder = Decoder(source.inputs, source.shaped)
     prompts = decoder.prompts(samples, tokens)
     return {"calibration_data": [feed for prompt in prompts for feed, _ in decoder.prefill(prompt)]}

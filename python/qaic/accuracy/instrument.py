@@ -50,6 +50,7 @@ ZERO: Final = "accuracy/zero"
 
 #: sums and counts of one node, in the order of the output
 FIELDS: Final = (
+    "elements",
     "signal",
     "inherited",
     "own",
@@ -60,6 +61,7 @@ FIELDS: Final = (
     "underflow",
     "saturation",
     "quantile",
+    "spaced",
     "channel_median",
     "channel_maximum",
 )
@@ -322,7 +324,10 @@ class _Instrumenter:
         value = row.value
         real = self.named[value]
         flat = self._flat(real)
-        found: dict[str, str] = {"signal": self._reduced("ReduceSumSquare", flat)}
+        found: dict[str, str] = {
+            "elements": self._length(flat, row.size),
+            "signal": self._reduced("ReduceSumSquare", flat),
+        }
         elements: tuple[str, ...] = ()
         deployed = value if row.is_read_directly else self._repeated(value)
         if deployed is not None:
@@ -481,46 +486,88 @@ class _Instrumenter:
 
     def _add_ranges(self, row: ObservedNode, found: dict[str, str], real: str, flat: str) -> None:
         """Add quantile, underflow and the channels of a value."""
-        shape = row.shape
-        size = 0 if shape is None else math.prod(shape)
-        if shape is None or not size or self.version < 11:
+        if row.size == 0 or self.version < 11:
             return
-        spaced = flat
-        if size > SPACED:
-            spaced, size = self._spaced(flat, size, SPACED)
+        spaced, size = self._spaced(flat, row.size, SPACED)
         sizes = self._abs(spaced)
-        found["quantile"] = self._nth_largest(sizes, max(1, math.ceil(size / 1000)))
+        found["spaced"] = self._length(spaced, size)
+        found["quantile"] = self._nth_largest(sizes, self._thousandth(spaced, size))
         if row.precision.value == "fp16" and row.kind is Kind.ROUNDED:
             small = self._count(self._binary("Less", sizes, self._number([[_SMALLEST_HALF]])))
             none = self._count(self._binary("Equal", sizes, self._number([[0.0]])))
             found["underflow"] = self._binary("Sub", small, none)
-        axis = row.channel_axis
-        if axis is None or shape[axis] > _MOST_CHANNELS:
+        axis, shape = row.channel_axis, row.shape
+        if axis is None or shape is None or shape[axis] > _MOST_CHANNELS:
             return
         largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
         channels = self.fresh.make(largest, "channels")
         self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
-        found["channel_median"] = self._nth_largest(channels, shape[axis] // 2 + 1)
+        found["channel_median"] = self._nth_largest(channels, self._integer(shape[axis] // 2 + 1))
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 
-    def _spaced(self, flat: str, size: int, most: int) -> tuple[str, int]:
-        """Pick evenly spaced elements; returns their name and number."""
-        step = -(-size // most) | 1
+    def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
+        """Pick evenly spaced elements; returns their name and number, None where it depends on the run."""
+        if size is not None and size <= most:
+            return flat, size
         spaced = self.fresh.make(flat, "spaced")
-        bounds = [self._number([number], integers=True) for number in (0, size, 1, step)]
-        self._add_node("Slice", [flat, *bounds], spaced)
-        return spaced, len(range(0, size, step))
+        if size is None:
+            size_name = self._size(flat)
+            # The least step that gives no more elements, made odd: (size + most - 1) / most | 1.
+            step = self._binary("Div", self._plus(size_name, most - 1), self._integer(most))
+            half = self._binary("Div", step, self._integer(2))
+            step = self._plus(self._binary("Mul", half, self._integer(2)), 1)
+            self._add_node("Slice", [flat, self._integer(0), size_name, self._integer(1), step], spaced)
+            return spaced, None
+        stride = -(-size // most) | 1
+        self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
+        return spaced, len(range(0, size, stride))
+
+    def _thousandth(self, name: str, size: int | None) -> str:
+        """Name a thousandth of a number of elements, rounded up."""
+        if size is not None:
+            return self._integer(max(1, math.ceil(size / 1000)))
+        return self._binary("Div", self._plus(self._size(name), 999), self._integer(1000))
+
+    def _length(self, flat: str, size: int | None) -> str:
+        """Name a number of elements as a float."""
+        if size is not None:
+            return self._number([[float(size)]])
+        number, length = self.fresh.make(flat, "number"), self.fresh.make(flat, "length")
+        self._add_node("Cast", [self._size(flat)], number, to=FLOAT)
+        self._add_node("Reshape", [number, self._number([1, 1], integers=True)], length)
+        return length
+
+    def _size(self, flat: str) -> str:
+        """Name how many elements a flat value has, an integer of shape [1]."""
+        shape, size = self.fresh.make(flat, "shape"), self.fresh.make(flat, "size")
+        self._add_node("Shape", [flat], shape)
+        self._add_node("Gather", [shape, self._integer(1)], size)
+        return size
+
+    def _plus(self, name: str, number: int) -> str:
+        return self._binary("Add", name, self._integer(number))
+
+    def _integer(self, number: int) -> str:
+        return self._number([number], integers=True)
 
     def _elements(self, row: ObservedNode, flat: str, deployed: str) -> tuple[str, ...]:
         """Name some elements of a rounded value, and of the same value in the deployed program."""
-        size = 0 if row.shape is None else math.prod(row.shape)
-        if not size or self.version < 11 or row.kind is not Kind.ROUNDED:
+        size = row.size
+        if size == 0 or self.version < 11 or row.kind is not Kind.ROUNDED:
             return ()
-        if size > _HISTOGRAM_ELEMENTS:
-            flat, count = self._spaced(flat, size, _HISTOGRAM_ELEMENTS)
-            deployed, _ = self._spaced(deployed, size, _HISTOGRAM_ELEMENTS)
-            size = count
-        self.elements[-1] = size
+        if size is None:
+            # As many in every run, some of them more than once where there are fewer.
+            numbers = self._number([*range(_HISTOGRAM_ELEMENTS)], integers=True)
+            places = self._binary("Mul", numbers, self._size(flat))
+            places = self._binary("Div", places, self._integer(_HISTOGRAM_ELEMENTS))
+            made = [self.fresh.make(name, "elements") for name in (flat, deployed)]
+            for name, picked in zip((flat, deployed), made, strict=True):
+                self._add_node("Gather", [name, places], picked, axis=1)
+            self.elements[-1] = _HISTOGRAM_ELEMENTS
+            return tuple(made)
+        flat, count = self._spaced(flat, size, _HISTOGRAM_ELEMENTS)
+        deployed, _ = self._spaced(deployed, size, _HISTOGRAM_ELEMENTS)
+        self.elements[-1] = count or 0
         return flat, deployed
 
     def _channel_largest(self, sizes: str, axes: list[int]) -> str:
@@ -531,11 +578,10 @@ class _Instrumenter:
             self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
         return largest
 
-    def _nth_largest(self, name: str, count: int) -> str:
+    def _nth_largest(self, name: str, number: str) -> str:
         from onnx import helper
 
         values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
-        number = self._number([count], integers=True)
         self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
         return self._reduced("ReduceMin", values)
 

@@ -8,6 +8,7 @@ engine fuses nothing, so that an observer changes no bit of the program.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +76,7 @@ class ObservedNode:
         Names with which a node precision file keeps the unit; one in the body of a function stands for that
         value in every call.
     shape
-        Of the result; None where it is not known or differs between sets of shapes.
+        Of the result; -1 for a size that differs between sets of shapes, None where the rank is not known.
     channel_axis
         Dimension of the channels; None where there are none.
     params
@@ -97,6 +98,11 @@ class ObservedNode:
     channel_axis: int | None
     params: QuantParams | None
     is_read_directly: bool
+
+    @property
+    def size(self) -> int | None:
+        """Number of elements of the result; None where it depends on the run."""
+        return None if self.shape is None or min(self.shape, default=0) < 0 else math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +209,7 @@ def observed_nodes(
                     inputs=read,
                     fused=tuple(titles[part][0] for part in (*fused, *taken)),
                     kept_by=tuple(dict.fromkeys(titles[part][1] for part in (*fused, *taken, name))),
-                    shape=None if shape is None or min(shape, default=0) < 0 else shape,
+                    shape=shape,
                     channel_axis=_channel_axis(node, shape),
                     params=params.get(name),
                     is_read_directly=is_direct,
@@ -233,7 +239,7 @@ def _narrow_constants(deployed: Model) -> set[str]:
 
 
 def _channel_axis(node: onnx.NodeProto, shape: tuple[int, ...] | None) -> int | None:
-    if shape is None or len(shape) < 2 or min(shape) < 0:
+    if shape is None or len(shape) < 2:
         return None
     axis = 1 if len(shape) > 3 or node.op_type in _CHANNELS_FIRST else len(shape) - 1
     return axis if shape[axis] > 2 else None

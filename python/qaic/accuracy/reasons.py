@@ -139,17 +139,17 @@ def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) ->
     )
 
 
-def measured(node: ObservedNode, sums: Mapping[str, float], samples: int) -> Measured:
+def measured(sums: Mapping[str, float]) -> Measured:
     """Turn sums into numbers for people."""
-    size = math.prod(node.shape) * samples if node.shape is not None else 0
+    size = sums["elements"]
     signal = sums["signal"]
     is_masked = not math.isfinite(signal)
 
     def sqnr(noise: float) -> float:
         return math.nan if is_masked else decibels(signal, noise)
 
-    def share(count: float, of: int) -> float:
-        return count / of if of else float(count > 0)
+    def share(count: float, of: float) -> float:
+        return count / of if of else 0.0
 
     own, weights = sums["own"], sums["weights"]
     return Measured(
@@ -160,17 +160,9 @@ def measured(node: ObservedNode, sums: Mapping[str, float], samples: int) -> Mea
         if own and math.isfinite(own) and math.isfinite(weights)
         else 0.0,
         overflow=share(max(0.0, sums["overflow"]), size),
-        underflow=share(sums["underflow"], spaced(node) * samples),
+        underflow=share(sums["underflow"], sums["spaced"]),
         saturation=share(sums["saturation"], size),
         outlier_ratio=(
             sums["channel_maximum"] / sums["channel_median"] if sums["channel_median"] > 0 else math.nan
         ),
     )
-
-
-def spaced(node: ObservedNode) -> int:
-    """Return of how many elements of a result the quantile and the small ones are taken."""
-    from qaic.accuracy.instrument import SPACED
-
-    size = 0 if node.shape is None else math.prod(node.shape)
-    return size if size <= SPACED else len(range(0, size, -(-size // SPACED) | 1))

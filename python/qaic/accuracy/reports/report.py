@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qaic.accuracy.card_outputs import CardAccuracy
     from qaic.accuracy.decoding import DecodingAccuracy
     from qaic.accuracy.metrics import OutputAccuracy
+    from qaic.accuracy.observed import ObservedNode
 
 #: columns of `AccuracyReport.nodes`
 NODE_DTYPE: Final = np.dtype(
@@ -153,7 +154,7 @@ class PrecisionAccuracy:
         found: list[tuple[Measured, Reason]] = []
         known: dict[str, Measured] = {}
         for node, row in zip(self._capture.nodes, self._capture.sums, strict=True):
-            own = measured(node, dict(zip(FIELDS, row.tolist(), strict=True)), self._capture.runs)
+            own = measured(dict(zip(FIELDS, row.tolist(), strict=True)))
             found.append((own, reason_of(node, own, known)))
             known[node.value] = own
         return found
@@ -208,10 +209,25 @@ class PrecisionAccuracy:
             chosen = min(with_reason or pairs, key=_loss, default=None)
         if chosen is None:
             return None
+        chosen = self._source(chosen)
         node, (own, reason) = chosen
         return Offender(
             node.name, node.op_type, reason.value, own.own_sqnr_db, own.inherited_sqnr_db, _REMEDIES[reason]
         )
+
+    def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
+        """Return the node that makes an outlier channel which others only pass on."""
+        found = {
+            node.value: (node, own)
+            for node, own in zip(self._capture.nodes, self._measured, strict=True)
+            if own[1] is Reason.OUTLIER_CHANNEL
+        }
+        while pair[1][1] is Reason.OUTLIER_CHANNEL:
+            before = next((found[name] for name in pair[0].inputs if name in found), None)
+            if before is None:
+                break
+            pair = before
+        return pair
 
     def worst(self, count: int) -> list[int]:
         """Return the rows of `nodes` that lose most by themselves, the worst first."""
