@@ -7,7 +7,9 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/openqaic
 source_package=linux-source-6.12
-tools=(flex bison bc xz-utils make gcc)
+# Commands, and the packages that have those of another name.
+tools=(flex bison bc xz make gcc)
+declare -A packages=([xz]=xz-utils)
 
 not_here() {
     echo "test-kernel: $1; without it nothing is checked against the real driver qaic" >&2
@@ -30,7 +32,8 @@ fi
 [ "$(uname -m)" = x86_64 ] || not_here "a user mode kernel needs x86_64, this is $(uname -m)"
 archive=/usr/src/$source_package.tar.xz
 missing=()
-for tool in "${tools[@]}"; do dpkg-query -W "$tool" >/dev/null 2>&1 || missing+=("$tool"); done
+# The commands are what counts: a package that another one names is known to dpkg-query without being there.
+for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || missing+=("${packages[$tool]-$tool}"); done
 [ -e "$archive" ] || missing+=("$source_package")
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || not_here "there is no apt-get to install ${missing[*]}"
