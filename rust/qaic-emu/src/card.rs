@@ -46,6 +46,8 @@ pub(crate) struct CardState {
     pub(crate) is_online: bool,
     /// Resets so far.
     pub(crate) resets: u64,
+    /// Times that the process was stopped and went on.
+    pub(crate) stops: u64,
     pub(crate) users: BTreeMap<u32, User>,
     next_user: u32,
     pub(crate) bos: BTreeMap<u64, Bo>,
@@ -190,6 +192,7 @@ impl Card {
             // The kernel takes cards of this protocol only.
             is_online: major == 5 && minor == 0,
             resets: 0,
+            stops: 0,
             users: BTreeMap::new(),
             next_user: 1,
             bos: BTreeMap::new(),
@@ -256,6 +259,12 @@ impl Card {
         state.faults = FaultCounter::new(plan);
         drop(state);
         self.events.rescheduled();
+    }
+
+    /// Has calls do what they do when the process is stopped and goes on: a control message that waits is sent again.
+    pub(crate) fn stop_and_continue(&self) {
+        self.lock().stops += 1;
+        self.changed.notify_all();
     }
 
     /// Applies later changes at once: a start of the card or of cores.

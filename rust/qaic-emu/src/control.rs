@@ -51,6 +51,12 @@ impl Control {
         self.card.perform(Action::Restart { dbc_id: Some(dbc_id), powers_up: with_power_up }, None);
     }
 
+    /// Has the calls that are under way do what they do when `SIGSTOP` stops the process and `SIGCONT` lets it go on: the
+    /// kernel makes a control message that waits again, while the firmware does what it was sent.
+    pub fn stop_and_continue(&self) {
+        self.card.stop_and_continue();
+    }
+
     /// Lets everything happen at once that would happen later.
     pub fn hurry(&self) {
         self.card.hurry();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytemuck::bytes_of;
 
-use super::card::{Card, CardState, SIGNAL_POLL};
+use super::card::{CardState, SIGNAL_POLL};
 use super::fault::{Action, Trigger};
 use super::file::EmuFile;
 use super::firmware::transaction::{Transaction, TransactionReply};
@@ -23,6 +23,9 @@ use qaic_kmd::protocol::transaction::{
 };
 use qaic_kmd::protocol::{NncStatus, parse};
 use qaic_kmd::wire::{self, Layout};
+
+/// `ERESTARTSYS`: the kernel makes a call again that a stop of the process has ended, when the process goes on.
+const AGAIN_AFTER_STOP: Errno = Errno::from_raw_os_error(512);
 
 /// The contents of a message.
 #[derive(Debug, Default)]
@@ -49,8 +52,13 @@ impl EmuFile {
         if buffer.is_reply() {
             return Err(Errno::INVAL);
         }
-        let mut reply = Reply::default();
-        let result = self.answer(buffer.bytes(), buffer.count(), buffer.data(), &mut reply);
+        let (reply, result) = loop {
+            let mut reply = Reply::default();
+            match self.answer(buffer.bytes(), buffer.count(), buffer.data(), &mut reply) {
+                Err(AGAIN_AFTER_STOP) => {}
+                result => break (reply, result),
+            }
+        };
         if matches!(result, Ok(()) | Err(Errno::CANCELED)) {
             buffer.set_reply(&reply.bytes, reply.count);
         }
@@ -79,7 +87,9 @@ impl EmuFile {
         {
             return Err(error);
         }
-        let resets = self.card.settled().resets;
+        let state = self.card.settled();
+        let (resets, stops) = (state.resets, state.stops);
+        drop(state);
         self.give_up(&message)?;
         match fault {
             Some(Action::Fail(Errno::INTR)) => return self.leave_reply(message.transactions, resets),
@@ -90,16 +100,22 @@ impl EmuFile {
             self.card.perform(action, None);
         }
         if fault == Some(Action::Hang) {
-            return self.await_no_reply(resets);
+            return self.await_reply(resets, stops, None);
         }
         let mut replies = self.exchange(message.transactions, fault, resets)?;
+        if let Some(Action::Slow(time)) = fault
+            && let Err(error) = self.await_reply(resets, stops, Some(time))
+        {
+            self.drop_reply(&replies)?;
+            return Err(error);
+        }
         if fault == Some(Action::Crc) {
             return Err(Errno::PIPE);
         }
         corrupt(&mut replies, fault);
         if wire_bytes(&replies) > MANAGE_MAX_BYTES {
             // It does not go into the buffer that the driver has for it, and is dropped.
-            return self.await_no_reply(resets);
+            return self.await_reply(resets, stops, None);
         }
         reply.count = u32::try_from(replies.len()).unwrap_or(u32::MAX);
         if let Some(Action::Count(count)) = fault {
@@ -123,15 +139,20 @@ impl EmuFile {
         faults.into_iter().flatten().next()
     }
 
-    /// Has the firmware do what a message says whose reply comes after a signal has ended the wait for it. Of the reply the
-    /// driver takes note of channels that are free, and of nothing else.
+    /// Has the firmware do what a message says whose reply comes after a signal has ended the wait for it.
     fn leave_reply(&self, transactions: Vec<Transaction>, resets: u64) -> Result<(), Errno> {
-        for reply in self.exchange(transactions, None, resets)? {
+        self.drop_reply(&self.exchange(transactions, None, resets)?)?;
+        Err(Errno::INTR)
+    }
+
+    /// Of a reply that nothing waits for the driver takes note of channels that are free, and of nothing else.
+    fn drop_reply(&self, replies: &[TransactionReply]) -> Result<(), Errno> {
+        for reply in replies {
             if let TransactionReply::Deactivate { dbc_id, .. } = reply {
-                self.deactivated(0, dbc_id)?;
+                self.deactivated(0, *dbc_id)?;
             }
         }
-        Err(Errno::INTR)
+        Ok(())
     }
 
     /// Ends the ownership of channels before the message goes out, and waits until the waits for them have ended. Where one is
@@ -156,12 +177,30 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Waits for a reply that does not come.
-    fn await_no_reply(&self, resets: u64) -> Result<(), Errno> {
-        let deadline = self.card.options.clock.now() + self.card.options.control_timeout;
+    /// Waits for a reply that comes after this time, or not at all.
+    fn await_reply(&self, resets: u64, stops: u64, after: Option<Duration>) -> Result<(), Errno> {
+        let now = self.card.options.clock.now();
+        let deadline = now + self.card.options.control_timeout;
         let state = self.card.lock();
         let _waiting = self.card.count(state, |state| &mut state.waiters);
-        Err(self.card.await_reset(self.user, resets, deadline))
+        let mut state = self.card.settled();
+        loop {
+            if state.resets != resets || !state.can_use(self.user) {
+                return Err(Errno::IO);
+            }
+            let now_at = self.card.options.clock.now();
+            let comes_at = after.and_then(|after| now.checked_add(after)).filter(|at| *at < deadline);
+            if comes_at.is_some_and(|at| now_at >= at) {
+                return Ok(());
+            }
+            if state.stops != stops {
+                return Err(AGAIN_AFTER_STOP);
+            }
+            if now_at >= deadline {
+                return Err(Errno::TIMEDOUT);
+            }
+            state = self.card.wait_for_change(state, comes_at.unwrap_or(deadline), false)?;
+        }
     }
 
     /// Has the firmware answer. `EIO`: the card was reset meanwhile.
@@ -281,12 +320,14 @@ impl EmuFile {
     /// channel is taken over.
     fn await_release(&self, dbc_id: u32, resets: u64) -> Result<MutexGuard<'_, CardState>, Errno> {
         let mut state = self.card.settled();
+        let stops = state.stops;
         loop {
             if state.resets != resets || !state.can_use(self.user) {
                 return Err(Errno::IO);
             }
             let is_signalled = || self.card.options.signalled.is_some_and(|signalled| signalled());
-            if state.dbcs[dbc_id as usize].channel.is_none() || is_signalled() {
+            let is_ended = state.stops != stops || is_signalled();
+            if state.dbcs[dbc_id as usize].channel.is_none() || is_ended {
                 return Ok(state);
             }
             let waiting = self.card.count(state, |state| &mut state.waiters);
@@ -395,26 +436,6 @@ fn comes_late(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN)
 }
 
-impl Card {
-    /// Waits for a reset, or for the time limit: why it ended.
-    fn await_reset(&self, user: u32, resets: u64, deadline: Duration) -> Errno {
-        let mut state = self.settled();
-        loop {
-            let is_dead = state.users.get(&user).is_none_or(|user| user.is_dead);
-            if state.resets != resets || is_dead {
-                return Errno::IO;
-            }
-            if self.options.clock.now() >= deadline {
-                return Errno::TIMEDOUT;
-            }
-            state = match self.wait_for_change(state, deadline, false) {
-                Ok(state) => state,
-                Err(error) => return error,
-            };
-        }
-    }
-}
-
 /// Copies what the card is to fetch. `ENOMEM`: more than there is memory for.
 fn fetch(from: &[u8]) -> Result<Arc<[u8]>, Errno> {
     Vec::<u8>::new().try_reserve_exact(from.len()).map_err(|_| Errno::NOMEM)?;
@@ -433,6 +454,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    use super::super::card::Card;
     use super::super::events::EventBroadcast;
     use super::super::options::EmuOptions;
     use super::*;

@@ -24,7 +24,7 @@
 //! | `ssr(0)`, `ssr_without_power_up(0)` | cards | the cores of a channel fail and start again, or do not; without a number the channel of the call |
 //! | `lost_completion`, `short_completion`, `dma_status(7)` | cards | the inference's last element, or its first slice, never completes; every element completes with this status |
 //! | `hang` | cards | the cores of the inference's channel stop; the firmware does not reply |
-//! | `slow(20ms)` | `noop` | the call takes this long, or until it is cancelled |
+//! | `slow(20ms)` | both | the call takes this long, or until it is cancelled; the firmware does what it is sent and replies so much later |
 //! | `stuck` | `noop` | the call lasts until it is cancelled or the device is lost |
 //! | `fail` | `noop` | the inference fails |
 //! | `lost` | `noop` | the device is reset: what was loaded before is lost, what is loaded afterwards works |

@@ -73,6 +73,7 @@ fn plan_of_every_row_of_the_table_is_parsed() {
         "manage@1=wrong_type; manage@2=truncated; manage@3=count(5); manage@4=channel(16); manage@5=dbc(16)",
         "open@1=EACCES; open@1=ENOENT; import@1=ENOMEM; version@1=EINTR; detach@1=EIO; perf_stats@1=EIO",
         "inference@1=hang; manage@1=hang",
+        "manage@2=slow(1s); command(activate)@1=slow:20ms; features@1=slow(300us)",
     ] {
         assert!(FaultPlan::parse(text, Target::Card).is_ok(), "{text}");
     }
@@ -100,6 +101,7 @@ fn bad_plan_of_cards_is_refused_with_the_rule_and_the_expectation() {
         ("execute@1=nack(-1)", "expected an action that \"execute@1\" can have (EPERM, "),
         ("inference@1=EIO", "can have (reset, dead, ssr(CHANNEL), "),
         ("execute@1=fail", "can have"),
+        ("execute@1=slow(1s)", "can have"),
         ("open@1=ssr(1)", "can have (EPERM, "),
         ("manage@1=ssr", "can have"),
         ("time@5=reset", "expected a time, as time@500ms"),

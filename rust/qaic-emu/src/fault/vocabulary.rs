@@ -103,7 +103,7 @@ pub enum Action {
     LateDma,
     /// The cores stop, or the firmware does not reply.
     Hang,
-    /// The call takes this long, or until it is cancelled.
+    /// The call takes this long, or until it is cancelled; the firmware replies so much later.
     Slow(Duration),
     /// The call lasts until it is cancelled or the device is lost.
     Stuck,
@@ -308,7 +308,8 @@ fn fits_card(action: Action, trigger: Trigger) -> bool {
         | Action::Truncated
         | Action::Count(_)
         | Action::ReplyChannel(_)
-        | Action::ActivatedChannel(_) => is_control,
+        | Action::ActivatedChannel(_)
+        | Action::Slow(_) => is_control,
         Action::Reset | Action::Dead => trigger != Trigger::Open,
         Action::Restart { dbc_id, .. } => {
             dbc_id.is_some() && trigger != Trigger::Open
@@ -318,12 +319,7 @@ fn fits_card(action: Action, trigger: Trigger) -> bool {
             trigger == Trigger::Inference
         }
         Action::Hang => is_control || trigger == Trigger::Inference,
-        Action::Slow(_)
-        | Action::Stuck
-        | Action::FailInference
-        | Action::Lost
-        | Action::NoCores
-        | Action::NoMemory => false,
+        Action::Stuck | Action::FailInference | Action::Lost | Action::NoCores | Action::NoMemory => false,
     }
 }
 

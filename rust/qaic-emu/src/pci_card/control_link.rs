@@ -160,7 +160,7 @@ impl ControlLink {
         let fault = self.fault_of(&transactions, next_fault);
         let mut answers = match fault {
             Some(Action::Hang) => return Answer::default(),
-            Some(Action::Reset) => return Answer { fault, ..Answer::default() },
+            Some(Action::Reset | Action::Dead) => return Answer { fault, ..Answer::default() },
             Some(Action::Nack { status, both }) => {
                 firmware.refuse(user, transactions, NncStatus(status), both)
             }

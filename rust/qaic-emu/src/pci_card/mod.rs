@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use qaic_kmd::abi::DBC_COUNT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -84,6 +84,10 @@ struct Bus {
     /// When something goes wrong by the clock.
     timed_faults: Vec<(Instant, Action)>,
     fault_file: Option<FaultFile>,
+    /// Resets so far.
+    resets: u64,
+    /// Whether the card has fallen off the bus.
+    is_gone: bool,
     is_over: bool,
 }
 
@@ -103,7 +107,8 @@ enum Work {
 
 impl PciCard {
     /// An unused card. Of the faults, those of control messages, of inferences and of times are known here; calls are those of
-    /// the guest's driver, which fail when that has a reason.
+    /// the guest's driver, which fail when that has a reason. Cores that fail make no progress, which is what a driver
+    /// without restarts of cores sees of it; a card that is dead falls off the bus, for as long as the guest lives.
     pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
         let mut bus = Bus {
             guest: Guest::default(),
@@ -115,6 +120,8 @@ impl PciCard {
             faults: FaultCounter::default(),
             timed_faults: Vec::new(),
             fault_file: None,
+            resets: 0,
+            is_gone: false,
             is_over: false,
         };
         bus.set_faults(faults);
@@ -259,6 +266,7 @@ impl PciCard {
         let next_fault = |trigger| self.bus().faults.next_action(trigger);
         while let Ok(work) = work.recv() {
             let message = match work {
+                Work::Message(_) if self.bus().is_gone => continue,
                 Work::Message(message) => message,
                 Work::Reset => {
                     self.forget_all(&mut link);
@@ -275,6 +283,11 @@ impl PciCard {
                     self.bus().interrupt(&effects.interrupts);
                     continue;
                 }
+                Some(Action::Dead) => {
+                    self.bus().fall_off();
+                    self.forget_all(&mut link);
+                    continue;
+                }
                 Some(Action::Restart { dbc_id: Some(dbc_id), .. }) => self.bus().hang(dbc_id),
                 _ => {}
             }
@@ -282,6 +295,11 @@ impl PciCard {
                 if !self.open_channel(scope, dbc_id, places) {
                     return;
                 }
+            }
+            if let Some(Action::Slow(time)) = answer.fault
+                && !self.delay(time)
+            {
+                continue;
             }
             if let Some(reply) = answer.reply {
                 let mut effects = Effects::default();
@@ -291,6 +309,15 @@ impl PciCard {
                 bus.interrupt(&effects.interrupts);
             }
         }
+    }
+
+    /// Waits so long with a reply. `false`: nothing waits for it any more.
+    fn delay(&self, time: Duration) -> bool {
+        let bus = self.bus();
+        let resets = bus.resets;
+        let is_awaited = |bus: &mut Bus| !bus.is_over && bus.resets == resets;
+        let mut wait = self.changed.wait_timeout_while(bus, time, is_awaited);
+        is_awaited(&mut wait.as_mut().unwrap_or_else(PoisonError::get_mut).0)
     }
 
     fn forget_all(&self, link: &mut ControlLink) {
@@ -425,6 +452,10 @@ impl Bus {
                 let effects = self.reset();
                 self.settle(effects, work);
             }
+            Action::Dead => {
+                self.fall_off();
+                let _ = work.send(Work::Reset);
+            }
             Action::Restart { dbc_id, .. } => {
                 if let Some(dbc_id) = dbc_id.or(about) {
                     self.hang(dbc_id);
@@ -434,8 +465,17 @@ impl Bus {
         }
     }
 
+    /// The card does nothing any more, and reads of it are answered with ones.
+    fn fall_off(&mut self) {
+        self.is_gone = true;
+        self.resets += 1;
+        self.channels.iter_mut().for_each(|place| *place = None);
+        self.interrupts.clear();
+    }
+
     /// All of the card begins anew; what is then to be done.
     fn reset(&mut self) -> Effects {
+        self.resets += 1;
         let mut effects = Effects::default();
         self.mhi.reset_all(&mut effects);
         self.channels.iter_mut().for_each(|place| *place = None);
@@ -465,6 +505,12 @@ impl Bus {
         let size = size.min(MAX_ACCESS_BYTES);
         let mut effects = Effects::default();
         let mut answer = Vec::new();
+        if self.is_gone {
+            if matches!(operation, CONFIG_READ | WINDOW_READ) {
+                answer.resize(size, 0xFF);
+            }
+            return (answer, effects);
+        }
         match operation {
             CONFIG_READ => {
                 answer.resize(size, 0);
@@ -519,6 +565,10 @@ impl Bus {
                     let interrupts = dma.write(register, value, &guest.memory, &mut fault);
                     match found {
                         Some(Action::Reset) => return self.reset(),
+                        Some(Action::Dead) => {
+                            self.fall_off();
+                            return Effects { is_reset: true, ..Effects::default() };
+                        }
                         Some(Action::Restart { dbc_id, .. }) => {
                             self.hang(dbc_id.or(u32::try_from(index).ok()).unwrap_or(u32::MAX));
                         }
@@ -547,6 +597,7 @@ impl Bus {
             let _ = work.send(each);
         }
         if effects.is_reset {
+            self.resets += 1;
             self.channels.iter_mut().for_each(|place| *place = None);
         }
         self.interrupt(&effects.interrupts);

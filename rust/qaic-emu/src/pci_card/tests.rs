@@ -563,6 +563,44 @@ fn card_resets_by_itself_when_the_plan_says_so() {
 }
 
 #[test]
+fn card_that_is_dead_reads_as_ones_and_answers_nothing() {
+    for plan in ["command(13)@1=dead", "inference@1=dead", "time@1us=dead"] {
+        let card = PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), FaultPlan::default());
+        let path = socket_path().with_extension("faults");
+        card.read_faults_from(path.clone());
+        serve(&card, |guest| {
+            guest.activate(5);
+            std::fs::write(&path, plan).unwrap();
+            guest.request(0, 0, 0, 0, 0, [0; 4]);
+            guest.set(BRIDGE, CHANNEL_REGISTERS + 4, 1);
+            let status = transaction(4, &[&13_u32.to_le_bytes()[..], &[0; 12]].concat());
+            guest.post(1, &[status]);
+            while guest.register(MHI, 0x48) != u32::MAX {}
+            assert_eq!(
+                (guest.register(BRIDGE, CHANNEL_REGISTERS), guest.register(MHI, 0)),
+                (u32::MAX, u32::MAX)
+            );
+            std::fs::remove_file(&path).unwrap();
+        });
+    }
+}
+
+#[test]
+fn reply_comes_so_much_later() {
+    let plan = "command(13)@1=slow(300ms); command(13)@2=slow(3600s)";
+    with_guest(plan, |guest| {
+        let status = transaction(4, &[&13_u32.to_le_bytes()[..], &[0; 12]].concat());
+        let began = Instant::now();
+        let (count, _) = guest.send(1, std::slice::from_ref(&status));
+        assert!(count == 1 && began.elapsed() >= Duration::from_millis(300));
+        // A reset ends it, and so does the guest.
+        guest.post(1, std::slice::from_ref(&status));
+        guest.set(MHI, 0xB0, 1);
+        guest.take_reset();
+    });
+}
+
+#[test]
 fn replies_are_broken_as_those_of_the_emulated_driver() {
     let plan = "manage@1=count(9); manage@2=wrong_type; manage@3=truncated";
     with_guest(plan, |guest| {

@@ -80,6 +80,8 @@ pub(crate) enum Call {
     Reset,
     /// Waits until a card that resets by itself is back.
     AwaitOnline,
+    /// Stops the process (`SIGSTOP`) and lets it go on.
+    Stop,
     /// Makes a call on a thread of its own and, while that blocks, the others; then waits for it.
     While(Box<Call>, Vec<Call>),
     /// What the firmware has left, asked through a file of its own.

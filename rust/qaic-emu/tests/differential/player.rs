@@ -120,6 +120,10 @@ impl Player<'_> {
                 }
                 plain(result)
             }
+            Call::Stop => {
+                self.rig.stop_and_continue();
+                "ok".to_owned()
+            }
             Call::AwaitOnline => {
                 self.rig.await_online();
                 "ok".to_owned()

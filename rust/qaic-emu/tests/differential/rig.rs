@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -50,7 +51,14 @@ impl Rig {
     fn emulated_with(options: EmuOptions) -> Self {
         // Its messages have checksums.
         let firmware = FirmwareConfig { status_flags: 1, ..FirmwareConfig::default() };
-        let options = EmuOptions { profile: Profile::New, poisons_outputs: false, firmware, ..options };
+        let options = EmuOptions {
+            profile: Profile::New,
+            poisons_outputs: false,
+            firmware,
+            // As the guest's kernel is started.
+            control_timeout: Duration::from_secs(3),
+            ..options
+        };
         let kmd = EmuKmd::new(options).unwrap();
         let card = Behind::Emulated(kmd.control(0).unwrap());
         Self::of(kmd, card)
@@ -100,6 +108,20 @@ impl Rig {
         self.kmd.reset(&self.node)?;
         self.await_event(EventKind::Offline);
         Ok(())
+    }
+
+    /// Stops this process and lets it go on.
+    pub(crate) fn stop_and_continue(&self) {
+        match &self.card {
+            Behind::Emulated(control) => control.stop_and_continue(),
+            Behind::Guest(_) => {
+                // Another process has to, when all threads have stopped.
+                let stop = "kill -STOP $PPID
+                    until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.01; done
+                    kill -CONT $PPID";
+                assert!(Command::new("sh").args(["-c", stop]).status().unwrap().success());
+            }
+        }
     }
 
     /// Waits until a card that was reset can be used.

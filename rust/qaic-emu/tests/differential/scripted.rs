@@ -291,6 +291,59 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
             ),
         ),
         ("channel_that_is_in_use", channel_in_use()),
+        ("stop_during_a_load_that_is_not_answered", stopped(begun_at(0), "load_elf", "hang", load(0))),
+        ("stop_during_a_load", stopped(begun_at(0), "load_elf", "slow(1s)", load(0))),
+        ("stop_during_an_activation", stopped(begun_at(1), "activate", "slow(1s)", activate(0, 0, 8))),
+        ("stop_during_a_deactivation", stopped(ready(8), "deactivate", "slow(1s)", deactivate(0, 0, 0))),
+        (
+            "stop_while_an_activation_waits_for_its_channel",
+            vec![
+                Open(0),
+                load(0),
+                activate(0, 0, 8),
+                Open(1),
+                load(1),
+                Faults("command(activate)@1=dbc(0)"),
+                While(Box::new(activate(1, 1, 4)), vec![Stop]),
+                execute(&[]),
+                Close(1),
+                Usage,
+            ],
+        ),
+        (
+            "stop_during_a_wait",
+            begun(
+                8,
+                vec![
+                    detach(0),
+                    attach(0, TO, vec![blocked(4096)]),
+                    execute(&[0]),
+                    While(
+                        Box::new(Wait { file: 0, dbc_id: 0, object: 0, timeout_ms: 1500, pad: 0 }),
+                        vec![Stop],
+                    ),
+                    deactivate(0, 0, 0),
+                ],
+            ),
+        ),
+        ("replies_that_come_late", late_replies()),
+        (
+            "reply_that_comes_after_the_time_limit",
+            vec![
+                Open(0),
+                load(0),
+                Faults("command(activate)@1=slow(4s)"),
+                activate(0, 0, 8),
+                activate(0, 0, 8),
+                Faults("command(deactivate)@1=slow(4s)"),
+                deactivate(0, 0, 1),
+                // Its late reply says that the channel is free.
+                activate(0, 0, 8),
+                Usage,
+            ],
+        ),
+        ("cores_that_fail", failing_cores("ssr")),
+        ("cores_that_fail_and_stay_so", failing_cores("ssr_without_power_up")),
         (
             "execution_on_another_channel",
             begun(8, vec![activate(0, 0, 8), Execute { file: 0, dbc_id: 1, objects: vec![0] }, wait(0)]),
@@ -476,6 +529,64 @@ fn two_in_one_message() -> Vec<Call> {
         load(0),
         activate(0, 1, 8),
     ]
+}
+
+/// File 0, with an image where one is to be activated.
+fn begun_at(images: usize) -> Vec<Call> {
+    let mut calls = vec![Open(0)];
+    calls.extend((0..images).map(|_| load(0)));
+    calls
+}
+
+/// Stops the process in the middle of a call whose first message meets this action.
+fn stopped(mut calls: Vec<Call>, command: &str, action: &str, call: Call) -> Vec<Call> {
+    let plan = format!("command({command})@1={action}");
+    calls.extend([
+        // Plans of the list are known for as long as it is played.
+        Faults(Box::leak(plan.into_boxed_str())),
+        While(Box::new(call), vec![Stop]),
+        // What it has cost.
+        Usage,
+        load(0),
+        activate(0, 0, 8),
+        Usage,
+        Close(0),
+        Usage,
+    ]);
+    calls
+}
+
+fn late_replies() -> Vec<Call> {
+    let mut calls = vec![
+        Open(0),
+        Faults(
+            "command(load_elf)@1=slow(1s); command(activate)@1=slow(200ms); command(deactivate)@1=slow(200ms)",
+        ),
+        While(Box::new(load(0)), vec![]),
+    ];
+    calls.extend(ready(8).into_iter().skip(1));
+    calls.extend([execute(&[0, 1]), wait(1), deactivate(0, 0, 0), Usage]);
+    calls
+}
+
+/// Drivers without restarts of cores see no progress and nothing else, whether the cores start again or not.
+fn failing_cores(action: &str) -> Vec<Call> {
+    let plan = format!("inference@2={action}; command(resource_info)@1={action}(1)");
+    let mut calls = ready(8);
+    calls.extend([
+        activate(0, 0, 8),
+        Faults(Box::leak(plan.into_boxed_str())),
+        execute(&[0, 1]),
+        wait(1),
+        execute(&[0, 1]),
+        short_wait(1),
+        Manage(0, vec![Part::ResourceInfo]),
+        deactivate(0, 0, 0),
+        deactivate(0, 1, 1),
+        activate(0, 0, 8),
+        Usage,
+    ]);
+    calls
 }
 
 fn refusals(action: &str) -> Vec<Call> {

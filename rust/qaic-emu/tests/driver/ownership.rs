@@ -58,6 +58,39 @@ fn message_interrupted_by_a_signal_was_carried_out() {
     rig.close();
 }
 
+/// A stop ends the wait in `msg_xfer` as a signal does, and the kernel makes the call again when the process goes on.
+#[test]
+fn message_interrupted_by_a_stop_is_carried_out_twice() {
+    let rig = Rig::threaded();
+    let stopped = |call: &(dyn Fn() -> Result<(), Errno> + Sync)| {
+        std::thread::scope(|scope| {
+            let made = scope.spawn(call);
+            assert!(rig.control.await_waiters(1, LIMIT));
+            rig.control.stop_and_continue();
+            made.join().unwrap()
+        })
+    };
+    rig.plan("command(load_elf)@1=slow(3600s); command(deactivate)@1=slow(3600s)");
+    assert_eq!(stopped(&|| load(rig.file()).map(|_| ())), Ok(()));
+    assert_eq!(rig.control.resource_usage().elves, 2);
+    let active = rig.activate(8);
+    // The second one finds the channel given up; the reply to the first frees it.
+    assert_eq!(stopped(&|| rig.deactivate(active)), Err(Errno::PERM));
+    assert_eq!(rig.control.resource_usage().activations, 0);
+    assert_eq!(rig.activate(8).dbc_id, active.dbc_id);
+    rig.close();
+}
+
+#[test]
+fn reply_after_the_time_limit_is_dropped() {
+    let rig = Rig::of(Profile::Ssr);
+    rig.plan("command(load_elf)@1=slow(61s); command(load_elf)@2=slow(59s)");
+    assert_eq!(load(rig.file()), Err(Errno::TIMEDOUT));
+    assert!(load(rig.file()).is_ok());
+    assert_eq!((rig.control.resource_usage().elves, rig.kmd.clock().now().as_secs()), (2, 60 + 59));
+    rig.close();
+}
+
 /// `encode_deactivate` has taken the channel from its owner before `msg_xfer` finds no room.
 #[test]
 fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
