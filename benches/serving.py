@@ -161,6 +161,7 @@ def compare(folder: Path, kserve: str, width: int, layers: int, turns: int, seco
 
 def own_share(folder: Path, calls: int) -> None:
     """Print what a request costs beyond the inference, without the libraries of HTTP."""
+    from qaic.serving.model_sources import find_sources
     from qaic.serving.repository import Repository
     from qaic.serving.request_body import read_request, write_answer
 
@@ -177,7 +178,7 @@ def own_share(folder: Path, calls: int) -> None:
 
     async def ask() -> list[tuple[float, float, float]]:
         loop = asyncio.get_running_loop()
-        repository = Repository([path], drain_s=1, schedule=loop.call_soon)
+        repository = Repository(lambda: find_sources([path]), drain_s=1, schedule=loop.call_soon)
         await asyncio.to_thread(repository.load_all)
         session = repository.find("small").session
         x = {"x": np.ones((1, 16), np.float32)}

@@ -69,7 +69,7 @@ class BatchShapes:
     """
 
     def __init__(self, session: Session, *, is_batched: bool = True) -> None:
-        _refuse_state(session)
+        refuse_state(session)
         self._dtypes = {spec.name: spec.dtype for spec in session.inputs}
         self._combinations = _combinations(session)
         self.is_batched = False
@@ -90,6 +90,11 @@ class BatchShapes:
     def max_batch_size(self) -> int:
         """Rows of the largest batch; 0 for a program without."""
         return max(map(max, self._sizes.values())) if self.is_batched else 0
+
+    @property
+    def groups(self) -> tuple[tuple[Shape, ...], ...]:
+        """Shapes of inputs that the program takes together, without the batch where there is one."""
+        return tuple(self._sizes)
 
     def shapes_of(self, name: str) -> list[Shape]:
         """Return all shapes of an input or output."""
@@ -236,7 +241,14 @@ def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Sh
     return combinations or [(inputs, outputs)]
 
 
-def _refuse_state(session: Session) -> None:
+def refuse_state(session: Session) -> None:
+    """Refuse a program whose state would be shared by all requests.
+
+    Raises
+    ------
+    qaic.errors.StateError
+        The device keeps state of it.
+    """
     plan = session.qpc.plan
     inputs = {spec.name for spec in session.inputs}
     states = [
@@ -247,7 +259,7 @@ def _refuse_state(session: Session) -> None:
     if states and (plan is None or plan.get("retained_state")):
         raise StateError(
             f"the device keeps the value of {', '.join(states[:4])} from one inference to the next, and all "
-            "clients of a server would share it",
+            "requests would share it",
             code="serving.retained_state",
             hints=("compile without retained_state, so that state comes and goes with each request",),
         )

@@ -11,12 +11,10 @@ import numpy as np
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from qaic import __version__
 from qaic.errors import InputError, InputTypeError
 from qaic.runtime.shapes import coerce
 from qaic.serving.datatypes import datatype_of, dtype_of, from_bytes
 from qaic.serving.failures import failure_of
-from qaic.serving.http_app import EXTENSIONS, check_model_control
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import checked_shape, chosen_outputs, timeout_s_of
 
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.serving.limits import Limits
-    from qaic.serving.repository import Repository
+    from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
 
@@ -51,17 +48,13 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     Parameters
     ----------
-    repository
-        The models.
-    limits
-        What a client may ask for.
+    state
+        State of the server.
     """
 
-    def __init__(self, repository: Repository, limits: Limits) -> None:
-        self._repository = repository
-        self._limits = limits
-        #: set when the server ends
-        self.is_draining = False
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._repository = state.repository
 
     async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Say that the server runs."""
@@ -69,11 +62,11 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def ServerReady(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Say whether all models answer."""
-        return service_pb2.ServerReadyResponse(ready=self._repository.is_ready and not self.is_draining)
+        return service_pb2.ServerReadyResponse(ready=self._state.is_ready)
 
     async def ServerMetadata(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Describe the server."""
-        return service_pb2.ServerMetadataResponse(name="openqaic", version=__version__, extensions=EXTENSIONS)
+        return service_pb2.ServerMetadataResponse(**self._state.metadata())
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Say whether a model answers."""
@@ -125,7 +118,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         """Load a model."""
 
         async def load() -> Any:
-            check_model_control(self._limits)
+            self._state.check_model_control()
             refuse_overrides(request.parameters)
             await self._repository.load_async(request.model_name)
             return service_pb2.RepositoryModelLoadResponse()
@@ -136,7 +129,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         """Unload a model."""
 
         async def unload() -> Any:
-            check_model_control(self._limits)
+            self._state.check_model_control()
             await self._repository.unload_async(request.model_name)
             return service_pb2.RepositoryModelUnloadResponse()
 

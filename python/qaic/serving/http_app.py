@@ -16,8 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from qaic import __version__
-from qaic.errors import InputError, QaicError, StateError
+from qaic.errors import InputError, QaicError
 from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
@@ -25,12 +24,10 @@ from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from qaic.serving.limits import Limits
-    from qaic.serving.repository import Repository
+    from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
 
-EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "model_configuration", "statistics")
 _CONTROL_BYTES: Final = 1 << 20
 
 
@@ -39,17 +36,14 @@ class HttpApp:
 
     Parameters
     ----------
-    repository
-        The models.
-    limits
-        What a client may ask for.
+    state
+        State of the server.
     """
 
-    def __init__(self, repository: Repository, limits: Limits) -> None:
-        self._repository = repository
-        self._limits = limits
-        #: set when the server ends
-        self.is_draining = False
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._repository = state.repository
+        self._limits = state.limits
         model = "/v2/models/{model}"
         version = model + "/versions/{version}"
         control = "/v2/repository/models/{model}"
@@ -124,13 +118,13 @@ class HttpApp:
         return self._repository.find(request.path_params["model"], request.path_params.get("version", ""))
 
     async def _server_metadata(self, _request: Request) -> Response:
-        return _json({"name": "openqaic", "version": __version__, "extensions": EXTENSIONS})
+        return _json(self._state.metadata())
 
     async def _live(self, _request: Request) -> Response:
         return _json({"live": True})
 
     async def _ready(self, _request: Request) -> Response:
-        is_ready = self._repository.is_ready and not self.is_draining
+        is_ready = self._state.is_ready
         return _json({"ready": is_ready}, 200 if is_ready else 503)
 
     async def _metadata(self, request: Request) -> Response:
@@ -160,18 +154,15 @@ class HttpApp:
 
     async def _load(self, request: Request) -> Response:
         refuse_overrides((await self._control(request)).get("parameters"))
-        self._check_control()
+        self._state.check_model_control()
         await self._repository.load_async(request.path_params["model"])
         return _json({})
 
     async def _unload(self, request: Request) -> Response:
         await self._control(request)
-        self._check_control()
+        self._state.check_model_control()
         await self._repository.unload_async(request.path_params["model"])
         return _json({})
-
-    def _check_control(self) -> None:
-        check_model_control(self._limits)
 
     async def _control(self, request: Request) -> dict[str, Any]:
         """Read the JSON of a request to the repository."""
@@ -209,21 +200,6 @@ async def _unless_gone(request: Request, answer: Any) -> Any:
 async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def check_model_control(limits: Limits) -> None:
-    """Refuse a client's load or unload where the server was started without.
-
-    Raises
-    ------
-    qaic.errors.StateError
-        It was.
-    """
-    if not limits.model_control:
-        raise StateError(
-            "this server was started without model control; models cannot be loaded or unloaded",
-            code="serving.model_control",
-        )
 
 
 def _too_long(found: str, most: int) -> InputError:

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from qaic.errors import OptionError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.serving.model_config import ModelSettings, read_settings
+from qaic.session import Session
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from qaic.options.keywords import SessionKeywords
 
 CONFIG_FILE_NAME = "config.pbtxt"
 
 
+class ModelSource(Protocol):
+    """A model that can be served."""
+
+    def settings(self) -> ModelSettings:
+        """Read how it is to be served. Blocking."""
+
+    def programs(self, settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
+        """Find the programs to serve: version -> what opens it, which compiles where needed. Blocking."""
+
+
 @dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model that can be served.
+class FileSource:
+    """A model in files.
 
     Parameters
     ----------
@@ -49,8 +63,8 @@ class ModelSource:
             return read_settings(self.name, config)
         return ModelSettings(self.name)
 
-    def programs(self, settings: ModelSettings) -> dict[int, Path]:
-        """Find the programs to serve: version -> container or ONNX file. Blocking.
+    def programs(self, settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
+        """Find the programs to serve, in containers or ONNX files. Blocking.
 
         Raises
         ------
@@ -59,6 +73,9 @@ class ModelSource:
         OSError
             A folder cannot be read.
         """
+        return {version: partial(_open, path, settings) for version, path in self._files(settings).items()}
+
+    def _files(self, settings: ModelSettings) -> dict[int, Path]:
         if not self.is_repository:
             return {1: self.path}
         folders = {int(entry.name): entry for entry in self.path.iterdir() if _is_version(entry)}
@@ -73,7 +90,14 @@ class ModelSource:
         return {version: _only_program(folders[version], file_name or QPC_FILE_NAME) for version in chosen}
 
 
-def find_sources(paths: list[Path]) -> dict[str, ModelSource]:
+def _open(path: Path, settings: ModelSettings) -> Session:
+    options: SessionKeywords = {"set_size": settings.set_size, "num_activations": settings.num_activations}
+    if settings.device_id is not None:
+        options["dev_id"] = settings.device_id
+    return Session(path, **options)
+
+
+def find_sources(paths: list[Path]) -> dict[str, FileSource]:
     """Find all models below paths, by name. Blocking.
 
     Raises
@@ -83,7 +107,7 @@ def find_sources(paths: list[Path]) -> dict[str, ModelSource]:
     qaic.errors.OptionError
         A path is nothing that can be served, or two models have one name.
     """
-    found: dict[str, ModelSource] = {}
+    found: dict[str, FileSource] = {}
     for path in paths:
         sources = list(_sources_in(path))
         if not sources and not path.is_dir():
@@ -98,24 +122,25 @@ def find_sources(paths: list[Path]) -> dict[str, ModelSource]:
     return found
 
 
-def _sources_in(path: Path) -> Iterator[ModelSource]:
+def _sources_in(path: Path) -> Iterator[FileSource]:
     if not path.is_dir() or (path / QPC_FILE_NAME).exists():
         file = find_model(path).path
-        yield ModelSource(_name_of(file), file, is_repository=False)
+        yield FileSource(name_of(file), file, is_repository=False)
         return
     for entry in sorted(path.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
             if (entry / CONFIG_FILE_NAME).exists() or any(map(_is_version, entry.iterdir())):
-                yield ModelSource(entry.name, entry, is_repository=True)
+                yield FileSource(entry.name, entry, is_repository=True)
             elif (entry / QPC_FILE_NAME).exists():
-                yield ModelSource(entry.name, entry / QPC_FILE_NAME, is_repository=False)
+                yield FileSource(entry.name, entry / QPC_FILE_NAME, is_repository=False)
         elif entry.is_file() and _is_container(entry):
-            yield ModelSource(_name_of(entry), entry, is_repository=False)
+            yield FileSource(name_of(entry), entry, is_repository=False)
 
 
-def _name_of(file: Path) -> str:
+def name_of(file: Path) -> str:
+    """Name the model of a file."""
     return file.resolve().parent.name if file.name == QPC_FILE_NAME else file.stem
 
 

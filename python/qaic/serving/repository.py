@@ -8,26 +8,26 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from qaic.errors import OptionError, QaicError, StateError
-from qaic.serving.model_sources import find_sources
 from qaic.serving.served_model import ServedModel
 from qaic.serving.statistics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from qaic.serving.model_sources import ModelSource
 
 _logger = logging.getLogger("qaic.serving")
 
 
 class Repository:
-    """Models below paths.
+    """Models of a source.
 
     Parameters
     ----------
-    paths
-        As for :func:`qaic.serving.serve`.
+    find_sources
+        Finds the models that there are, by name. Blocking.
     drain_s
         Seconds that requests of a model have which is unloaded.
     schedule
@@ -36,12 +36,12 @@ class Repository:
 
     def __init__(
         self,
-        paths: list[Path],
+        find_sources: Callable[[], Mapping[str, ModelSource]],
         *,
         drain_s: float,
         schedule: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        self._paths = paths
+        self._find_sources = find_sources
         self._drain_s = drain_s
         self._schedule = schedule
         self.metrics = Metrics(self.loaded)
@@ -132,12 +132,12 @@ class Repository:
         Raises
         ------
         OSError, qaic.errors.OptionError
-            As `find_sources`.
+            Of finding them.
         Exception
             None can be loaded; that of the first.
         """
         first: Exception | None = None
-        for name in find_sources(self._paths):
+        for name in self._find_sources():
             try:
                 self.load(name)
             except Exception as error:  # noqa: BLE001 (logged, and shown by `index`)
@@ -164,18 +164,21 @@ class Repository:
             It cannot be loaded; what was loaded before stays.
         """
         with self._changes:
-            source = find_sources(self._paths).get(name)
+            sources = self._find_sources()
+            source = sources.get(name)
             if source is None:
                 raise StateError(
-                    f"there is no model {name[:200]!r} in {', '.join(map(str, self._paths))}",
+                    f"there is no model {name[:200]!r} to load; there are {sorted(sources)}",
                     code="serving.unknown_model",
                 )
             self._reasons.setdefault(name, "it is being loaded")
             made: dict[int, ServedModel] = {}
             try:
                 settings = source.settings()
-                for version, path in source.programs(settings).items():
-                    made[version] = ServedModel(settings, version, path, self.metrics, self._schedule)
+                for version, open_session in source.programs(settings).items():
+                    made[version] = ServedModel(
+                        settings, version, open_session(), self.metrics, self._schedule
+                    )
             except Exception as error:
                 for model in made.values():
                     model.retire(0)

@@ -14,19 +14,17 @@ from qaic.serving.batcher import Batcher
 from qaic.serving.datatypes import datatype_of
 from qaic.serving.model_config import BACKEND, check_tensors, complete_config
 from qaic.serving.statistics import ModelStatistics
-from qaic.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from qaic.options.keywords import SessionKeywords
     from qaic.qpc import TensorSpec
     from qaic.serving.batcher import BatchReport
     from qaic.serving.model_config import ModelSettings
     from qaic.serving.statistics import Metrics
+    from qaic.session import Session
 
 _logger = logging.getLogger("qaic.serving")
 
@@ -45,8 +43,8 @@ class ServedModel:
         How it is served.
     version
         Number of the version.
-    path
-        Container or ONNX file.
+    session
+        The program; it is closed with the model, and when the model cannot be loaded.
     metrics
         Of the server.
     schedule
@@ -62,20 +60,14 @@ class ServedModel:
         self,
         settings: ModelSettings,
         version: int,
-        path: Path,
+        session: Session,
         metrics: Metrics,
         schedule: Callable[[Callable[[], None]], object] | None,
     ) -> None:
         self.name = settings.name
         self.version = version
         self.settings = settings
-        options: SessionKeywords = {
-            "set_size": settings.set_size,
-            "num_activations": settings.num_activations,
-        }
-        if settings.device_id is not None:
-            options["dev_id"] = settings.device_id
-        self.session = Session(path, **options)
+        self.session = session
         self._lost = ""
         self._lock = threading.Lock()
         self._retired = threading.Event()

@@ -19,7 +19,9 @@ from tritonclient.grpc import service_pb2_grpc
 from qaic.serving.grpc_service import GrpcService
 from qaic.serving.http_app import HttpApp
 from qaic.serving.limits import Limits
+from qaic.serving.model_sources import find_sources
 from qaic.serving.repository import Repository
+from qaic.serving.server_state import ServerState
 
 if TYPE_CHECKING:
     import os
@@ -104,7 +106,9 @@ class Server:
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             loop = runner.get_loop()
-            repository = Repository(self._paths, drain_s=self._drain_s, schedule=loop.call_soon)
+            repository = Repository(
+                lambda: find_sources(self._paths), drain_s=self._drain_s, schedule=loop.call_soon
+            )
             try:
                 repository.load_all()
                 runner.run(self._run(repository, on_ready))
@@ -122,21 +126,20 @@ class Server:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._loop, self._stopping = loop, stopping
-        http_app = HttpApp(repository, self._limits)
-        grpc_service = GrpcService(repository, self._limits)
+        state = ServerState(repository, self._limits)
         ends: list[Callable[[], Any]] = []
         with _signals(loop, stopping):
             try:
                 if self.http_port is not None:
-                    ends.append(await self._listen_http(http_app, stopping))
+                    ends.append(await self._listen_http(HttpApp(state), stopping))
                 if self.grpc_port is not None:
-                    ends.append(await self._listen_grpc(grpc_service))
+                    ends.append(await self._listen_grpc(GrpcService(state)))
                 if on_ready is not None:
                     on_ready(self)
                 await stopping.wait()
                 _logger.info("ending: requests have %g s", self._drain_s)
             finally:
-                http_app.is_draining = grpc_service.is_draining = True
+                state.is_draining = True
                 repository.hurry()
                 await asyncio.gather(*(end() for end in ends))
                 with self._lock:
