@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # numpy and onnxruntime have packages for Python 3.11 and 3.12.
 PINS := .venv-pins
 PINS_PYTHON ?= $(PYTHON)
-# What serving takes has an environment of its own too: it asks for an older protobuf than the digests of containers are of.
+# What serving and Ray take has an environment of its own too: it asks for an older protobuf than the digests of containers are of.
 SCALE := .venv-scale
 # The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
 # texts), or takes minutes for what these show too (threads).
@@ -29,9 +29,10 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 
 comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
+INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins test-scale explore browser lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
+.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests wheels licences site pictures docs clean
 
 help: ## Show this list
@@ -72,7 +73,7 @@ setup: $(VENV)/.installed ## Build the package and install it with all its tools
 $(SCALE)/.installed: $(WHEEL)/.built
 	@$(PYTHON) -m venv $(SCALE)
 	@$(SCALE)/bin/python -m pip install --quiet --upgrade pip
-	$(call install,$(SCALE),test$(comma)serve,--group scale)
+	$(call install,$(SCALE),test$(comma)ray,--group scale)
 	@$(SCALE)/bin/python -m pip check
 	@touch $@
 
@@ -103,8 +104,8 @@ test-kernel: setup ## Run the tests of cards on the mainline driver, in a user m
 test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
 
-test-scale: $(SCALE)/.installed ## Run the tests of serving, with its packages and Triton's clients
-	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving
+test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask, with their packages
+	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray
 
 explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
 	tests/explore.sh "$(TIME)" $(BIN)/python
@@ -116,6 +117,14 @@ browser: ## Install the browser that the tests of the pages use, where it is mis
 	then echo 'no chromium, and installing it takes root and apt-get: tests of pages in a browser are skipped'; \
 	else $(INSTALL_BROWSER) || { apt-get update -qq && $(INSTALL_BROWSER); } \
 		|| echo 'chromium could not be installed: tests of pages in a browser are skipped'; \
+	fi
+
+java: ## Install Debian's Java, which the tests of Spark use, where it is missing and can be installed
+	@if command -v java >/dev/null; then :; \
+	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
+	then echo 'no java, and installing it takes root and apt-get: the tests of Spark are skipped'; \
+	else $(INSTALL_JAVA) || { apt-get update -qq && $(INSTALL_JAVA); } \
+		|| echo 'java could not be installed: the tests of Spark are skipped'; \
 	fi
 
 lint: setup ## Check formatting, lints, layers, types and the stub

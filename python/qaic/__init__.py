@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qaic import accuracy, compat, configs, errors, stats
     from qaic.compilation import compile  # noqa: A004
     from qaic.compile_options import CompileOptions
+    from qaic.device_claim import claim_devices
     from qaic.device_list import devices
     from qaic.qpc import Qpc
     from qaic.rt import InferenceBenchmarkSet, Util
@@ -37,6 +38,7 @@ __all__ = [
     "Util",
     "__version__",
     "accuracy",
+    "claim_devices",
     "compat",
     "compile",
     "configs",
@@ -52,6 +54,7 @@ _HOMES = {
     "Qpc": "qaic.qpc",
     "Session": "qaic.session",
     "Util": "qaic.rt",
+    "claim_devices": "qaic.device_claim",
     "compile": "qaic.compilation",
     "devices": "qaic.device_list",
 }

@@ -95,6 +95,17 @@ class ProgramView:
         """Run-time options and their present values."""
         return self._runtime.backend_options()
 
+    def changed_backend_options(self) -> dict[str, Any]:
+        """Run-time options that differ from their defaults."""
+        changed = {
+            field.name: value
+            for field in fields(self._runtime)
+            if (value := getattr(self._runtime, field.name)) != field.default
+        }
+        if self._names_devices:
+            changed["dev_id"] = self._runtime.dev_id
+        return changed
+
     def _device_ids(self) -> list[int] | None:
         """Devices that the user named; ``None`` leaves the choice to the runtime."""
         named = self._runtime.dev_id
@@ -117,14 +128,7 @@ class ProgramView:
 
         What is loaded on a device, state, metrics and profiles stay behind.
         """
-        runtime = {
-            field.name: value
-            for field in fields(self._runtime)
-            if (value := getattr(self._runtime, field.name)) != field.default
-        }
-        if self._names_devices:
-            runtime["dev_id"] = self._runtime.dev_id
-        return (_reopened, (type(self), self.qpc, runtime))
+        return (_reopened, (type(self), self.qpc, self.changed_backend_options()))
 
     # --- for people -----------------------------------------------------------------------------------------
 

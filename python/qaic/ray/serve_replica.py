@@ -1,0 +1,152 @@
+"""A replica of Ray Serve that answers for one model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from ray import serve
+
+from qaic.errors import DeviceLostError
+from qaic.model_path import find_model
+from qaic.ray.shared_program import SharedProgram
+from qaic.serving.batcher import MAX_QUEUE_SIZE
+from qaic.serving.http_app import HttpApp
+from qaic.serving.limits import Limits
+from qaic.serving.model_config import ModelSettings
+from qaic.serving.model_sources import name_of
+from qaic.serving.repository import Repository
+from qaic.serving.server_state import ServerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+    from ray.serve import Application
+
+    from qaic.ray.shared_program import Model
+    from qaic.session import Session
+
+#: requests at a time that Serve gives a replica; those that it holds back cannot share a batch
+_ONGOING_REQUESTS: Final = 256
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSource:
+    """The one model of a replica, as a source of models."""
+
+    program: SharedProgram
+    model_settings: ModelSettings
+
+    def settings(self) -> ModelSettings:
+        """Return how it is served."""
+        return self.model_settings
+
+    def programs(self, _settings: ModelSettings) -> Mapping[int, Callable[[], Session]]:
+        """Return what opens it: claims devices and loads."""
+        return {_VERSION: self.program.open}
+
+
+class Replica:
+    """One replica. Its constructor loads the model, without blocking the event loop.
+
+    Parameters
+    ----------
+    source
+        The model.
+    """
+
+    async def __init__(self, source: SharedSource) -> None:  # type: ignore[misc]
+        name = source.model_settings.name
+        loop = asyncio.get_running_loop()
+        self._repository = Repository(lambda: {name: source}, drain_s=0.0, schedule=loop.call_soon)
+        await asyncio.to_thread(self._repository.load_all)
+        self._name = name
+        # Serve replaces replicas; clients do not.
+        self._http = HttpApp(ServerState(self._repository, Limits(model_control=False)))
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Return what answers requests of HTTP."""
+        return self._http.app
+
+    async def infer(
+        self, inputs: Mapping[str, NDArray[Any]], timeout_s: float | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Answer one request of another deployment.
+
+        Parameters
+        ----------
+        inputs
+            Name -> array with 1 to as many rows as the batch has.
+        timeout_s
+            Seconds that it may take.
+
+        Returns
+        -------
+        dict
+            Name -> array, in memory of its own.
+
+        Raises
+        ------
+        qaic.errors.QaicError
+            As `qaic.serving.batcher.Batcher.submit`, and what the inference raises.
+        """
+        _, outputs = await self._repository.infer(self._name, "", inputs, timeout_s)
+        return {name: np.ascontiguousarray(array) for name, array in outputs.items()}
+
+    async def check_health(self) -> None:
+        """Say whether requests are answered; Serve replaces a replica that stays without its device.
+
+        Raises
+        ------
+        qaic.errors.DeviceLostError
+            They are not.
+        """
+        if not self._repository.is_ready:
+            raise DeviceLostError(
+                f"model {self._name!r} waits for its device, which was lost",
+                code="serving.device_lost",
+                hints=("Ray Serve starts another replica",),
+            )
+
+    async def __del__(self) -> None:
+        """Give the devices back."""
+        await asyncio.to_thread(self._repository.close)
+
+
+def bind_application(
+    model: Model,
+    name: str | None,
+    *,
+    devices: float,
+    max_queue_delay_s: float,
+    max_queue_size: int | None,
+    default_timeout_s: float | None,
+    options: Mapping[str, Any],
+    deployment_options: dict[str, Any],
+) -> Application:
+    """Do as :func:`qaic.ray.deployment`."""
+    program, session = SharedProgram.put(model, options, devices)
+    if name is None:
+        name = name_of(find_model(model).path) if isinstance(model, str | os.PathLike) else "model"
+    values = session.backend_options()
+    settings = ModelSettings(
+        name,
+        set_size=int(str(values["set_size"])),
+        num_activations=int(str(values["num_activations"])),
+        max_queue_delay_s=max_queue_delay_s,
+        max_queue_size=MAX_QUEUE_SIZE if max_queue_size is None else max_queue_size,
+        default_timeout_s=default_timeout_s,
+    )
+    actor_options = dict(deployment_options.pop("ray_actor_options", None) or {})
+    actor_options["resources"] = program.ray_resources(actor_options.get("resources"))
+    deployed = serve.deployment(
+        name=name,
+        ray_actor_options=actor_options,
+        **{"max_ongoing_requests": _ONGOING_REQUESTS, **deployment_options},
+    )(serve.ingress()(Replica))
+    return deployed.bind(SharedSource(program, settings))

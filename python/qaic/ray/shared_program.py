@@ -1,0 +1,117 @@
+"""A program on its way to the actors of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import ray
+
+from qaic.device_claim import claim_devices
+from qaic.errors import DeviceLostError, OptionError
+from qaic.serving.batch_shapes import refuse_state
+from qaic.session import Session
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    import onnx
+
+    from qaic.qpc import Qpc
+
+    Model = str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto
+
+#: name of the resource of Ray that counts devices
+RESOURCE: Final = "QAIC"
+_RESET_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProgram:
+    """A container in Ray's object store, and how it is run.
+
+    Parameters
+    ----------
+    content
+        Reference of its bytes, of which a node has one copy whatever the number of its actors.
+    options
+        Run-time options of `qaic.Session`.
+    devices
+        Devices that a process claims; 0: it claims none.
+    """
+
+    content: ray.ObjectRef[Any]
+    options: Mapping[str, Any]
+    devices: float
+
+    @classmethod
+    def put(cls, model: Model, options: Mapping[str, Any], devices: float) -> tuple[SharedProgram, Session]:
+        """Compile a model if needed and put it into the object store. Blocking.
+
+        Returns
+        -------
+        tuple
+            The program, and a session that describes it. Nothing is loaded.
+
+        Raises
+        ------
+        qaic.errors.QaicError
+            As `qaic.Session`, or the program cannot run in several processes.
+        """
+        if isinstance(devices, bool) or not isinstance(devices, int | float) or devices < 0:
+            raise OptionError(
+                f"{devices!r} devices for an actor; a whole number, or a share between 0 and 1, is expected",
+                code="option.claim",
+            )
+        session = Session(model, **options)
+        refuse_state(session)
+        runtime = session.changed_backend_options()
+        if "dev_id" in runtime and devices:
+            raise OptionError(
+                f"dev_id={runtime['dev_id']!r} names devices, and each actor claims those of its own host",
+                code="ray.dev_id",
+                hints=("leave dev_id out, or pass devices_per_actor=0",),
+            )
+        return cls(ray.put(session.qpc.content), runtime, float(devices)), session
+
+    def ray_resources(self, given: Mapping[str, float] | None) -> dict[str, float]:
+        """Return the resources of an actor: those given, and the devices that it claims."""
+        resources = dict(given or {})
+        if self.devices:
+            resources[RESOURCE] = self.devices
+        return resources
+
+    def open(self) -> Session:
+        """Claim devices and load the program on them, in an actor. Blocking.
+
+        Raises
+        ------
+        qaic.errors.DeviceError
+            No device is free, or none takes the program.
+        """
+        if self.devices:
+            claim_devices(self.devices)
+        session = Session(memoryview(ray.get(self.content)), **self.options)  # type: ignore[arg-type]
+        session.setup()
+        return session
+
+
+def load_again(session: Session, attempts: int, pause: Callable[[float], object]) -> None:
+    """Load a program again that its device lost. Blocking.
+
+    Raises
+    ------
+    qaic.errors.DeviceError
+        The device did not take it in ``attempts`` attempts.
+    """
+    for attempt in range(attempts):
+        pause(0.1 * 4**attempt)
+        try:
+            session.reset(timeout=_RESET_S)
+            session.setup()
+        except DeviceLostError:
+            if attempt == attempts - 1:
+                raise
+        else:
+            return

@@ -1,0 +1,74 @@
+"""A Ray cluster of this process for the tests, which need the packages of the extra ``ray``.
+
+`make test-scale` has them, in an environment of its own; elsewhere these tests are not collected.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+
+import pytest
+
+# Without the package this folder itself is a namespace of that name.
+_found = importlib.util.find_spec("ray")
+if _found is None or _found.origin is None:
+    collect_ignore_glob = ["test_*.py"]
+
+#: virtual cards of this host, which all nodes of a test share
+CARDS = 3
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        # Ray closes its sockets and its processes when it is collected.
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::UserWarning:ray"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"))
+        item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning:ray"))
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """Variables that all processes of a cluster inherit: loopback, no reports, three cards, files aside."""
+    folder = tempfile.mkdtemp(prefix="qr")  # sockets lie in it, and their paths are short
+    shared = tmp_path_factory.mktemp("shared")
+    shared.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "HOME": folder,
+            "QAIC_CPU_DEVICES": str(CARDS),
+            "QAIC_CPU_SHARED": str(shared),
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_TMPDIR": folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+            # The machine is shared: other processes' memory is no reason to end actors.
+            "RAY_memory_monitor_refresh_ms": "0",
+        }.items():
+            patch.setenv(name, value)
+        patch.delenv("QAIC_VISIBLE_DEVICES", raising=False)
+        yield os.environ
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(host):
+    """One node with two cards."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        resources={"QAIC": 2},
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        # Of the loopback; 127.0.0.1 itself Ray would replace by an address that others reach.
+        _node_ip_address="127.0.0.2",
+    )
+    yield ray
+    ray.shutdown()

@@ -1,0 +1,159 @@
+"""What dies in the middle of a dataset loses no row and doubles none."""
+
+import contextlib
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import qaic.ray
+import session_models
+from qaic.errors import DeviceLostError
+from qaic.ray.batch_inference import BatchInference, Columns
+from qaic.ray.shared_program import SharedProgram
+
+pytestmark = pytest.mark.timeout(120)
+
+BATCH, WIDTH, LAYERS = 8, 512, 12
+ROWS, ROWS_AT_A_TIME = 1200, 16
+
+
+def slow_model():
+    """A network that takes some milliseconds for each batch."""
+    rng = np.random.default_rng(0)
+    weights = {
+        f"w{layer}": (rng.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
+        for layer in range(LAYERS)
+    }
+    nodes, last = [], "x"
+    for layer in range(LAYERS):
+        output = "y" if layer == LAYERS - 1 else f"m{layer}"
+        nodes.append(session_models.helper.make_node("MatMul", [last, f"w{layer}"], [output]))
+        last = output
+    shape = [BATCH, WIDTH]
+    return session_models.model(nodes, [("x", "float32", shape)], [("y", "float32", shape)], weights)
+
+
+def dataset(ray, count=ROWS, size=ROWS_AT_A_TIME):
+    x = np.random.default_rng(1).normal(size=(count, WIDTH)).astype(np.float32)
+    tables = [
+        pa.table(
+            {
+                "id": np.arange(start, start + size),
+                "x": pa.FixedSizeListArray.from_arrays(pa.array(x[start : start + size].ravel()), WIDTH),
+            }
+        )
+        for start in range(0, count, size)
+    ]
+    return x, ray.data.from_arrow(tables)
+
+
+def descendants(root):
+    """Processes that a process started, and theirs: id -> title."""
+    parents, titles = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            number = int(folder.name)
+            parents[number] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            titles[number] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+    def is_ours(number):
+        while number := parents.get(number, 0):
+            if number == root:
+                return True
+        return False
+
+    return {number: title for number, title in titles.items() if is_ours(number)}
+
+
+def actors(root):
+    """Processes of actors that run the program, busy or not."""
+    return [number for number, title in descendants(root).items() if "MapBatches(BatchInference)" in title]
+
+
+def run_and_kill(ray, kill, *, preserve_order):
+    """Run a dataset, kill something after the first rows, and return rows before and after."""
+    x, rows = dataset(ray)
+    found = qaic.ray.map_batches(
+        rows,
+        slow_model(),
+        num_actors=2,
+        batch_size=ROWS_AT_A_TIME,
+        preserve_order=preserve_order,
+        options={"set_size": 1},
+        num_cpus=0.5,
+    )
+    ids, results = [], []
+    batches = found.iter_batches(batch_size=None, prefetch_batches=0)
+    for batch in batches:
+        if not ids:
+            kill()
+        ids += batch["id"].tolist()
+        results.append(batch["y"])
+    return x, ids, np.concatenate(results)
+
+
+def check(x, ids, results):
+    assert Counter(ids) == Counter(range(ROWS))
+    with qaic.Session(slow_model()) as session:
+        for index in (0, ROWS // 2, ROWS - 1):
+            row = ids[index]
+            start = row - row % BATCH
+            alone = session.run(x=x[start : start + BATCH])["y"][row - start]
+            assert results[index].tobytes() == alone.tobytes()
+
+
+def test_a_killed_actor(cluster):
+    killed = []
+
+    def kill():
+        victim = actors(os.getpid())[0]
+        os.kill(victim, signal.SIGKILL)
+        killed.append(victim)
+
+    x, ids, results = run_and_kill(cluster, kill, preserve_order=True)
+    assert killed
+    assert ids == list(range(ROWS))
+    check(x, ids, results)
+
+
+def test_a_lost_device_is_loaded_again(cluster, monkeypatch):
+    _, rows = dataset(cluster, 64)
+    (table,) = cluster.get(rows.repartition(1).to_arrow_refs())
+    program, _ = SharedProgram.put(slow_model(), {}, 0)
+    actor = BatchInference(program, Columns({}, None, ("id",), "numpy"))
+    expected = actor(table)
+    real, lost = actor._session.map, []
+
+    def map_once_lost(inputs):
+        """Give two results, then lose the device, as a card that is pulled out."""
+        for number, outputs in enumerate(real(inputs)):
+            if number == 2 and not lost:
+                lost.append(number)
+                raise DeviceLostError("device 0 is gone", code="device.lost")
+            yield outputs
+
+    monkeypatch.setattr(actor._session, "map", map_once_lost)
+    assert actor(table).equals(expected)
+    assert lost
+
+
+def test_a_disk_that_is_full_ends_the_job_with_its_reason(cluster, tmp_path):
+    _, rows = dataset(cluster, 64)
+    found = qaic.ray.map_batches(rows, slow_model(), keep=["id"], output_format="arrow")
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+
+    class Full(cluster.data.datasource.BlockBasedFileDatasink):
+        def write_block_to_file(self, block, file):
+            with full.open("wb", buffering=0) as target:
+                target.write(block.to_arrow().column("id").combine_chunks().to_numpy().tobytes())
+
+    with pytest.raises(Exception, match="No space left on device"):
+        found.write_datasink(Full(str(tmp_path / "out"), file_format="bin"))
+    # The actors and their cards are there for the next job.
+    assert found.count() == 64

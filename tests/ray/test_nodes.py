@@ -1,0 +1,46 @@
+"""Three nodes, of which one is killed."""
+
+import contextlib
+import os
+import signal
+
+import pytest
+from test_faults import ROWS, actors, check, descendants, run_and_kill
+
+pytestmark = pytest.mark.timeout(120)
+
+#: what `conftest.cluster` says of addresses counts here too
+LOOPBACK = "127.0.0.2"
+
+
+@pytest.fixture
+def nodes(host):
+    """A head without cards, and two nodes with one card each."""
+    from ray.cluster_utils import Cluster
+
+    import ray
+
+    common = {"object_store_memory": 100 << 20, "node_ip_address": LOOPBACK, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **common})
+    workers = [cluster.add_node(num_cpus=1, resources={"QAIC": 1}, **common) for _ in range(2)]
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield ray, workers
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_a_killed_node(nodes):
+    ray, workers = nodes
+
+    def kill():
+        """End a node that has an actor, all its processes at once, as a host that loses power."""
+        (raylet,) = (info.process.pid for info in workers[0].all_processes["raylet"])
+        assert actors(raylet)
+        for number in (raylet, *descendants(raylet)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+    x, ids, results = run_and_kill(ray, kill, preserve_order=False)
+    assert len(ids) == ROWS
+    check(x, ids, results)
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
