@@ -18,8 +18,12 @@ mod exclusive_cell;
 mod free_list;
 #[path = "../src/id_index.rs"]
 mod id_index;
+#[path = "../src/mpsc_queue.rs"]
+mod mpsc_queue;
 #[path = "../src/object_pool.rs"]
 mod object_pool;
+#[path = "../src/pending_state.rs"]
+mod pending_state;
 #[path = "../src/ready_list.rs"]
 mod ready_list;
 #[path = "../src/request_state.rs"]
@@ -36,7 +40,9 @@ use event_count::{Event, EventCount};
 use exclusive_cell::ExclusiveCell;
 use free_list::FreeList;
 use id_index::IdIndex;
+use mpsc_queue::MpscQueue;
 use object_pool::ObjectPool;
+use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
 use ready_list::{Numbers, ReadyList};
 use request_state::{
     AskedToEnd, Completed, Generation, InFlight, Origin, Phase, Reason, RequestState, Submitted,
@@ -57,8 +63,12 @@ mod exclusive_cell_models;
 mod free_list_models;
 #[path = "id_index.rs"]
 mod id_index_models;
+#[path = "mpsc_queue.rs"]
+mod mpsc_queue_models;
 #[path = "object_pool.rs"]
 mod object_pool_models;
+#[path = "pending.rs"]
+mod pending_models;
 #[path = "ready_list.rs"]
 mod ready_list_models;
 #[path = "ring.rs"]

@@ -1,10 +1,11 @@
 //! Lock-free structures that inference requests travel through.
 //!
-//! What travels are numbers, so nothing here owns foreign memory, allocates after construction, or needs unsafe code. A
-//! [`Ring`] is first in, first out; a [`FreeList`] gives back what was put last, whose memory is still in the cache; a
-//! [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state word of a request, and a
-//! [`ReadyList`] lists the requests in one state. An [`ObjectPool`] keeps what is used again, and an [`ExclusiveCell`] what one
-//! thread at a time works on. An [`EventCount`] lets threads sleep until there is something for them.
+//! What travels are numbers, so nothing here owns foreign memory, needs unsafe code, or allocates after construction, but for
+//! an [`MpscQueue`], which has no bound. A [`Ring`] is first in, first out; a [`FreeList`] gives back what was put last,
+//! whose memory is still in the cache; a [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state
+//! word of a request, and [`PendingState`] that of an inference which its caller asks about later. A [`ReadyList`] lists the
+//! requests in one state. An [`ObjectPool`] keeps what is used again, and an [`ExclusiveCell`] what one thread at a time works
+//! on. An [`EventCount`] lets threads sleep until there is something for them.
 //!
 //! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
 //! against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
@@ -17,7 +18,9 @@ mod event_count;
 mod exclusive_cell;
 mod free_list;
 mod id_index;
+mod mpsc_queue;
 mod object_pool;
+mod pending_state;
 mod ready_list;
 mod request_state;
 mod ring;
@@ -28,7 +31,9 @@ pub use event_count::{Event, EventCount};
 pub use exclusive_cell::ExclusiveCell;
 pub use free_list::FreeList;
 pub use id_index::IdIndex;
+pub use mpsc_queue::MpscQueue;
 pub use object_pool::ObjectPool;
+pub use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
     AskedToEnd, Completed, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,

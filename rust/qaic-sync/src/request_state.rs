@@ -57,7 +57,7 @@ const NEXT_GENERATION: u64 = 0x2000;
 
 /// One of the inferences that a request carries, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generation(u64);
+pub struct Generation(pub(crate) u64);
 
 impl Generation {
     /// The lower bits of its number, for entries of ordered queues.

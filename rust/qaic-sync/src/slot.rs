@@ -1,30 +1,70 @@
 //! A place for one value that threads take out and put back.
 
 use std::fmt;
+#[cfg(not(loom))]
+use std::sync::Arc;
 
 #[cfg(not(loom))]
 use crossbeam_utils::atomic::AtomicCell;
 
-/// Holds one value, or nothing while a thread has it. The owner of a [`crate::RequestState`]'s running phase takes the
-/// value out, so that a second thread never meets an empty slot; one that does anyway gets nothing and no damage.
-pub struct Slot<T> {
+/// A pointer that any number of threads exchange.
+pub(crate) struct Exchanged<P> {
     #[cfg(not(loom))]
-    value: AtomicCell<Option<Box<T>>>,
+    pointer: AtomicCell<P>,
     #[cfg(loom)]
-    value: loom::sync::Mutex<Option<Box<T>>>,
+    pointer: loom::sync::Mutex<P>,
 }
 
 // The exchange of a pointer is one instruction; a cell with a lock inside would break the promise of this crate.
 #[cfg(not(loom))]
-const _: () = assert!(AtomicCell::<Option<Box<u64>>>::is_lock_free());
+const _: () = {
+    assert!(AtomicCell::<Option<Box<u64>>>::is_lock_free());
+    assert!(AtomicCell::<Arc<u64>>::is_lock_free());
+    assert!(AtomicCell::<Option<Arc<u64>>>::is_lock_free());
+};
+
+#[cfg(not(loom))]
+impl<P> Exchanged<P> {
+    pub(crate) fn new(pointer: P) -> Self {
+        Self { pointer: AtomicCell::new(pointer) }
+    }
+
+    /// Puts a pointer in and takes out what was there, with acquire and release.
+    pub(crate) fn exchange(&self, pointer: P) -> P {
+        #[cfg(feature = "count")]
+        crate::count::update();
+        self.pointer.swap(pointer)
+    }
+}
+
+#[cfg(loom)]
+impl<P> Exchanged<P> {
+    pub(crate) fn new(pointer: P) -> Self {
+        Self { pointer: loom::sync::Mutex::new(pointer) }
+    }
+
+    /// Puts a pointer in and takes out what was there, with acquire and release.
+    pub(crate) fn exchange(&self, pointer: P) -> P {
+        std::mem::replace(&mut *self.pointer.lock().expect("no thread panics"), pointer)
+    }
+
+    // No thread waits for this lock: loom reports two threads that meet here.
+    fn exchange_alone(&self, pointer: P) -> P {
+        let mut held = self.pointer.try_lock().expect("two threads have one slot");
+        std::mem::replace(&mut *held, pointer)
+    }
+}
+
+/// Holds one value, or nothing while a thread has it. The owner of a [`crate::RequestState`]'s running phase takes the
+/// value out, so that a second thread never meets an empty slot; one that does anyway gets nothing and no damage.
+pub struct Slot<T> {
+    value: Exchanged<Option<Box<T>>>,
+}
 
 impl<T> Slot<T> {
     /// An empty slot.
     pub fn empty() -> Self {
-        #[cfg(not(loom))]
-        return Self { value: AtomicCell::new(None) };
-        #[cfg(loom)]
-        return Self { value: loom::sync::Mutex::new(None) };
+        Self { value: Exchanged::new(None) }
     }
 
     /// A slot that holds `value`.
@@ -45,29 +85,18 @@ impl<T> Slot<T> {
     }
 
     /// Exchanges the value; other threads may do the same at the same time.
-    #[cfg(not(loom))]
     pub(crate) fn exchange_shared(&self, value: Option<Box<T>>) -> Option<Box<T>> {
-        self.exchange(value)
-    }
-
-    /// Exchanges the value; other threads may do the same at the same time.
-    #[cfg(loom)]
-    pub(crate) fn exchange_shared(&self, value: Option<Box<T>>) -> Option<Box<T>> {
-        std::mem::replace(&mut *self.value.lock().expect("no thread panics"), value)
+        self.value.exchange(value)
     }
 
     #[cfg(not(loom))]
     fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
-        #[cfg(feature = "count")]
-        crate::count::update();
-        self.value.swap(value)
+        self.value.exchange(value)
     }
 
-    // No thread waits for this lock: loom reports two threads that meet here.
     #[cfg(loom)]
     fn exchange(&self, value: Option<Box<T>>) -> Option<Box<T>> {
-        let mut held = self.value.try_lock().expect("two threads have one slot");
-        std::mem::replace(&mut *held, value)
+        self.value.exchange_alone(value)
     }
 }
 

@@ -1,0 +1,156 @@
+//! A queue without bounds from many producers to one consumer.
+//!
+//! The scheme is Dmitry Vyukov's MPSC queue: a producer exchanges the last node for its own, then links the node before to it.
+//! In between, a consumer finds nothing behind the node before; the producer notifies it, if it sleeps, after the link.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ExclusiveCell;
+use crate::slot::Exchanged;
+
+/// First in, first out, for any number of threads that push and one that drains. A push allocates a node and waits for no
+/// other thread.
+pub struct MpscQueue<T> {
+    last: Exchanged<Arc<Node<T>>>,
+    // The node that was drained last, whose link leads to the next.
+    first: ExclusiveCell<Arc<Node<T>>>,
+}
+
+struct Node<T> {
+    // None in the node that a new queue has.
+    value: Option<T>,
+    next: Exchanged<Option<Arc<Node<T>>>>,
+}
+
+impl<T> Node<T> {
+    fn new(value: Option<T>) -> Arc<Self> {
+        Arc::new(Self { value, next: Exchanged::new(None) })
+    }
+}
+
+impl<T> MpscQueue<T> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        let node = Node::new(None);
+        Self { last: Exchanged::new(Arc::clone(&node)), first: ExclusiveCell::new(node) }
+    }
+
+    /// Adds a value behind all others.
+    ///
+    /// What the caller did before is visible to the thread that drains the value.
+    pub fn push(&self, value: T) {
+        let node = Node::new(Some(value));
+        let before = self.last.exchange(Arc::clone(&node));
+        drop(before.next.exchange(Some(node)));
+    }
+
+    /// Passes the values to `work`, oldest first, until there is none whose producer has finished; not at all while another
+    /// thread drains. A value is dropped when a later one is drained, or with the queue.
+    pub fn drain(&self, mut work: impl FnMut(&T)) {
+        let _ = self.first.try_with(|first| {
+            while let Some(next) = first.next.exchange(None) {
+                *first = next;
+                if let Some(value) = &first.value {
+                    work(value);
+                }
+            }
+        });
+    }
+}
+
+impl<T> Default for MpscQueue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Drop for MpscQueue<T> {
+    fn drop(&mut self) {
+        // One after the other: a node that is dropped with all behind it takes the stack.
+        self.drain(|_| {});
+    }
+}
+
+impl<T> fmt::Debug for MpscQueue<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MpscQueue").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn drained<T: Clone>(queue: &MpscQueue<T>) -> Vec<T> {
+        let mut values = Vec::new();
+        queue.drain(|value| values.push(value.clone()));
+        values
+    }
+
+    #[test]
+    fn queue_drained_gives_each_value_once_in_order() {
+        let queue = MpscQueue::new();
+        assert!(drained(&queue).is_empty());
+        (0..3).for_each(|value| queue.push(value));
+        assert_eq!(drained(&queue), [0, 1, 2]);
+        queue.push(3);
+        assert_eq!(drained(&queue), [3]);
+        assert!(drained(&queue).is_empty());
+    }
+
+    #[test]
+    fn value_pushed_while_draining_is_drained_too() {
+        let queue = MpscQueue::new();
+        queue.push(3);
+        let mut values = Vec::new();
+        queue.drain(|&value| {
+            values.push(value);
+            if value > 0 {
+                queue.push(value - 1);
+            }
+            // A second drain meanwhile has nothing.
+            queue.drain(|_| values.push(-1));
+        });
+        assert_eq!(values, [3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn values_are_dropped_with_the_queue_however_many() {
+        let value = Arc::new(());
+        let queue = MpscQueue::new();
+        (0..if cfg!(miri) { 1_000 } else { 200_000 }).for_each(|_| queue.push(Arc::clone(&value)));
+        let mut count = 0;
+        queue.drain(|_| count += 1);
+        // The last stays until there is another.
+        assert_eq!((Arc::strong_count(&value), count > 0), (2, true));
+        (0..if cfg!(miri) { 1_000 } else { 200_000 }).for_each(|_| queue.push(Arc::clone(&value)));
+        drop(queue);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn values_of_many_producers_all_arrive_each_in_the_order_of_its_producer() {
+        let (queue, each) = (MpscQueue::new(), if cfg!(miri) { 20_u32 } else { 5_000 });
+        let mut values = Vec::new();
+        thread::scope(|scope| {
+            let producers: Vec<_> = (0..4)
+                .map(|producer| {
+                    let queue = &queue;
+                    scope.spawn(move || (0..each).for_each(|number| queue.push((producer, number))))
+                })
+                .collect();
+            while !producers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                values.extend(drained(&queue));
+            }
+        });
+        values.extend(drained(&queue));
+        for producer in 0..4 {
+            let own = values.iter().filter(|value| value.0 == producer).map(|value| value.1);
+            assert!(own.eq(0..each));
+        }
+        assert_eq!(values.len(), 4 * each as usize);
+    }
+}
