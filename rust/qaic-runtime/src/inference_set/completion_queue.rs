@@ -1,32 +1,44 @@
 //! Ends of inferences, collected for the one thread that sets the futures.
 
-use std::collections::HashMap;
+use std::cmp::{Ordering as By, Reverse};
+use std::collections::BinaryHeap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::PendingInference;
-use crate::error::RuntimeError;
-use crate::process::cancellation::CHECK_PERIOD;
-use crate::process::{Deadline, ForkGuard};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use qaic_sync::{Event, EventCount, ExclusiveCell, MpscQueue};
 
-/// Inferences that are awaited, and those that have ended and were not reported yet.
-#[derive(Default)]
+use super::PendingInference;
+use crate::error::{ErrorDetail, RuntimeError, StateError};
+use crate::process::cancellation::UNTIL_WOKEN;
+use crate::process::{Deadline, ForkGuard, clock};
+use crate::request::clock_after;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Watched inferences that have ended and are not cleared away one by one.
+const LEFT_OVER: usize = 64;
+
+/// Ends of inferences that were not reported yet, and the times at which inferences have to be looked after.
+///
+/// The thread that waits here sleeps until an inference ends, or until one has to be looked after: at its deadline, and again
+/// while it was asked to end and has not. What it does then is flat in the number of inferences that are awaited. A report
+/// takes no lock while that thread is awake.
 pub struct CompletionQueue {
-    state: Mutex<State>,
-    changed: Condvar,
+    entries: MpscQueue<Entry>,
+    collector: ExclusiveCell<Watched>,
+    changed: EventCount,
+    awaited: AtomicU32,
+    is_woken: AtomicBool,
+    // Earliest time at which there is something to look after, on the process's clock; MAX where there is none.
+    next_check_ns: AtomicU64,
     fork_guard: ForkGuard,
 }
 
-#[derive(Default)]
-struct State {
-    // Kept until they have left the device, also when their time was up long before.
-    awaited: HashMap<u64, Arc<PendingInference>>,
-    ended: Vec<u64>,
-    is_woken: bool,
-    // When an inference has to be checked next.
-    next_check: Option<Instant>,
+enum Entry {
+    /// An inference has ended. The thread that takes this out counts it off where it was counted.
+    Ended { token: u64, is_counted: bool },
+    /// An inference has to be looked after at a time.
+    Watch { at_ns: u64, inference: Weak<PendingInference> },
 }
 
 impl CompletionQueue {
@@ -35,86 +47,112 @@ impl CompletionQueue {
         Arc::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// Counts an inference as awaited.
+    pub(super) fn count(&self) {
+        self.awaited.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Looks after `inference` from now on, until it ends. One that has ended is reported already.
-    pub(super) fn expect(&self, token: u64, inference: &Arc<PendingInference>) {
-        let mut state = self.state();
-        if inference.set().is_none() {
-            return;
-        }
-        state.awaited.insert(token, Arc::clone(inference));
-        let look = next_check(Instant::now(), inference);
-        if state.next_check.is_none_or(|next| look < next) {
-            state.next_check = Some(look);
-            self.changed.notify_all();
+    /// Counts an inference off that is not reported, or not again.
+    pub(super) fn count_off(&self) {
+        self.awaited.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Has an inference be looked after at a time, unless it has ended by then.
+    pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
+        let at_ns = clock_after(at.saturating_duration_since(Instant::now()));
+        self.entries.push(Entry::Watch { at_ns, inference: Weak::clone(inference) });
+        // RMW: either this sees what the collector plans, or the collector sees the entry or this time.
+        if self.next_check_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
+            self.changed.notify_one();
         }
     }
 
     /// Reports an end.
-    pub(super) fn add(&self, token: u64) {
-        let mut state = self.state();
-        state.ended.push(token);
-        let left = state.leave(token);
-        drop(state);
-        self.changed.notify_all();
-        drop(left);
-    }
-
-    /// Looks no longer after an inference that was reported.
-    pub(super) fn forget(&self, token: u64) {
-        let left = self.state().awaited.remove(&token);
-        drop(left);
+    pub(super) fn add(&self, token: u64, is_counted: bool) {
+        self.entries.push(Entry::Ended { token, is_counted });
+        self.changed.notify_one();
     }
 
     /// Ends a [`CompletionQueue::wait`], the next one if there is none now. In a forked process there is none.
     pub fn wake(&self) {
         if self.fork_guard.is_current() {
-            self.state().is_woken = true;
-            self.changed.notify_all();
+            self.is_woken.store(true, Ordering::Release);
+            self.changed.notify_one();
         }
     }
 
-    /// Inferences that the device has not let go of; none of a parent process.
+    /// Inferences that the device has not let go of, or whose end was not reported; none of a parent process.
     pub fn awaited(&self) -> usize {
-        if self.fork_guard.is_current() { self.state().awaited.len() } else { 0 }
+        if self.fork_guard.is_current() { self.awaited.load(Ordering::Acquire) as usize } else { 0 }
     }
 
     /// Tokens of inferences that ended, in order; none after `limit`, or after `wake`.
     ///
-    /// Blocking: until then. One thread at a time.
+    /// Blocking: until then. One thread at a time: a second one is refused.
     pub fn wait(&self, limit: Duration) -> Result<Vec<u64>, RuntimeError> {
         self.fork_guard.check()?;
-        let until = Instant::now().checked_add(limit);
-        let mut state = self.state();
+        let until = Deadline::after(limit);
+        self.collector.try_with(|watched| self.wait_with(watched, until)).ok_or_else(|| {
+            let what = "another thread waits for these inferences; one at a time can".to_owned();
+            ErrorDetail::State(StateError::Invalid { what }).into()
+        })
+    }
+
+    fn wait_with(&self, watched: &mut Watched, until: Option<Deadline>) -> Vec<u64> {
+        let mut tokens = Vec::new();
         loop {
-            let now = Instant::now();
-            if state.next_check.is_some_and(|next| next <= now) {
-                let inferences: Vec<_> =
-                    state.awaited.iter().map(|(token, inference)| (*token, Arc::clone(inference))).collect();
-                state.next_check = inferences.iter().map(|(_, inference)| next_check(now, inference)).min();
-                // What is found may be reported.
-                drop(state);
-                for (token, inference) in &inferences {
-                    if !inference.check(now) {
-                        self.forget(*token);
-                    }
+            // RMW: see `watch`. An entry behind one that is being pushed is not seen yet, so its time counts until then.
+            let announced_ns = self.next_check_ns.swap(u64::MAX, Ordering::AcqRel);
+            self.drain(watched, &mut tokens);
+            let now_ns = clock::now_ns();
+            watched.check_due(now_ns);
+            // What was found may be reported.
+            self.drain(watched, &mut tokens);
+            watched.clear_away(self.awaited());
+            let announced_ns = if announced_ns > now_ns { announced_ns } else { u64::MAX };
+            let planned_ns = watched.next_ns().min(announced_ns);
+            self.next_check_ns.fetch_min(planned_ns, Ordering::AcqRel);
+            let is_woken = self.is_woken.swap(false, Ordering::AcqRel);
+            if is_woken || !tokens.is_empty() || until.is_some_and(Deadline::has_passed) {
+                return tokens;
+            }
+            let rest = if planned_ns == u64::MAX {
+                UNTIL_WOKEN
+            } else {
+                Duration::from_nanos(planned_ns.saturating_sub(clock::now_ns()))
+            };
+            let rest = until.map_or(rest, |until| rest.min(until.remaining()));
+            let _ = self.changed.wait(rest, || {
+                self.drain(watched, &mut tokens);
+                let is_earlier = self.next_check_ns.load(Ordering::Acquire) < planned_ns;
+                (is_earlier || !tokens.is_empty() || self.is_woken.load(Ordering::Acquire)).then_some(())
+            });
+        }
+    }
+
+    fn drain(&self, watched: &mut Watched, tokens: &mut Vec<u64>) {
+        self.entries.drain(|entry| match entry {
+            Entry::Ended { token, is_counted } => {
+                tokens.push(*token);
+                if *is_counted {
+                    self.count_off();
                 }
-                drop(inferences);
-                state = self.state();
             }
-            if !state.ended.is_empty() || state.is_woken {
-                state.is_woken = false;
-                return Ok(std::mem::take(&mut state.ended));
-            }
-            let rest = |until: Instant| until.saturating_duration_since(now);
-            if until.is_some_and(|until| rest(until).is_zero()) {
-                return Ok(Vec::new());
-            }
-            let slice = until.into_iter().chain(state.next_check).map(rest).min().unwrap_or(CHECK_PERIOD);
-            state = self.changed.wait_at_most(state, slice);
+            Entry::Watch { at_ns, inference } => watched.add(*at_ns, Weak::clone(inference)),
+        });
+    }
+}
+
+impl Default for CompletionQueue {
+    fn default() -> Self {
+        Self {
+            entries: MpscQueue::new(),
+            collector: ExclusiveCell::new(Watched::default()),
+            changed: EventCount::new(),
+            awaited: AtomicU32::new(0),
+            is_woken: AtomicBool::new(false),
+            next_check_ns: AtomicU64::new(u64::MAX),
+            fork_guard: ForkGuard::new(),
         }
     }
 }
@@ -123,21 +161,86 @@ impl fmt::Debug for CompletionQueue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("CompletionQueue")
+            .field("awaited", &self.awaited)
             .field("fork_guard", &self.fork_guard)
             .finish_non_exhaustive()
     }
 }
 
-impl State {
-    /// Lets go of an inference that was reported, unless the device still has it.
-    fn leave(&mut self, token: u64) -> Option<Arc<PendingInference>> {
-        let is_gone = self.awaited.get(&token).is_some_and(|inference| inference.set().is_none());
-        if is_gone { self.awaited.remove(&token) } else { None }
+/// Inferences by the time at which they have to be looked after, the earliest first.
+#[derive(Default)]
+struct Watched(BinaryHeap<Reverse<Look>>);
+
+struct Look {
+    at_ns: u64,
+    inference: Weak<PendingInference>,
+}
+
+impl Look {
+    /// The inference, if it has not ended.
+    fn inference(&self) -> Option<Arc<PendingInference>> {
+        self.inference.upgrade().filter(|inference| !inference.has_left())
     }
 }
 
-/// When an inference has to be looked after: at its deadline, and now and then before and after.
-fn next_check(now: Instant, inference: &PendingInference) -> Instant {
-    let soon = now + CHECK_PERIOD;
-    inference.deadline().map(Deadline::at).filter(|&at| at > now).map_or(soon, |at| at.min(soon))
+impl PartialEq for Look {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Look {}
+
+impl PartialOrd for Look {
+    fn partial_cmp(&self, other: &Self) -> Option<By> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Look {
+    fn cmp(&self, other: &Self) -> By {
+        self.at_ns.cmp(&other.at_ns)
+    }
+}
+
+impl Watched {
+    fn add(&mut self, at_ns: u64, inference: Weak<PendingInference>) {
+        self.0.push(Reverse(Look { at_ns, inference }));
+    }
+
+    /// Looks after those whose time has come.
+    fn check_due(&mut self, now_ns: u64) {
+        while let Some(Reverse(look)) = self.0.peek()
+            && look.at_ns <= now_ns
+        {
+            let inference = look.inference();
+            self.0.pop();
+            let now = Instant::now();
+            if let Some(inference) = inference
+                && let Some(next) = inference.check(now)
+            {
+                // Later than now, so that this comes to an end.
+                let at_ns = clock_after(next.saturating_duration_since(now)).max(now_ns.saturating_add(1));
+                self.add(at_ns, Arc::downgrade(&inference));
+            }
+        }
+    }
+
+    /// When the next has to be looked after.
+    fn next_ns(&mut self) -> u64 {
+        while let Some(Reverse(look)) = self.0.peek() {
+            if look.inference().is_some() {
+                return look.at_ns;
+            }
+            self.0.pop();
+        }
+        u64::MAX
+    }
+
+    /// Lets go of those that have ended, where they are more than the `awaited` ones.
+    fn clear_away(&mut self, awaited: usize) {
+        if self.0.len() > 2 * awaited + LEFT_OVER {
+            self.0.retain(|Reverse(look)| look.inference().is_some());
+        }
+    }
 }

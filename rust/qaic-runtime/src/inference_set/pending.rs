@@ -6,20 +6,18 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, OnceLock};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
-use qaic_sync::{Event, EventCount};
+use qaic_sync::{Carrier, Event, ExclusiveCell, Expired, PendingState, Settled, TakeBack};
 
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::CANCEL_PERIOD;
+use crate::process::cancellation::{CANCEL_PERIOD, CHECK_PERIOD};
 use crate::process::{Deadline, ForkGuard};
 use crate::request::{ExecObj, INFERENCE};
-use crate::sync::{Mutex, MutexGuard};
 
 /// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
 pub type PendingInput = Option<(Storage, usize)>;
@@ -28,32 +26,28 @@ pub type PendingInput = Option<(Storage, usize)>;
 pub type PendingOutput = Option<Storage>;
 
 /// One inference, from its preparation to the fetching of its result.
+///
+/// Its state word ([`PendingState`]) says which thread has its parts: the one that starts it, the one that ends it, or, when
+/// it has ended, the one that fetches the result. None of these steps takes a lock while no thread sleeps.
 pub struct PendingInference {
-    state: Mutex<State>,
-    ended: EventCount,
+    state: PendingState,
+    parts: ExclusiveCell<Parts>,
+    // Kept by the parts until the inference has ended: a kept result keeps no cores.
+    set: Weak<InferenceSet>,
+    // Why it failed; written before the word says that it did.
+    failure: OnceLock<RuntimeError>,
     report: OnceLock<(Arc<CompletionQueue>, u64)>,
     deadline: Option<Deadline>,
     fork_guard: ForkGuard,
+    this: Weak<Self>,
 }
 
-struct State {
-    // Until the inference has ended: a kept result keeps no cores.
+/// What one thread at a time works on.
+struct Parts {
     set: Option<Arc<InferenceSet>>,
-    handle: Option<HandleId>,
     variant: usize,
     inputs: Vec<PendingInput>,
     outputs: Vec<PendingOutput>,
-    outcome: Option<Result<(), RuntimeError>>,
-    // Threads that speak to its exec object. Until they have done, it carries no other: what they ask would meet another
-    // inference.
-    pins: u32,
-    parting: Option<(Arc<InferenceSet>, HandleId)>,
-    // Threads that are taking it back. An end that comes meanwhile is not reported at once.
-    revokers: u32,
-    is_unreported: bool,
-    // The thread that is starting it. An end on that thread, in the call, is not reported.
-    starter: Option<ThreadId>,
-    has_ended_in_start: bool,
 }
 
 impl PendingInference {
@@ -65,43 +59,43 @@ impl PendingInference {
         outputs: Vec<PendingOutput>,
         deadline: Option<Deadline>,
     ) -> Arc<Self> {
-        let set = Some(Arc::clone(set));
-        Arc::new(Self {
-            state: Mutex::new(State {
-                set,
-                handle: None,
-                variant,
-                inputs,
-                outputs,
-                outcome: None,
-                pins: 0,
-                parting: None,
-                revokers: 0,
-                is_unreported: false,
-                starter: None,
-                has_ended_in_start: false,
-            }),
-            ended: EventCount::new(),
+        let parts = Parts { set: Some(Arc::clone(set)), variant, inputs, outputs };
+        Arc::new_cyclic(|this| Self {
+            state: PendingState::prepared(),
+            parts: ExclusiveCell::new(parts),
+            set: Arc::downgrade(set),
+            failure: OnceLock::new(),
             report: OnceLock::new(),
             deadline,
             fork_guard: ForkGuard::new(),
+            this: Weak::clone(this),
         })
     }
 
-    /// Fails in a forked child, where locks may be held by threads that do not exist.
+    /// Fails in a forked child, where threads do not exist that would end it.
     pub fn check_process(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()
     }
 
-    // Locked for a few assignments only; `start` and `cancel` call what never blocks.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// Reports the end to `queue`, by `token`. Once.
+    pub fn report_to(&self, queue: &Arc<CompletionQueue>, token: u64) {
+        if self.report.set((Arc::clone(queue), token)).is_ok() {
+            self.be_awaited(queue, PendingState::count);
+        }
     }
 
-    /// Reports the end to `queue`, by `token`. Once.
-    pub fn report_to(self: &Arc<Self>, queue: &Arc<CompletionQueue>, token: u64) {
-        if self.report.set((Arc::clone(queue), token)).is_ok() {
-            queue.expect(token, self);
+    /// Has `queue` count the inference and look after its time, where `mark` marks it as counted.
+    fn be_awaited(&self, queue: &CompletionQueue, mark: impl FnOnce(&PendingState) -> bool) {
+        // First: the thread that ends it finds the mark, and counts it off.
+        queue.count();
+        if !mark(&self.state) {
+            return queue.count_off();
+        }
+        if let Some(deadline) = self.deadline {
+            queue.watch(deadline.at(), &self.this);
+        }
+        if self.state.is_asked_to_end() {
+            queue.watch(Instant::now() + CHECK_PERIOD, &self.this);
         }
     }
 
@@ -112,12 +106,12 @@ impl PendingInference {
 
     /// The set, until the inference has ended.
     pub fn set(&self) -> Option<Arc<InferenceSet>> {
-        self.state().set.clone()
+        if self.state.has_ended() { None } else { self.set.upgrade() }
     }
 
     /// Starts the inference, unless no exec object of its `set` is free: then false. One that has ended already (it was
     /// cancelled, or its time was up) is not started. `report` is where its end is then reported, by this token, unless it
-    /// ends on this thread before this returns. Never blocks.
+    /// ends before this returns. Never blocks.
     pub fn try_start(
         self: &Arc<Self>,
         set: &InferenceSet,
@@ -153,128 +147,127 @@ impl PendingInference {
         handle: HandleId,
         report: Option<(&Arc<CompletionQueue>, u64)>,
     ) -> Result<(), RuntimeError> {
-        if let Some((queue, token)) = report {
-            let _ = self.report.set((Arc::clone(queue), token));
+        let exec = set.exec_obj(handle)?;
+        let report = report.filter(|&(queue, token)| self.report.set((Arc::clone(queue), token)).is_ok());
+        if !self.state.hold() {
+            return set.put_completed(handle);
         }
-        {
-            let mut state = self.state();
-            if state.outcome.is_some() || state.handle.is_some() {
-                return set.put_completed(handle);
-            }
-            state.handle = Some(handle);
-            if let Err(error) =
-                set.exec_obj(handle).and_then(|exec| exec.bind(|bindings| state.bind(bindings)))
-            {
-                state.handle = None;
+        let bound = self.parts.try_with(|parts| exec.bind(|bindings| parts.bind(bindings)));
+        let completion = Arc::clone(self) as Arc<dyn Completion>;
+        let begun = bound.unwrap_or(Ok(())).and_then(|()| exec.begin(None, Some(completion)));
+        let (body, begun) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.withdraw(exec, &error);
                 set.put_completed(handle)?;
                 return Err(error);
             }
-            state.starter = Some(thread::current().id());
-        }
-        // A thread that waits for a future does not run its inference meanwhile. Not under the lock: a short inference ends
-        // before this returns.
+        };
+        let carrier = Carrier { number: handle.0, generation: begun.generation };
+        // A thread that waits for a future does not run its inference meanwhile.
         let is_eager = self.report.get().is_some();
-        let submitted = set.submit_with(handle, Arc::clone(self) as Arc<dyn Completion>, is_eager);
-        let mut state = self.state();
-        state.starter = None;
-        if let Err(error) = submitted {
-            state.handle = None;
-            let unbound = set.exec_obj(handle).and_then(|exec| exec.bind(|bindings| state.unbind(bindings)));
-            // It keeps its place where it cannot be unbound.
-            let _ = unbound.and_then(|()| set.put_completed(handle));
-            return Err(error);
+        let submitted = if self.state.publish(carrier).is_ok() {
+            exec.submit_begun(body, begun, is_eager)
+        } else {
+            exec.request().complete(body, Err(ErrorDetail::Cancelled.into()));
+            Ok(())
+        };
+        if let Err(error) = &submitted {
+            // Nothing carries it, and it has no second start.
+            self.parts.try_with(|parts| parts.leave(handle));
+            self.end(Err(error.clone()));
         }
-        drop(state);
-        if let Some((queue, token)) = report {
-            // An inference that has ended is not expected.
-            queue.expect(token, self);
+        match report.filter(|_| !self.state.has_ended()) {
+            Some((queue, _)) => self.be_awaited(queue, |state| state.leave_start(true)),
+            None => drop(self.state.leave_start(false)),
         }
-        Ok(())
+        submitted
+    }
+
+    /// Makes an inference that could not begin ready for another start, unless it has to end.
+    fn withdraw(&self, exec: &ExecObj, error: &RuntimeError) {
+        let _ = self.parts.try_with(|parts| exec.bind(|bindings| parts.unbind(bindings)));
+        if self.state.release().is_err() {
+            self.parts.try_with(Parts::clear);
+            self.end(Err(error.clone()));
+            self.state.leave_start(false);
+        }
     }
 
     /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
     /// reported: the caller knows it.
     pub fn revoke(&self) -> bool {
-        {
-            let mut state = self.state();
-            if state.outcome.is_some() {
-                return false;
+        match self.state.take_back() {
+            TakeBack::Held => {
+                self.parts.try_with(Parts::clear);
+                self.end(Ok(()));
+                true
             }
-            if state.handle.is_none() {
-                state.settle(Err(ErrorDetail::Cancelled.into()));
-                drop(state);
-                self.ended.notify_all();
-                self.forget();
-                return true;
-            }
-            state.revokers += 1;
+            TakeBack::Carried(carrier) => self
+                .with_exec_obj(carrier, |exec| {
+                    exec.request().state().claim(carrier.generation) && {
+                        let is_mine = self.state.set_taken_back();
+                        exec.request().fail(ErrorDetail::Cancelled.into());
+                        is_mine
+                    }
+                })
+                .unwrap_or(false),
+            TakeBack::TooLate => false,
         }
-        // Where it succeeds, the exec object reports its end before it returns.
-        let is_mine = self.with_exec_obj(ExecObj::revoke).unwrap_or(false);
-        let mut state = self.state();
-        state.revokers -= 1;
-        if is_mine {
-            state.is_unreported = false;
-        }
-        // It ended by itself in between and was not reported for our sake.
-        let has_to_report = state.revokers == 0 && mem::take(&mut state.is_unreported);
-        drop(state);
-        if has_to_report {
-            self.report_end();
-        }
-        is_mine
     }
 
     /// Asks the inference to end, wherever it is. Never blocks.
     pub fn cancel(&self) {
-        if !self.revoke() {
-            self.with_exec_obj(ExecObj::cancel);
+        if self.revoke() {
+            return;
+        }
+        self.ask_to_end();
+        // A device may overlook it.
+        if self.state.is_asked_to_end()
+            && let Some((queue, _)) = self.report.get()
+        {
+            queue.watch(Instant::now() + CHECK_PERIOD, &self.this);
         }
     }
 
-    /// Ends it where its time is up; true as long as it has to be checked again.
-    pub(super) fn check(&self, now: Instant) -> bool {
-        let late = self.deadline.filter(|deadline| now >= deadline.at());
-        let (ends_now, goes_on) = {
-            let mut state = self.state();
-            let ends_now = late.filter(|_| state.outcome.is_none());
-            if let Some(deadline) = ends_now {
-                state.settle(Err(deadline.error(INFERENCE)));
-            }
-            // An inference that was asked to end is asked again until it has.
-            (ends_now.is_some(), state.set.is_some())
-        };
-        if ends_now {
-            self.report_end();
+    fn ask_to_end(&self) {
+        if let Some(carrier) = self.state.ask_to_end() {
+            self.with_exec_obj(carrier, |exec| exec.cancel_inference(carrier.generation));
         }
-        self.with_exec_obj(|exec| {
-            if late.is_some() {
-                exec.cancel();
-            }
-        });
-        goes_on
     }
 
-    /// Speaks to the exec object that carries the inference; `None` before it was started and after its end. Not under
-    /// the lock: an inference that has not begun reports its end at once.
-    fn with_exec_obj<T>(&self, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
-        let exec = {
-            let mut state = self.state();
-            let exec = state.set.as_ref()?.exec_obj(state.handle?).ok().cloned()?;
-            state.pins += 1;
-            exec
-        };
-        let answer = speak(&exec);
-        drop(exec);
-        let parting = {
-            let mut state = self.state();
-            state.pins -= 1;
-            if state.pins == 0 { state.parting.take() } else { None }
-        };
-        if let Some((set, handle)) = parting {
-            put_back(&set, handle);
+    /// Ends it where its time is up, and asks one that has to end again; when it has to be checked next.
+    pub(super) fn check(&self, now: Instant) -> Option<Instant> {
+        let is_late = self.deadline.is_some_and(|deadline| now >= deadline.at());
+        if is_late {
+            match self.state.expire() {
+                Expired::Held => {
+                    self.parts.try_with(Parts::clear);
+                    let end = self.state.end(true);
+                    self.report_end(end.is_counted);
+                }
+                Expired::Settled => self.report_end(false),
+                Expired::Known => {}
+            }
         }
-        Some(answer)
+        if is_late || self.state.is_asked_to_end() {
+            self.ask_to_end();
+            (!self.has_left()).then(|| now + CHECK_PERIOD)
+        } else {
+            self.deadline.map(Deadline::at).filter(|_| !self.has_left())
+        }
+    }
+
+    /// Whether it has ended, and the device has let go of it.
+    pub(super) fn has_left(&self) -> bool {
+        self.state.has_ended()
+    }
+
+    /// Speaks to the exec object of the request that carries the inference; `None` when the set is gone. What it is asked has
+    /// to name the generation: the object may carry another inference already.
+    fn with_exec_obj<T>(&self, carrier: Carrier, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
+        let set = self.set.upgrade()?;
+        set.exec_obj(HandleId(carrier.number)).ok().map(|exec| speak(exec))
     }
 
     /// Waits for the end and returns how it came.
@@ -283,19 +276,19 @@ impl PendingInference {
     /// 50 ms; then the inference goes on.
     pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
         self.check_process()?;
-        let ended = || self.state().outcome.clone().map(Ok);
+        let ended = || self.outcome().map(Ok);
         let Some(set) = self.set() else {
-            return self.state().outcome.clone().unwrap_or(Ok(()));
+            return self.outcome().unwrap_or(Ok(()));
         };
         let until = self.deadline.map(Deadline::at);
-        let help = self.state().handle.map_or(Help::Nothing, Help::With);
-        let waited = set.wait_for(&self.ended, INFERENCE, help, until, &mut interrupted, ended);
+        let help = self.state.carrier().map_or(Help::Nothing, |carrier| Help::With(HandleId(carrier.number)));
+        let waited = set.wait_for(&self.state, INFERENCE, help, until, &mut interrupted, ended);
         match (waited, self.deadline) {
             (Ok(outcome), _) => outcome,
             (Err(error), Some(deadline)) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => {
                 // As after `run`, the device has let go of it when the error is raised.
-                let ended = || self.set().is_none().then_some(());
-                while !self.revoke() && self.ended.wait(CANCEL_PERIOD, ended).is_none() {
+                let left = || self.has_left().then_some(());
+                while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {
                     self.cancel();
                     if interrupted() {
                         return Err(ErrorDetail::Interrupted.into());
@@ -307,110 +300,117 @@ impl PendingInference {
         }
     }
 
-    /// Whether it ended on the thread that started it, in that call. Its end is not reported then.
+    /// Whether it ended before the call that started it returned. Its end is not reported then.
     pub fn has_ended_in_start(&self) -> bool {
-        self.state().has_ended_in_start
+        self.state.has_ended_in_start()
     }
 
     /// How it ended, if that is known. Where its time was up, the device may still have it.
     pub fn outcome(&self) -> Option<Result<(), RuntimeError>> {
-        self.state().outcome.clone()
+        Some(match self.state.settled()? {
+            Settled::Succeeded => Ok(()),
+            Settled::TakenBack => Err(ErrorDetail::Cancelled.into()),
+            Settled::Late => self.deadline.map_or(Ok(()), |deadline| Err(deadline.error(INFERENCE))),
+            Settled::Failed => self.failure.get().cloned().map_or(Ok(()), Err),
+        })
     }
 
     /// Whether it has ended, well or not.
     pub fn has_ended(&self) -> bool {
         // To ask the exec object has a thread wait for a device that works by itself.
-        let is_known = self.state().outcome.is_some();
-        if !is_known {
-            self.with_exec_obj(ExecObj::is_in_flight);
+        if self.state.settled().is_none()
+            && let Some(carrier) = self.state.carrier()
+        {
+            self.with_exec_obj(carrier, ExecObj::is_in_flight);
         }
-        is_known || self.state().outcome.is_some()
+        self.state.settled().is_some()
     }
 
     /// Whether the device has it.
     pub fn is_running(&self) -> bool {
-        let state = self.state();
-        match (&state.set, state.handle, &state.outcome) {
-            (Some(set), Some(handle), None) => set.exec_obj(handle).is_ok_and(|exec| exec.is_running()),
-            _ => false,
-        }
+        self.state.settled().is_none()
+            && self
+                .state
+                .carrier()
+                .and_then(|carrier| self.with_exec_obj(carrier, ExecObj::is_running))
+                .unwrap_or(false)
     }
 
     /// The memory of the outputs of an inference that ended well. Once.
     pub fn take_outputs(&self) -> Vec<PendingOutput> {
-        mem::take(&mut self.state().outputs)
+        self.parts.try_with(|parts| mem::take(&mut parts.outputs)).unwrap_or_default()
     }
 
-    /// It needs no more checks.
-    fn forget(&self) {
-        if let Some((queue, token)) = self.report.get() {
-            queue.forget(*token);
+    /// Ends it, by the thread that has its parts. Nothing of the device is held for it any more.
+    fn end(&self, outcome: Result<(), RuntimeError>) {
+        let has_failed = outcome.is_err();
+        if let Err(error) = outcome {
+            let _ = self.failure.set(error);
+        }
+        let end = self.state.end(has_failed);
+        if end.needs_report {
+            self.report_end(end.is_counted);
+        } else if end.is_counted
+            && let Some((queue, _)) = self.report.get()
+        {
+            queue.count_off();
         }
     }
 
-    /// Reports the end to the threads that wait and to the queue.
-    fn report_end(&self) {
-        self.ended.notify_all();
+    /// Reports the end to the queue, which then no longer counts it where it did.
+    fn report_end(&self, is_counted: bool) {
         if let Some((queue, token)) = self.report.get() {
-            queue.add(*token);
+            queue.add(*token, is_counted);
         }
     }
 }
 
 impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
-        let mut state = self.state();
-        let Some(set) = state.set.take() else { return };
-        state.handle = None;
-        let was_known = state.outcome.is_some();
-        let is_silent = was_known || state.revokers > 0;
-        state.is_unreported = !was_known && state.revokers > 0;
-        let is_in_start = !is_silent && state.starter == Some(thread::current().id());
-        state.has_ended_in_start = is_in_start;
-        let outcome = set.outcome(handle);
-        if let Ok(exec) = set.exec_obj(handle) {
-            // It has just ended, so it can be bound.
-            let _ = exec.bind(|bindings| state.unbind(bindings));
-        }
-        state.settle(outcome);
-        if state.pins > 0 {
-            state.parting = Some((set, handle));
-            drop(state);
-        } else {
-            drop(state);
-            put_back(&set, handle);
-            // A thread that hears of the end may want to find the cores free.
-            drop(set);
-        }
-        if is_silent || is_in_start {
-            self.ended.notify_all();
-            self.forget();
-        } else {
-            self.report_end();
+        let outcome = self.parts.try_with(|parts| {
+            let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.outcome(handle));
+            // Also of the set: a thread that hears of the end may want to find the cores free.
+            parts.leave(handle);
+            outcome
+        });
+        self.end(outcome.unwrap_or(Ok(())));
+    }
+}
+
+impl Drop for PendingInference {
+    fn drop(&mut self) {
+        // One that was never started is awaited no longer.
+        if self.fork_guard.is_current()
+            && self.state.is_counted()
+            && let Some((queue, _)) = self.report.get()
+        {
+            queue.count_off();
         }
     }
 }
 
-/// Gives back the exec object of an inference that has ended.
-fn put_back(set: &InferenceSet, handle: HandleId) {
-    if let Ok(exec) = set.exec_obj(handle) {
-        // It has just ended, so it can be bound.
-        let _ = exec.bind(Bindings::clear);
+impl Parts {
+    /// Takes the outputs from the exec object of an inference that has ended, and gives that back.
+    fn leave(&mut self, handle: HandleId) {
+        if let Some(set) = &self.set {
+            if let Ok(exec) = set.exec_obj(handle) {
+                // It has just ended, so it can be bound.
+                let outputs = &mut self.outputs;
+                let _ = exec.bind(|bindings| {
+                    take_outputs(outputs, bindings);
+                    bindings.clear();
+                });
+            }
+            // It was acquired for this inference, so it can be put back.
+            let _ = set.put_completed(handle);
+        }
+        self.clear();
     }
-    // It was acquired for this inference, so it can be put back.
-    let _ = set.put_completed(handle);
-}
 
-impl State {
-    /// Notes how it ended, unless that is known; an inference that is not on the device lets go of its program.
-    fn settle(&mut self, outcome: Result<(), RuntimeError>) {
-        if self.outcome.is_none() {
-            self.outcome = Some(outcome);
-        }
-        if self.handle.is_none() {
-            self.set = None;
-            self.inputs.clear();
-        }
+    /// Lets go of the inputs and of the program.
+    fn clear(&mut self) {
+        self.inputs.clear();
+        self.set = None;
     }
 
     /// Gives the exec object the memory of inputs and outputs.
@@ -433,17 +433,19 @@ impl State {
                 *input = memory.into_storage().map(|storage| (storage, bytes));
             }
         }
-        for (index, output) in self.outputs.iter_mut().enumerate() {
-            *output = bindings.take_storage(index);
-        }
+        take_outputs(&mut self.outputs, bindings);
+    }
+}
+
+/// Takes the memory of outputs back from an exec object.
+fn take_outputs(outputs: &mut [PendingOutput], bindings: &mut Bindings) {
+    for (index, output) in outputs.iter_mut().enumerate() {
+        *output = bindings.take_storage(index);
     }
 }
 
 impl fmt::Debug for PendingInference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("PendingInference")
-            .field("fork_guard", &self.fork_guard)
-            .finish_non_exhaustive()
+        formatter.debug_struct("PendingInference").field("state", &self.state).finish_non_exhaustive()
     }
 }

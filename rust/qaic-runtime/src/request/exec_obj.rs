@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use qaic_sync::{Event, Phase, Reason, Submitted};
+use qaic_sync::{Event, Generation, Phase, Reason, Submitted};
 
 use super::{Body, INFERENCE, Request, give_up, until};
 use crate::binding::{Bindings, CancellationCheck, IoCrcs};
@@ -130,12 +130,21 @@ impl ExecObj {
     }
 
     pub(crate) fn submit(&self, submission: Submission) -> Result<(), RuntimeError> {
-        let Submission { is_eager, id, completion } = submission;
-        let (body, begun) = self.begin(id, completion)?;
+        let (body, begun) = self.begin(submission.id, submission.completion)?;
+        self.submit_begun(body, begun, submission.is_eager)
+    }
+
+    /// Hands over an inference that the calling thread has begun. Where it fails, nothing has begun.
+    pub(crate) fn submit_begun(
+        &self,
+        body: Box<Body>,
+        begun: Submitted,
+        is_eager: bool,
+    ) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
         scheduler.submit(&self.request, body, begun.generation, is_eager).inspect_err(|_| {
             // First: the request may carry another thread's inference once it is withdrawn.
-            if id.is_some() {
+            if self.request.state().is_outstanding() {
                 self.request.unlist();
             }
             self.request.withdraw(begun.origin);
@@ -143,7 +152,7 @@ impl ExecObj {
     }
 
     /// Begins an inference and prepares it; the calling thread owns it. Where it fails, nothing has begun.
-    fn begin(
+    pub(crate) fn begin(
         &self,
         id: Option<u64>,
         completion: Option<Arc<dyn Completion>>,
@@ -292,8 +301,14 @@ impl ExecObj {
     /// Asks the inference under way to end; it then ends with [`ErrorDetail::Cancelled`], unless it was just ending. One
     /// that no thread works on, because it has not begun or because the device has it, ends at once. Never blocks.
     pub fn cancel(&self) {
+        if let Some(generation) = self.request.state().under_way() {
+            self.cancel_inference(generation);
+        }
+    }
+
+    /// [`Self::cancel`] of one inference: none other is meant.
+    pub(crate) fn cancel_inference(&self, generation: Generation) {
         let request = &self.request;
-        let Some(generation) = request.state().under_way() else { return };
         if !request.revoke(generation) {
             request.ask_to_end(generation, Reason::Cancelled);
             self.activated.scheduler().0.finish(request, generation, None);
