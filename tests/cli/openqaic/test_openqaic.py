@@ -115,6 +115,8 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
         (["cache", "prune", "--limit", "much"], "'much' is no size"),
         (["devices", "--watch", "--json"], "without --json"),
+        (["devices", "--watch", "--format", "spark"], "without --format"),
+        (["devices", "--json", "--format", "dask"], "without --json"),
         (["explain", "device.bsy"], "did you mean device.busy?"),
     ],
 )
@@ -387,6 +389,14 @@ def test_diff_ends_as_diff_does(call, model, program):
     step = call("diff", program, "other")[1].splitlines()[-1].removeprefix("next: ")
     assert step == "openqaic inspect other nodes"
     assert call(*shlex.split(step)[1:])[0] == 0
+
+
+def test_devices_in_the_formats_of_schedulers(call):
+    ids = [device.id for device in qaic.devices() if device.is_ready]
+    assert call("devices", "--format", "dask")[1] == f"QAIC={len(ids)}\n"
+    assert json.loads(call("devices", "--format", "ray")[1]) == {"QAIC": len(ids)}
+    spark = json.loads(call("devices", "--format", "spark")[1])
+    assert spark == {"name": "qaic", "addresses": [str(number) for number in ids]}
 
 
 def test_devices_are_those_of_the_runtime(call):

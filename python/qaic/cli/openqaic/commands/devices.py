@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from qaic.cli.console import Parser
+    from qaic.errors import QaicError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,32 +26,65 @@ def add_arguments(parser: Parser) -> None:
         help="table on the whole screen, until Ctrl-C",
     )
     add_json(parser)
+    parser.add_argument(
+        "--format",
+        choices=sorted(_FORMATS),
+        help="print the devices that are ready for a scheduler: JSON of Spark's resource discovery, "
+        "or the value of --resources of a worker of Dask or a node of Ray",
+    )
     set_examples(
-        parser, "openqaic devices", "openqaic devices --watch", "QAIC_CPU_DEVICES=4 openqaic devices"
+        parser,
+        "openqaic devices",
+        "openqaic devices --watch",
+        "QAIC_CPU_DEVICES=4 openqaic devices",
+        "openqaic devices --format spark",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the devices. The exit code is 3 when there is none."""
+    others = [f"--{name}" for name in ("json", "format") if getattr(arguments, name)]
+    if arguments.watch is not None and others:
+        raise _conflict(f"--watch is a table for people; it goes without {others[0]}")
+    if len(others) > 1:
+        raise _conflict("--format says what is printed; it goes without --json")
     if arguments.watch is not None:
-        if arguments.json:
-            from qaic.errors import OptionConflictError
-
-            raise OptionConflictError(
-                "--watch is a table for people; it goes without --json", code="devices.json"
-            )
         return _watch(arguments.watch)
     from qaic import _core
     from qaic.cli.info import device_lines
 
     devices = _core.Context().devices()
-    if arguments.json:
+    if arguments.format:
+        devices = [device for device in devices if device["status"] == "ready"]
+        print_line(_FORMATS[arguments.format]([device["id"] for device in devices]))
+    elif arguments.json:
         print_json(devices)
     else:
         for line in device_lines(devices):
             print_line(line)
         print_line(f"next: {_next_step(devices)}")
     return SUCCESS if devices else DEVICE
+
+
+def _for_spark(ids: list[int]) -> str:
+    return json.dumps({"name": "qaic", "addresses": list(map(str, ids))})
+
+
+def _for_dask(ids: list[int]) -> str:
+    return f"QAIC={len(ids)}"
+
+
+def _for_ray(ids: list[int]) -> str:
+    return json.dumps({"QAIC": len(ids)})
+
+
+_FORMATS = {"dask": _for_dask, "ray": _for_ray, "spark": _for_spark}
+
+
+def _conflict(message: str) -> QaicError:
+    from qaic.errors import OptionConflictError
+
+    return OptionConflictError(message, code="devices.json")
 
 
 def _next_step(devices: list[dict[str, Any]]) -> str:

@@ -1,0 +1,36 @@
+"""Run a model over the rows of Parquet files on a Ray cluster, and write the results as Parquet.
+
+pip install 'openqaic[ray]'
+python examples/ray/batch_job.py model.onnx rows results [ACTORS]
+
+On a machine alone it starts Ray with as many units of ``QAIC`` as there are devices; in a cluster
+(``RAY_ADDRESS``) it takes those of the nodes. A model has its inputs in columns of their names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import qaic
+import qaic.ray
+import ray
+
+
+def main(model: str, rows: str, results: str, actors: int | str = 1) -> None:
+    """Read, run and write."""
+    if "RAY_ADDRESS" in os.environ:
+        ray.init()
+    else:
+        ready = [device for device in qaic.devices() if device.is_ready]
+        # An address of the loopback, so that nobody else reaches it.
+        ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
+    dataset = qaic.ray.map_batches(
+        ray.data.read_parquet(rows), model, num_actors=(1, int(actors)), output_format="arrow"
+    )
+    dataset.write_parquet(results)
+    print(f"{ray.data.read_parquet(results).count()} rows in {results}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,48 @@
+"""Serve a model by Ray Serve, with as many replicas as the load asks for.
+
+pip install 'openqaic[ray]'
+RAY_ADDRESS=... serve run examples.ray.serve_model:application model=model.onnx
+
+or, on a machine alone, until Ctrl-C:
+
+python examples/ray/serve_model.py model.onnx [PORT]
+
+Clients of the Open Inference Protocol ask ``http://127.0.0.1:PORT/v2/models/NAME/infer``.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import qaic
+import qaic.ray
+import ray
+from ray import serve
+
+
+def application(arguments: dict[str, str]) -> serve.Application:
+    """Make the application; ``serve run`` gives the arguments."""
+    return qaic.ray.deployment(
+        arguments["model"],
+        autoscaling_config={"min_replicas": 1, "max_replicas": int(arguments.get("replicas", 1))},
+        max_queue_delay_s=0.001,
+    )
+
+
+def main(model: str, port: int | str = 8000) -> None:
+    """Serve until a signal."""
+    ready = [device for device in qaic.devices() if device.is_ready]
+    # An address of the loopback, so that nobody else reaches it.
+    ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
+    serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
+    serve.run(application({"model": model, "replicas": str(len(ready))}))
+    print(f"serving on http://127.0.0.1:{port}", flush=True)
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    main(*sys.argv[1:])
