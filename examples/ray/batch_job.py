@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import sys
 
+import ray
+
 import qaic
 import qaic.ray
-import ray
 
 
 def main(model: str, rows: str, results: str, actors: int | str = 1) -> None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import signal
 import sys
 
-import qaic
-import qaic.ray
 import ray
 from ray import serve
+
+import qaic
+import qaic.ray
 
 
 def application(arguments: dict[str, str]) -> serve.Application:

@@ -16,9 +16,8 @@ LOOPBACK = "127.0.0.2"
 @pytest.fixture
 def nodes(host):
     """A head without cards, and two nodes with one card each."""
-    from ray.cluster_utils import Cluster
-
     import ray
+    from ray.cluster_utils import Cluster
 
     common = {"object_store_memory": 100 << 20, "node_ip_address": LOOPBACK, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **common})
