@@ -47,6 +47,7 @@ def test_floats(pairs):
                 relative.append(errors[-1] / abs(x))
     noise = sum(error * error for error in errors)
     assert result.elements == len(a)
+    assert result.not_finite == sum(not math.isfinite(value) for value in a)
     if not a:
         assert math.isnan(result.sqnr_db)
         assert math.isnan(result.mean_error)

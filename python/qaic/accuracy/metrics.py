@@ -42,6 +42,8 @@ class OutputAccuracy:
     first_not_finite
         Sample and element, both from 0, of the first value that is infinite or NaN where the reference is
         finite; None where there is none.
+    not_finite
+        Number of elements that are infinite or NaN in the reference itself, which say nothing.
     """
 
     name: str
@@ -54,6 +56,7 @@ class OutputAccuracy:
     mean_relative_error: float
     same: float
     first_not_finite: tuple[int, int] | None
+    not_finite: int
 
     @property
     def is_equal(self) -> bool:
@@ -73,7 +76,7 @@ class OutputSums:
     def __init__(self, name: str) -> None:
         self.name = name
         self.samples = 0
-        self._elements = 0
+        self._elements = self._not_finite = 0
         self._signal = self._noise = self._power = self._product = 0.0
         self._largest = self._absolute = 0.0
         self._largest_relative = self._relative = 0.0
@@ -89,6 +92,7 @@ class OutputSums:
         a = reference.astype(np.float64).reshape(-1)
         b = found.astype(np.float64).reshape(-1)
         finite = np.isfinite(a)
+        self._not_finite += a.size - int(np.count_nonzero(finite))
         if self._first is None:
             lost = np.flatnonzero(finite & ~np.isfinite(b))
             if lost.size:
@@ -121,6 +125,7 @@ class OutputSums:
             self._first = self.samples + later._first[0], later._first[1]
         self.samples += later.samples
         self._elements += later._elements
+        self._not_finite += later._not_finite
         self._signal += later._signal
         self._noise += later._noise
         self._power += later._power
@@ -162,6 +167,7 @@ class OutputSums:
             self._relative / relatives if relatives else math.nan,
             self._equal / self._decisions if self._decisions else math.nan,
             self._first,
+            self._not_finite,
         )
 
 

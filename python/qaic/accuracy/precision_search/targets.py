@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from qaic.accuracy.metrics import OutputAccuracy
+
     Outputs = Mapping[str, NDArray[Any]]
 
 _BOUND: Final = re.compile(r"\s*(.+?)\s*>=\s*([0-9.eE+-]+)\s*(%?)\s*")
@@ -84,6 +86,7 @@ class Target:
             return Score(float(min(map(_equal_tokens, found, reference))))
         if self.function is None:
             sums = [_sums(*pair) for pair in zip(found, reference, strict=True)]
+            self._check(sums)
 
             def value(chosen: Sequence[int]) -> float:
                 return self._of_sums([sums[at] for at in chosen])
@@ -109,30 +112,36 @@ class Target:
         return -math.inf if math.isnan(value) else value
 
     def _of_sums(self, samples: Sequence[Sequence[OutputSums]]) -> float:
-        """Return the metric: of several outputs that of the worst; NaN counts as minus infinity."""
-        values = []
-        for sums in zip(*samples, strict=True):
-            total = OutputSums(sums[0].name)
-            for item in sums:
-                total.merge(item)
-            result = total.result()
-            if not result.elements:
-                continue
-            if self.metric == "same":
-                if not math.isnan(result.same):
-                    values.append(result.same)
-            elif self.metric == "cosine":
-                values.append(1.0 if result.is_equal else result.cosine)
-            else:
-                values.append(result.sqnr_db)
-        if not values:
-            names = ", ".join(sums.name for sums in samples[0])
+        """Return the metric: of several outputs that of the worst; NaN where it says nothing."""
+        values = [value for result in _results(samples) if not math.isnan(value := self._of(result))]
+        return min(values, default=math.nan)
+
+    def _of(self, result: OutputAccuracy) -> float:
+        """Return the metric of one output; NaN where it says nothing."""
+        if result.elements == result.not_finite:
+            return math.nan
+        if self.metric == "same":
+            return result.same
+        value = (1.0 if result.is_equal else result.cosine) if self.metric == "cosine" else result.sqnr_db
+        return -math.inf if math.isnan(value) else value
+
+    def _check(self, samples: Sequence[Sequence[OutputSums]]) -> None:
+        """Refuse outputs about which the metric says nothing."""
+        results = _results(samples)
+        if any(not math.isnan(self._of(result)) for result in results):
+            return
+        names = ", ".join(result.name for result in results)
+        if all(result.elements == result.not_finite for result in results):
             raise OptionError(
-                f"target: {self.metric!r} says nothing about the outputs {names}; expected "
-                "a metric that does, as sqnr>=40",
-                code="option.target",
+                f"samples: found no finite element in the outputs {names} in float32, expected samples as "
+                "the model gets them in use",
+                code="option.samples",
             )
-        return min(-math.inf if math.isnan(value) else value for value in values)
+        raise OptionError(
+            f"target: {self.metric!r} says nothing about the outputs {names}; expected a metric that does, "
+            "as sqnr>=40",
+            code="option.target",
+        )
 
     def holds(self, score: Score, *, safely: bool) -> bool:
         """Whether a value of the metric will do, here or on other samples too."""
@@ -147,6 +156,17 @@ class Target:
         if self.metric == "tokens":
             return f"{value:.0f} tokens"
         return f"{value:.4g}"
+
+
+def _results(samples: Sequence[Sequence[OutputSums]]) -> list[OutputAccuracy]:
+    """Add up the sums of samples, output by output."""
+    results = []
+    for sums in zip(*samples, strict=True):
+        total = OutputSums(sums[0].name)
+        for item in sums:
+            total.merge(item)
+        results.append(total.result())
+    return results
 
 
 def _sums(found: Outputs, reference: Outputs) -> list[OutputSums]:

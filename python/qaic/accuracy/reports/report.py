@@ -322,6 +322,11 @@ def _figures(output: OutputAccuracy) -> str:
     if not math.isnan(output.same):
         parts.append(f"{output.same:.1%} same decisions")
     parts.append(f"largest error {output.largest_error:.3g}")
+    if output.not_finite:
+        parts.append(
+            f"{output.not_finite} of {output.elements} elements not finite in float32 itself, which say "
+            "nothing: look at the samples"
+        )
     if output.first_not_finite is not None:
         sample, element = output.first_not_finite
         parts.append(f"not finite from element {element} of sample {sample + 1} on")
