@@ -81,10 +81,8 @@ pub(crate) struct User {
 /// A DMA-bridge channel.
 #[derive(Debug, Default)]
 pub(crate) struct Dbc {
-    /// The file that activated it.
+    /// The file that activated it and has not given it up.
     pub(crate) owner: Option<u32>,
-    /// The file that gave it up with a deactivation of which the firmware has not said that it is done.
-    pub(crate) former_owner: Option<u32>,
     /// Counts the times that executions were lost, and why they were the last time.
     pub(crate) losses: u64,
     pub(crate) loss: Option<Errno>,
@@ -300,9 +298,8 @@ impl Card {
         let mut state = self.lock();
         let mut cleanup = DeferredCleanup::default();
         for dbc_id in 0..DBC_COUNT {
-            let dbc = &state.dbcs[dbc_id as usize];
-            // The kernel's driver keeps one that was given up in use.
-            if dbc.owner == Some(user) || dbc.former_owner == Some(user) {
+            // One that was given up stays in use: the driver looks for its owner, and there is none.
+            if state.dbcs[dbc_id as usize].owner == Some(user) {
                 // The state of the channel stays what it was, and no event says that it is free.
                 cleanup.add(self.release_but_state(&mut state, dbc_id, Errno::PERM));
             }
@@ -446,7 +443,6 @@ impl Card {
         self.fail_executions(state, dbc_id, loss);
         let dbc = &mut state.dbcs[dbc_id as usize];
         dbc.owner = None;
-        dbc.former_owner = None;
         dbc.is_hung = false;
         dbc.activation += 1;
         let worker = dbc.worker.take();

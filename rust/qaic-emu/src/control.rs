@@ -148,10 +148,11 @@ impl Control {
         expect(state.waiters == 0, &|| format!("{} blocked calls", state.waiters));
         expect(state.busy == 0, &|| format!("{} control messages under way", state.busy));
         for (dbc_id, dbc) in (0..DBC_COUNT).zip(&state.dbcs) {
-            expect(dbc.owner.is_none() && dbc.former_owner.is_none(), &|| {
-                format!("channel {dbc_id} is owned")
+            expect(dbc.owner.is_none(), &|| format!("channel {dbc_id} is owned"));
+            expect(dbc.channel.is_none() || dbc.owner.is_none(), &|| format!("channel {dbc_id} is active"));
+            expect(dbc.channel.is_none() || dbc.owner.is_some(), &|| {
+                format!("channel {dbc_id} is in use and has no owner")
             });
-            expect(dbc.channel.is_none(), &|| format!("channel {dbc_id} is active"));
             expect(dbc.attached.is_empty(), &|| format!("channel {dbc_id} has buffer objects"));
             expect(dbc.queued.is_empty(), &|| format!("channel {dbc_id} has {} elements", dbc.queued.len()));
             expect(dbc.worker.is_none(), &|| format!("channel {dbc_id} has a thread"));

@@ -166,7 +166,7 @@ impl EmuFile {
             if dbc.owner != Some(self.user) {
                 return Err(if is_last { Errno::PERM } else { Errno::INVAL });
             }
-            (dbc.owner, dbc.former_owner) = (None, Some(self.user));
+            dbc.owner = None;
             // No signal ends that.
             while state.dbcs[dbc_id as usize].waits > 0 {
                 let changed = self.card.changed.wait_timeout(state, SIGNAL_POLL);
@@ -295,7 +295,7 @@ impl EmuFile {
         let dbc = &mut state.dbcs[dbc_id as usize];
         dbc.is_hung = found.is_none();
         let channel = found.unwrap_or_else(|| card.firmware.dead_channel());
-        (dbc.owner, dbc.former_owner) = (Some(self.user), None);
+        dbc.owner = Some(self.user);
         dbc.ring_size = elements;
         let before = dbc.channel.replace(channel);
         dbc.activation += 1;
@@ -347,7 +347,7 @@ impl EmuFile {
         let mut state = self.card.settled();
         let dbc = &mut state.dbcs[dbc_id as usize];
         if status != 0 {
-            (dbc.owner, dbc.former_owner) = (Some(self.user), None);
+            dbc.owner = Some(self.user);
             return Err(Errno::CANCELED);
         }
         if dbc.channel.is_none() {

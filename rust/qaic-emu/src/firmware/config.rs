@@ -1,6 +1,6 @@
 //! What an emulated card says of itself. All of it can be set, so that tests meet cards that are not as they should be.
 
-use qaic_kmd::protocol::EMULATED_VARIANT;
+use qaic_kmd::protocol::EMULATED_IMAGE;
 
 /// The firmware of a card. The default is a Cloud AI 100 as `qaic-kmd` expects one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,9 +128,9 @@ impl Default for FirmwareConfig {
             hw_version: 0x0002_0000,
             sku_type: 2,
             fw_version: [1, 0, 0, 255],
-            qc_image: "OPENQAIC.EMU".into(),
+            qc_image: EMULATED_IMAGE.into(),
             oem_image: "emulated card".into(),
-            image_variant: format!("AIC100{EMULATED_VARIANT}"),
+            image_variant: "AIC100.EMU".into(),
             sbl_image: "emulated card".into(),
             pvs_image_version: 0,
             nsp_version: [1, 0, 0, 255],

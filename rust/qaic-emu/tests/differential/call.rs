@@ -9,6 +9,8 @@ pub(crate) enum Call {
     Close(usize),
     /// Closes a file of which something is still mapped.
     CloseMapped(usize),
+    /// Closes a file that has given a channel up, which stays in use.
+    CloseGivenUp(usize),
     /// A control message of these parts.
     Manage(usize, Vec<Part>),
     CreateBo {

@@ -109,6 +109,10 @@ impl Player<'_> {
                 drop(self.files[*file].take());
                 "ok".to_owned()
             }
+            Call::CloseGivenUp(file) => {
+                self.gave_up[*file] = false;
+                self.close(*file)
+            }
             Call::Faults(plan) => {
                 self.rig.set_faults(plan);
                 "ok".to_owned()

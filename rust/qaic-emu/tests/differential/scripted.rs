@@ -291,6 +291,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
             ),
         ),
         ("channel_that_is_in_use", channel_in_use()),
+        ("channel_that_was_given_up_by_a_closed_file", channel_given_up()),
         ("stop_during_a_load_that_is_not_answered", stopped(begun_at(0), "load_elf", "hang", load(0))),
         ("stop_during_a_load", stopped(begun_at(0), "load_elf", "slow(1s)", load(0))),
         ("stop_during_an_activation", stopped(begun_at(1), "activate", "slow(1s)", activate(0, 0, 8))),
@@ -528,6 +529,30 @@ fn two_in_one_message() -> Vec<Call> {
         Open(0),
         load(0),
         activate(0, 1, 8),
+    ]
+}
+
+/// Nothing but a reset frees it, or a signal to an activation that gets it and waits.
+fn channel_given_up() -> Vec<Call> {
+    vec![
+        Open(0),
+        load(0),
+        activate(0, 0, 8),
+        Manage(0, vec![tear_down(0), Part::Unknown(99)]),
+        CloseGivenUp(0),
+        Usage,
+        Open(1),
+        load(1),
+        While(Box::new(activate(1, 1, 4)), vec![Stop]),
+        create(1, 4096),
+        Attach { file: 1, dbc_id: 0, object: 0, dir: TO, slices: vec![Slice::of(64); 3] },
+        Execute { file: 1, dbc_id: 0, objects: vec![0] },
+        Wait { file: 1, dbc_id: 0, object: 0, timeout_ms: LONG_MS, pad: 0 },
+        Close(1),
+        Usage,
+        Open(0),
+        load(0),
+        activate(0, 2, 8),
     ]
 }
 

@@ -103,6 +103,8 @@ fn deactivation_without_room_was_not_sent_and_gave_the_channel_up() {
     assert_eq!(rig.control.resource_usage().activations, 1);
     assert_eq!(rig.execute(active, &[output]), Err(Errno::PERM));
     assert_eq!(rig.deactivate(active), Err(Errno::PERM));
+    // `qaic_postclose` would not free it, so that an activation which gets it waits for ever; the firmware's reply does.
+    assert_eq!(calls::manage(rig.file(), &mut message::deactivate_given_up(active.activation_id)), Ok(()));
     rig.close();
 }
 

@@ -210,7 +210,7 @@ proptest! {
         let faults = FaultPlan::parse(&plan, Target::Card).unwrap();
         let rig = Rig::new(EmuOptions { profile, execution_mode, faults, fragment_bytes, ..EmuOptions::default() });
         make(&rig, &calls);
-        rig.close();
+        rig.close_with_given_up_channels();
     }
 
     #[test]

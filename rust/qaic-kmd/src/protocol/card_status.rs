@@ -3,13 +3,15 @@
 use super::NncStatus;
 use crate::wire::{Reserved, Text, wire};
 
-/// How the name of an emulated card's firmware ends. Its cores run programs compiled for a host.
-pub const EMULATED_VARIANT: &str = ".EMU";
+/// Name of an emulated card's firmware, whole: no maker's image has it. Its cores run programs compiled for a host.
+///
+/// The end `.EMU` of a variant does not say so: that is a word for platforms on which a chip is emulated before there is one.
+pub const EMULATED_IMAGE: &str = "OPENQAIC.EMU";
 
 impl CardStatus {
     /// Whether the card says that it is emulated.
     pub fn is_emulated(&self) -> bool {
-        self.image_variant.to_string().ends_with(EMULATED_VARIANT)
+        self.qc_image_version.to_string() == EMULATED_IMAGE
     }
 }
 
@@ -180,5 +182,23 @@ impl CardStatus {
     /// Version of the commands: major, minor.
     pub fn command_protocol(&self) -> (u16, u16) {
         (self.nnc_major, self.nnc_minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_firmware_of_the_emulator_is_emulated() {
+        let of = |image: &str, variant: &str| CardStatus {
+            qc_image_version: Text::new(image),
+            image_variant: Text::new(variant),
+            ..CardStatus::default()
+        };
+        assert!(of(EMULATED_IMAGE, "AIC100.EMU").is_emulated() && of(EMULATED_IMAGE, "").is_emulated());
+        for image in ["AIC.1.20.EMU", "", "QC.OPENQAIC.EMU", "OPENQAIC.EMU.1"] {
+            assert!(!of(image, "AIC100.EMU").is_emulated(), "{image}");
+        }
     }
 }

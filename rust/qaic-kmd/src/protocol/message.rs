@@ -138,6 +138,12 @@ pub fn deactivate(activation_id: u32, dbc_id: Option<u32>) -> ManageBuffer<'stat
     }
 }
 
+/// Gives cores back, and their channel, which the driver does not count as this file's any more. The firmware gets what it
+/// gets by [`deactivate`].
+pub fn deactivate_given_up(activation_id: u32) -> ManageBuffer<'static> {
+    alone(&Deactivate { activation_id, opt_vc_teardown: 1, ..Deactivate::default() })
+}
+
 /// Frees a network image.
 pub fn unload_elf(elf_id: u32) -> ManageBuffer<'static> {
     alone(&UnloadElf { elf_id, ..UnloadElf::default() })

@@ -21,7 +21,7 @@ pub mod transaction;
 
 use crate::wire::Layout;
 
-pub use card_status::{CardStatus, EMULATED_VARIANT, PerformanceInfo, ResourceInfo};
+pub use card_status::{CardStatus, EMULATED_IMAGE, PerformanceInfo, ResourceInfo};
 pub use status::NncStatus;
 pub(crate) use table::{command_entry, transaction_entry};
 

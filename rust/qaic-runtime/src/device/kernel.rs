@@ -86,7 +86,6 @@ impl Kernel {
         use qaic_emu::firmware::FirmwareConfig;
         use qaic_emu::{EmuClock, EmuKmd, EmuOptions, ExecutionMode, Profile};
         use qaic_kmd::clock::{SystemClock, VirtualClock};
-        use qaic_kmd::protocol::EMULATED_VARIANT;
 
         let KernelOptions { emulated_profile, emulated_faults, emulated_time, .. } = &options.kernel;
         let profile = match emulated_profile.as_deref().unwrap_or_default() {
@@ -113,7 +112,7 @@ impl Kernel {
             signalled: Some(crate::process::CancellationToken::is_current_cancelled),
             firmware: FirmwareConfig {
                 hw_version: family.version(),
-                image_variant: family.name.replacen("ai", "AIC", 1) + EMULATED_VARIANT,
+                image_variant: family.name.replacen("ai", "AIC", 1) + ".EMU",
                 ..FirmwareConfig::default()
             },
             ..EmuOptions::default()

@@ -259,10 +259,26 @@ impl CardSession {
         dbc_id: Option<u32>,
         tries: u32,
     ) -> Result<(), RuntimeError> {
-        for attempt in 1.. {
-            let mut message = message::deactivate(activation_id, dbc_id);
+        let (mut attempt, mut busy, mut is_given_up) = (0, 0, false);
+        loop {
+            attempt += 1;
+            let mut message = match dbc_id {
+                Some(_) if is_given_up => message::deactivate_given_up(activation_id),
+                _ => message::deactivate(activation_id, dbc_id),
+            };
             let sent = match self.send(DEACTIVATE, &mut message, None) {
                 Err(SendError::Deactivated) => return Ok(()),
+                // A message that was not sent, or not answered, has given the channel up all the same. The reply to the
+                // command frees it; until then the driver keeps it in use, even when the file is closed, and an
+                // activation that gets it next waits for ever.
+                Err(SendError::NotSent(_)) if busy + 1 < MOST_BUSY => {
+                    (busy, is_given_up) = (busy + 1, true);
+                    continue;
+                }
+                Err(SendError::NotAnswered(_)) if dbc_id.is_some() && !is_given_up => {
+                    is_given_up = true;
+                    continue;
+                }
                 sent => sent.map_err(|error| self.send_failed(error)),
             };
             let reply =
@@ -276,7 +292,6 @@ impl CardSession {
                 other => return other.map(drop),
             }
         }
-        Ok(())
     }
 
     /// Waits, until the work that the thread is in is cancelled.
@@ -358,18 +373,22 @@ impl CardSession {
                 Control::NotOurs if was_interrupted && what == DEACTIVATE => {
                     return Err(SendError::Deactivated);
                 }
-                // It was not sent. What a deactivation gives up is given up all the same, so it would be refused.
+                // It was not sent. What a deactivation gives up is given up all the same, so the same again would be refused.
                 Control::Busy if what != DEACTIVATE && busy + 1 < MOST_BUSY => busy += 1,
+                Control::Busy if what == DEACTIVATE => {
+                    let error = errno::failed_on(self.file(), self.device, "MANAGE", errno, 0);
+                    return Err(SendError::NotSent(error));
+                }
                 Control::Refused => return Ok(true),
                 Control::DeviceLost => return Err(SendError::Lost(generation)),
-                Control::Busy | Control::NotOurs | Control::Other => {
-                    return Err(SendError::Failed(errno::failed_on(
-                        self.file(),
-                        self.device,
-                        "MANAGE",
-                        errno,
-                        0,
-                    )));
+                other => {
+                    let error = errno::failed_on(self.file(), self.device, "MANAGE", errno, 0);
+                    let is_unanswered = matches!(other, Control::Other) && what == DEACTIVATE;
+                    return Err(if is_unanswered {
+                        SendError::NotAnswered(error)
+                    } else {
+                        SendError::Failed(error)
+                    });
                 }
             }
         }
@@ -380,7 +399,7 @@ impl CardSession {
         match error {
             SendError::Cancelled => ErrorDetail::Interrupted.into(),
             SendError::Lost(generation) => self.state.mark_lost(generation, GONE),
-            SendError::Failed(error) => error,
+            SendError::Failed(error) | SendError::NotSent(error) | SendError::NotAnswered(error) => error,
             SendError::Deactivated => {
                 ErrorDetail::Internal { what: "a channel given up by another message".to_owned() }.into()
             }
@@ -416,6 +435,10 @@ enum SendError {
     // The generation in which it was sent.
     Lost(u64),
     Failed(RuntimeError),
+    // The driver had no room for a deactivation.
+    NotSent(RuntimeError),
+    // A deactivation was sent, and its reply is lost.
+    NotAnswered(RuntimeError),
     // The driver has taken the channel back already.
     Deactivated,
 }
@@ -431,18 +454,23 @@ impl Drop for CardSession {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use qaic_kmd::clock::VirtualClock;
     use qaic_kmd::ioctl::Ioctl;
     use qaic_mem::Mapping;
 
     use super::*;
 
-    /// A card that answers its calls with these errors, in this order.
+    /// A card that answers its calls with these errors, in this order, and knows how many transactions the last one had.
     #[derive(Debug)]
-    struct Answers(Mutex<Vec<Errno>>);
+    struct Answers(Mutex<Vec<Errno>>, AtomicU32);
 
     impl AccelFile for Answers {
-        fn ioctl(&self, _: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+        fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno> {
+            if let Ioctl::Manage(message) = call {
+                self.1.store(message.count(), Ordering::Relaxed);
+            }
             Err(self.0.lock().remove(0))
         }
 
@@ -451,20 +479,29 @@ mod tests {
         }
     }
 
-    /// Whether a deactivation is over that is answered so.
-    fn is_over(answers: &[Errno]) -> bool {
-        let file = Arc::new(Answers(Mutex::new(answers.to_vec())));
+    /// Whether a deactivation is over that is answered so; whether its last message named the channel to the driver.
+    fn outcome_of(answers: &[Errno]) -> (bool, bool) {
+        let file = Arc::new(Answers(Mutex::new(answers.to_vec()), AtomicU32::new(0)));
         let state = Arc::new(DeviceState::new(0));
         let session = CardSession::new(0, &state, Arc::new(VirtualClock::default()), file.clone());
         let is_over = session.deactivate(1, Some(3)).is_ok();
         assert!(file.0.lock().is_empty());
-        is_over
+        (is_over, file.1.load(Ordering::Relaxed) == 2)
     }
 
     #[test]
     fn deactivation_refused_after_a_signal_is_over_and_otherwise_not() {
-        assert!(is_over(&[Errno::INTR, Errno::PERM]));
-        assert!(!is_over(&[Errno::PERM]));
-        assert!(!is_over(&[Errno::INTR, Errno::AGAIN]));
+        assert_eq!(outcome_of(&[Errno::INTR, Errno::PERM]), (true, true));
+        assert_eq!(outcome_of(&[Errno::PERM]), (false, true));
+    }
+
+    /// `encode_deactivate` of `qaic_control.c` gives the channel up before `msg_xfer` finds no room, and closing the file does
+    /// not free it any more.
+    #[test]
+    fn deactivation_that_was_not_sent_is_sent_again_without_the_channel() {
+        assert_eq!(outcome_of(&[Errno::AGAIN, Errno::TIMEDOUT]), (false, false));
+        assert_eq!(outcome_of(&[Errno::TIMEDOUT, Errno::TIMEDOUT]), (false, false));
+        assert_eq!(outcome_of(&[Errno::PIPE, Errno::AGAIN, Errno::PIPE]), (false, false));
+        assert_eq!(outcome_of(&[Errno::AGAIN; MOST_BUSY as usize]), (false, false));
     }
 }
