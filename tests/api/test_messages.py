@@ -1,10 +1,13 @@
 """Messages say what to do next: the name that was meant, all that is missing, the kind of file wanted."""
 
+import shlex
+
 import pytest
 from onnx import helper
 
 import qaic
 from qaic.cli.compile import main as compile_tool
+from qaic.cli.openqaic import main as openqaic
 from qaic.cli.runner import main as runner_tool
 from qaic.errors import CompileError, UnknownOptionError
 from session_models import affine, model, save
@@ -45,10 +48,49 @@ def test_all_open_dimensions_are_listed_with_a_line_to_paste(tmp_path):
     with pytest.raises(CompileError) as caught:
         qaic.Session(save(tmp_path, built))
     (hint,) = caught.value.hints
-    assert "onnx_define_symbol={'batch': 1, 'seq': 1, 'width': 1} " in hint
-    flags = "-onnx-define-symbol=batch,1 -onnx-define-symbol=seq,1 -onnx-define-symbol=width,1"
-    assert flags in hint
+    assert hint.endswith("onnx_define_symbol={'batch': 1, 'seq': 1, 'width': 1}")
+    assert "-onnx-define-symbol" not in hint
     qaic.compile(tmp_path / "model.onnx", onnx_define_symbol={"batch": 1, "seq": 1, "width": 1})
+
+
+@pytest.mark.parametrize("dashes", ["-", "--"])
+def test_tools_give_flags_to_paste(tmp_path, capsys, dashes):
+    shape = ["batch", "long seq"]
+    built = model(
+        [helper.make_node("Neg", ["x"], ["y"])], [("x", "float32", shape)], [("y", "float32", shape)]
+    )
+    path = save(tmp_path, built)
+    start = {"-": [f"-m={path}", f"-aic-binary-dir={tmp_path / 'out'}"], "--": ["compile", str(path)]}[dashes]
+    tool = {"-": compile_tool, "--": openqaic}[dashes]
+    assert tool(start) == 1
+    (hint,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hint: ")]
+    assert "onnx_define_symbol" not in hint
+    flags = shlex.split(hint.partition("e.g. ")[2])
+    assert flags == [f"{dashes}onnx-define-symbol={name},1" for name in shape]
+    assert tool([*start, *flags]) == 0
+
+
+@pytest.mark.parametrize("dashes", ["-", "--"])
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("fp16", ["convert-to-fp16"]),
+        ("precision", ["convert-to-fp16", "convert-to-quantize", "mxfp6-matmul"]),
+        ("dtype", ["convert-to-fp16", "convert-to-quantize", "mxfp6-matmul"]),
+        ("batch_size", ["batchsize"]),
+        ("batch-size", ["batchsize"]),
+        ("num_cores", ["aic-num-cores"]),
+    ],
+)
+def test_tools_name_the_flag_that_a_word_of_other_runtimes_means(path, capsys, word, meant, dashes):
+    flag = f"{dashes}{word}"
+    if dashes == "-":
+        assert compile_tool([f"-m={path}", flag, f"-aic-binary-dir={path.parent / 'out'}"]) == 2
+    else:
+        with pytest.raises(SystemExit):
+            openqaic(["compile", str(path), flag])
+    names = " or ".join(f"{dashes}{name}" for name in meant)
+    assert f"error: unknown option {flag}; did you mean {names}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [40, 100, 150])

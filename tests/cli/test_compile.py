@@ -76,7 +76,7 @@ def test_the_command_line_of_wrappers(model, out):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0
     # The model of the tests multiplies by nothing that large.
-    assert [line.split(":")[:2] for line in done.stderr.splitlines()] == [["warning", " mxfp6_matmul"]]
+    assert [line.split(":")[:2] for line in done.stderr.splitlines()] == [["warning", " -mxfp6-matmul"]]
     assert names_in(out) == ["programqpc.bin"]
 
 

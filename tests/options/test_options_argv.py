@@ -11,7 +11,7 @@ from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import resolve
 from qaic.options.argv import read_argv, to_argv, without_flag
 from qaic.options.codecs.structures import ModelInput
-from qaic.options.table import nearest_flag
+from qaic.options.table import flags_meant
 
 
 def resolved(*argv):
@@ -163,9 +163,9 @@ def test_unknown_flag_is_named_with_the_nearest_flag():
 
 
 def test_nearest_flag_is_the_documented_spelling():
-    assert nearest_flag("-custom-io-list-fil") == "custom-IO-list-file"
-    assert nearest_flag("-output-node-names") == "output-node-name"
-    assert nearest_flag("-qqqqqq") is None
+    assert flags_meant("-custom-io-list-fil") == ("custom-IO-list-file",)
+    assert flags_meant("-output-node-names") == ("output-node-name",)
+    assert flags_meant("-qqqqqq") == ()
 
 
 def test_errors_name_the_flag_as_written():

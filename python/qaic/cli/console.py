@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import warnings
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
     from types import FrameType
 
 SUCCESS = 0
@@ -48,8 +49,21 @@ def print_json(value: object) -> None:
     print_line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+#: what flags of options of the compiler begin with where a tool takes them; None where it takes none
+_option_dashes: ContextVar[str | None] = ContextVar("option_dashes", default=None)
+
+
+def take_options_as_flags(dashes: str) -> None:
+    """Have messages of the running tool name options of the compiler as flags, not as keywords."""
+    _option_dashes.set(dashes)
+
+
 def print_message(kind: str, text: str) -> None:
-    """Print one line about what went wrong, to stderr."""
+    """Print one line about what went wrong, to stderr; options in the form in which the tool takes them."""
+    if (dashes := _option_dashes.get()) is not None:
+        from qaic.options.flags_in_text import with_flags
+
+        text = with_flags(text, dashes)
     sys.stderr.write(f"{kind}: {text}\n")
 
 
@@ -82,8 +96,16 @@ class Parser(argparse.ArgumentParser):
         names = {name.lstrip("-"): name for name in self.long_options()}
         if word in names:
             return f"{wrong} is an option of another command"
-        near = get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
-        return f"unknown option {wrong}" + (f"; did you mean {names[near[0]]}?" if near else "")
+        near = self._meant(word, names) or get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
+        meant = " or ".join(names[name] for name in near)
+        return f"unknown option {wrong}" + (f"; did you mean {meant}?" if near else "")
+
+    @staticmethod
+    def _meant(word: str, names: Container[str]) -> list[str]:
+        """Return the options of the parser that a word of another runtime means."""
+        from qaic.options.table import flags_of_others
+
+        return [flag for flag in flags_of_others(word) if flag in names]
 
     def long_options(self) -> list[str]:
         """Names of all long options, those of commands included."""
@@ -192,6 +214,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names come from files; a terminal that cannot show one gets its escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_args, **_kwargs: print_message("warning", str(message))
+    asked = _option_dashes.set(None)
     try:
         with _termination():
             code = tool(sys.argv[1:] if argv is None else argv)
@@ -218,4 +241,6 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         traceback.print_exc()
         print_message("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)
+    finally:
+        _option_dashes.reset(asked)
     return code

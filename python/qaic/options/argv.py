@@ -209,6 +209,17 @@ def _is_for_sdk(spec: OptionSpec) -> bool:
     return not spec.ours and (spec.stage is Stage.COMPILE or spec.name == "model_path")
 
 
+def written(spec: OptionSpec, value: object) -> list[str]:
+    """Write one option as arguments; none where it has no flag.
+
+    Raises
+    ------
+    ValueMismatchError
+        The value cannot be written as a flag.
+    """
+    return [] if spec.flag is None else _written(spec, spec.flag, value, sdk=False)
+
+
 def _written(spec: OptionSpec, flag: Flag, value: object, *, sdk: bool) -> list[str]:
     start = f"-{flag.text}"
     form = flag.form

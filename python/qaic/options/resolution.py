@@ -20,7 +20,7 @@ from qaic.options.normalize import effective_options, set_options
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
-from qaic.options.table import SPECS, find, names_meant, nearest_flag, nearest_name
+from qaic.options.table import SPECS, find, flags_meant, names_meant, nearest_name
 
 if TYPE_CHECKING:
     import os
@@ -443,8 +443,8 @@ def _container_warnings(items: Sequence[RawOption]) -> list[str]:
 
 def _unknown_text(key: str, origin: Origin | None = None) -> str:
     if origin is not None and origin.source is OptionSource.ARGV:
-        flag = nearest_flag(key)
-        near = None if flag is None else f"-{flag}"
+        dashes = key[: len(key) - len(key.lstrip("-"))]
+        near = " or ".join(f"{dashes}{flag}" for flag in flags_meant(key)) or None
     else:
         near = " or ".join(in_style_of(name, key) for name in names_meant(key)) or None
     hint = "" if near is None else f"; did you mean {near}?"

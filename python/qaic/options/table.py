@@ -98,8 +98,20 @@ def nearest_name(key: str) -> str | None:
     return None if found is None else _INDEX[found].name
 
 
-def nearest_flag(key: str) -> str | None:
-    """Return the text of the flag that is nearest to a wrong one, without dashes, or None."""
+def flags_meant(key: str) -> tuple[str, ...]:
+    """Return the texts of the flags that a wrong one may mean, without dashes, the likeliest first."""
+    others = flags_of_others(key)
+    near = None if others else _nearest_flag(key)
+    return others if near is None else (near,)
+
+
+def flags_of_others(key: str) -> tuple[str, ...]:
+    """Return the texts of the flags that do what a word does in other runtimes, without dashes."""
+    flags = (_INDEX[name].flag for name in _OF_OTHERS.get(normalize(key), ()))
+    return tuple(flag.text for flag in flags if flag is not None)
+
+
+def _nearest_flag(key: str) -> str | None:
     by_key = {normalize(text): text for text in _FLAGS if len(text) > 1}
     found = nearest(key, by_key)
     if found is not None:

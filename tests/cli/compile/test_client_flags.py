@@ -135,7 +135,7 @@ def test_the_line_of_a_decoder_with_everything(folder, capsys):
     stderr = capsys.readouterr().err
     assert "recorded, no effect on the cpu target" not in stderr
     # The matrices of the test are too small for blocks of 32; nothing else is worth a warning.
-    assert [line.split(":")[1].strip() for line in stderr.splitlines()] == ["mxfp6_matmul"]
+    assert [line.split(":")[1].strip() for line in stderr.splitlines()] == ["-mxfp6-matmul"]
 
 
 def test_splitting_needs_no_state(folder):

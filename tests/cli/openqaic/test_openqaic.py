@@ -148,11 +148,10 @@ def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model
 
 
 def test_options_of_messages_can_be_pasted(call, tmp_path):
-    """Messages name options as `qaic-compile` has them: with one dash, and a value behind an equals sign."""
     save(tmp_path, model_of_open_batch())
     code, _, err = call("compile", "model.onnx")
     assert code == 1
-    (flag,) = [word.rstrip(")") for word in err.split() if word.startswith("-onnx-define-symbol=")]
+    (flag,) = [word for word in err.split() if word.startswith("--onnx-define-symbol=")]
     assert call("compile", "model.onnx", flag)[0] == 0
 
 

@@ -33,8 +33,7 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
     assert caught.value.code == "compile.unbound_symbol"
     assert caught.value.context == {"tensor": "x", "symbol": "seq", "option": "onnx_define_symbol"}
     (hint,) = caught.value.hints
-    assert "onnx_define_symbol={'seq': 1}" in hint
-    assert "-onnx-define-symbol=seq,1" in hint
+    assert hint.endswith("e.g. onnx_define_symbol={'seq': 1}")
 
 
 @pytest.mark.parametrize("unknown", [-1, "?"])

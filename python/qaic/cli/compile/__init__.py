@@ -53,6 +53,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
         return SUCCESS
     from qaic.cli.compile.log import logged
 
+    console.take_options_as_flags("-")
     with logged() as set_verbosity:
         resolved = _resolved(argv, name)
         if resolved is None:

@@ -72,6 +72,9 @@ def tool(argv: Sequence[str]) -> int:
         return console.USAGE
     arguments = _parsed(argv)
     subcommand = next(one for one in SUBCOMMANDS if one.name == arguments.command)
+    # Those that have the options of the compiler have this one.
+    if "options_path" in arguments:
+        console.take_options_as_flags("--")
     with lines_in_pipes():
         return subcommand.load().run(arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qaic.cli.console import Parser
@@ -15,6 +15,24 @@ def add_model(parser: Parser, *, may_be_container: bool = True) -> None:
     """Declare the model."""
     what = "an ONNX model, or a container" if may_be_container else "an ONNX model"
     parser.add_argument("model", metavar="MODEL", type=Path, help=what)
+
+
+def add_device(parser: Parser) -> None:
+    """Declare the device."""
+    parser.add_argument(
+        "-d",
+        "--device-id",
+        "--device",
+        dest="device_id",
+        metavar="ID",
+        type=count_or_zero,
+        help="device to run on, as openqaic devices lists them (default: 0, or as many as the program needs)",
+    )
+
+
+def device_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a session that say where to run."""
+    return {} if arguments.device_id is None else {"dev_id": arguments.device_id}
 
 
 def add_container(parser: Parser, name: str = "qpc") -> None:

@@ -110,7 +110,7 @@ def given_options(arguments: argparse.Namespace) -> list[str]:
     for spec in _specs():
         value = given.get(_PREFIX + spec.name)
         assert spec.flag is not None  # noqa: S101  # see `_specs`
-        flag = f"-{spec.flag.text}"
+        flag = f"--{spec.flag.text}" if len(spec.flag.text) > 1 else f"-{spec.flag.text}"
         if value is None:
             continue
         if spec.flag.form is FlagForm.COUNT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,10 +48,11 @@ class Program:
     @property
     def line(self) -> str:
         """What came out, how big, how long, and from where."""
+        path = shlex.quote(str(self.path))
         if self.model is None:
-            return f"program {self.path}, {human_bytes(self.nbytes)}"
+            return f"program {path}, {human_bytes(self.nbytes)}"
         origin = "found in the cache" if self.from_cache else "compiled"
-        return f"{origin} in {seconds_text(self.compile_s)}: {self.path}, {human_bytes(self.nbytes)}"
+        return f"{origin} in {seconds_text(self.compile_s)}: {path}, {human_bytes(self.nbytes)}"
 
     def facts(self) -> dict[str, object]:
         """Return what JSON says about it."""

@@ -232,8 +232,7 @@ def _require_static(
             parts = symbols_in(dim.dim_param)
             symbol = min(parts - sizes.keys() or parts)
             wanted = missing or [symbol]
-            flags = " ".join(f"-onnx-define-symbol={name},1" for name in wanted)
-            example = f"onnx_define_symbol={dict.fromkeys(wanted, 1)} (on a command line {flags})"
+            example = f"onnx_define_symbol={dict.fromkeys(wanted, 1)}"
             context = {"tensor": value.name, "symbol": symbol, "option": "onnx_define_symbol"}
             fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
             if specialization is not None:

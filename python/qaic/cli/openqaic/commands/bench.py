@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import SUCCESS, print_json, print_line
-from qaic.cli.openqaic.arguments import add_json, add_model, count, count_or_zero, duration_s, set_examples
+from qaic.cli.openqaic.arguments import (
+    add_device,
+    add_json,
+    add_model,
+    count,
+    count_or_zero,
+    device_options,
+    duration_s,
+    set_examples,
+)
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
@@ -63,6 +73,7 @@ def add_arguments(parser: Parser) -> None:
         type=Path,
         help="write JSON with the latency of every inference",
     )
+    add_device(parser)
     add_json(parser)
     add_compile_options(parser)
     set_examples(
@@ -85,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--beside {arguments.beside} needs the model, not {program.path}: give the .onnx file",
             code="bench.beside",
         )
-    with Session(program.path, num_activations=1, set_size=1) as session:
+    with Session(program.path, num_activations=1, set_size=1, **device_options(arguments)) as session:
         cores = session.qpc.program_info.num_cores
         streams = arguments.streams or _default_streams(cores)
         inputs = session.model_input_shape_dict
@@ -117,9 +128,9 @@ def run(arguments: argparse.Namespace) -> int:
     best = max((row for row in rows if row["runtime"] == "openqaic"), key=lambda row: row["inferences_per_s"])
     print_line(
         f"best: {best['inferences_per_s']:.4g} inferences/s with {best['streams']} at a time"
-        + (f"; wrote {arguments.output}" if arguments.output is not None else "")
+        + (f"; wrote {shlex.quote(str(arguments.output))}" if arguments.output is not None else "")
     )
-    print_line(f"next: openqaic profile {arguments.model} -o page.html")
+    print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")
     return SUCCESS
 
 

@@ -52,7 +52,7 @@ def _next_step(model: Path, path: Path) -> str:
     options = Qpc(path).options
     precision = name_of(options)
     if precision is None:
-        return f"openqaic bench {path}"
+        return f"openqaic bench {shlex.quote(str(path))}"
     command = ["openqaic", "accuracy", str(model), "--to", precision]
     if symbols := options.get("onnx_define_symbol"):
         command += [f"--onnx-define-symbol={name},{size}" for name, size in symbols.items()]

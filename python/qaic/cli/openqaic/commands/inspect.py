@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(described)
         else:
             print_line(info_text(described))
-            print_line(f"next: openqaic inspect {program.path} nodes")
+            print_line(f"next: openqaic inspect {shlex.quote(str(program.path))} nodes")
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
@@ -150,7 +150,9 @@ def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"path": str(arguments.onnx), "bytes": size})
     else:
-        print_line(f"wrote {arguments.onnx}, {human_bytes(size)}; onnxruntime and Netron open it")
+        print_line(
+            f"wrote {shlex.quote(str(arguments.onnx))}, {human_bytes(size)}; onnxruntime and Netron open it"
+        )
     return SUCCESS
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli.console import SUCCESS, print_line
-from qaic.cli.openqaic.arguments import add_json, add_model, count, count_or_zero, set_examples
+from qaic.cli.openqaic.arguments import (
+    add_device,
+    add_json,
+    add_model,
+    count,
+    count_or_zero,
+    device_options,
+    set_examples,
+)
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.program import open_program
 from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionError, StateError
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -46,6 +56,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="inferences before (default %(default)s)",
     )
+    add_device(parser)
     add_json(parser)
     add_compile_options(parser)
     set_examples(
@@ -68,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             code="profile.output",
         )
     program = open_program(arguments, stats_level=_STATS_LEVEL)
-    with Session(program.path) as session:
+    with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
         shapes = [shape for shape, _ in inputs.values()]
         feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
@@ -102,11 +113,10 @@ def _put_out(profile: Profile, arguments: argparse.Namespace) -> None:
         if not arguments.json:
             for sentence in REPORTS["overview"](capture).verdict:
                 print_line(sentence)
-            print_line(
-                f"wrote {written}, {human_bytes(written.stat().st_size)}, of {len(profile)} inferences; "
-                "a browser opens it"
-            )
+            size = human_bytes(written.stat().st_size)
+            inferences = counted(len(profile), "inference")
+            print_line(f"wrote {shlex.quote(str(written))}, {size}, of {inferences}; a browser opens it")
     elif not arguments.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
         sys.stdout.write(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
-        print_line(f"next: openqaic profile {arguments.model} -o page.html")
+        print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qaic.cli.console import SUCCESS, print_json, print_line, table
-from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
+from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
 from qaic.cli.openqaic.program import open_program
@@ -39,6 +40,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE.npz", type=Path, help="file for the outputs, by their names"
     )
+    add_device(parser)
     add_json(parser)
     add_compile_options(parser)
     set_examples(
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"-o {arguments.output}: a file .npz is expected, which numpy.load opens", code="run.output"
         )
     program = open_program(arguments)
-    with Session(program.path) as session:
+    with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
         shapes = [shape for shape, _ in inputs.values()]
         feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
@@ -81,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {seconds_text(elapsed_s)}")
     if arguments.output is not None:
-        print_line(f"wrote {arguments.output}; numpy.load opens it")
+        print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
     else:
-        print_line(f"next: openqaic bench {arguments.model}")
+        print_line(f"next: openqaic bench {shlex.quote(str(arguments.model))}")
     return SUCCESS
 
 

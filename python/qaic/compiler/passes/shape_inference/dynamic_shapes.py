@@ -76,8 +76,8 @@ def sizes_of(
             if symbol not in bounds:
                 raise _error(
                     f"{_OPTION}: the symbol {symbol!r} of input {name!r} has no bound, and a container has "
-                    f"buffers of fixed size; give its largest value with onnx_define_symbol, e.g. "
-                    f"[({symbol!r}, 128)]"
+                    f"buffers of fixed size; give its largest value, e.g. "
+                    f"onnx_define_symbol={{{symbol!r}: 128}}"
                 )
             found[symbol] = bounds[symbol]
     count = math.prod(found.values())

@@ -1,0 +1,56 @@
+"""Messages name options as the tool takes them, and leave what users wrote alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qaic.options.argv import read_argv
+from qaic.options.flags_in_text import with_flags
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("give convert_to_fp16, or batchsize 4", "give --convert-to-fp16, or --batchsize 4"),
+        ("leave batchsize out.", "leave --batchsize out."),
+        ("aic_hw_version=ai200 keeps it", "--aic-hw-version=ai200 keeps it"),
+        (
+            "e.g. onnx_define_symbol={'n': 4, 'm': 5}",
+            "e.g. --onnx-define-symbol=n,4 --onnx-define-symbol=m,5",
+        ),
+        ("custom_io_list_file: no tensor", "--custom-IO-list-file: no tensor"),
+    ],
+)
+def test_keywords_become_flags(text, shown):
+    assert with_flags(text, "--") == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "input 'batchsize' has no symbol",
+        'the key "convert_to_fp16" is wrong',
+        "/tmp/batchsize/model.onnx: no such file",
+        "batchsize.onnx: no such file",
+        "the model's batch_size",
+        "`openqaic accuracy MODEL --option convert_to_fp16=true` says more",
+        "-batchsize: expected a number",
+        "give samples with calibration_data",
+    ],
+)
+def test_what_is_no_keyword_stays(text):
+    assert with_flags(text, "-") == text
+
+
+@given(st.text())
+def test_any_text_can_be_shown(text):
+    shown = with_flags(text, "--")
+    if "_" not in text and "batchsize" not in text:
+        assert shown == text
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True), st.integers(1, 99), min_size=1))
+def test_flags_that_are_shown_mean_what_the_keyword_does(sizes):
+    shown = with_flags(f"e.g. onnx_define_symbol={sizes}", "--").removeprefix("e.g. ").split(" ")
+    (given_option,) = read_argv(shown)
+    assert given_option.value == [f"{name},{size}" for name, size in sizes.items()]
