@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 import qaicrt
@@ -232,6 +233,60 @@ def test_inputs_that_cannot_be_used_are_named(call, program, tmp_path, given, sa
     assert code == 1
     assert said in err
     assert "Traceback" not in err
+
+
+def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model):
+    arguments = ("bench", model, "--streams", "2", "-n", "40", "--warm-up", "2", "--beside", "onnxruntime")
+    code, out, _ = call(*arguments)
+    assert code == 0
+    assert out.startswith("loaded in ")
+    code, out, _ = call(*arguments, "--json")
+    result = json.loads(out)
+    assert result["load_s"] > 0
+    assert result["first_inference_s"] > 0
+    assert [row["latency"]["count"] for row in result["measurements"]] == [40, 40]
+    latency = result["measurements"][0]["latency"]
+    parts = sum(result["measurements"][0]["stages_s"].values())
+    assert parts == pytest.approx(latency["mean_us"] / 1e6, rel=0.01)
+
+
+def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):
+    """onnxruntime asserts where a body captures what a DequantizeLinear and a moving operator make."""
+    bodies = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(operator, ["m"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+        for name, operator in (("then", "Neg"), ("else", "Abs"))
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["m"]),
+        helper.make_node("If", ["go"], ["y"], **bodies),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "captured",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.float32(0.5), "s"), numpy_helper.from_array(np.uint8(128), "z")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    save(tmp_path, made)
+    command = [sys.executable, "-m", "qaic", "bench", "model.onnx", "--beside", "onnxruntime"]
+    done = subprocess.run(
+        [*command, "--streams", "1", "-n", "5", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [row["runtime"] for row in json.loads(done.stdout)["measurements"]] == ["openqaic", "onnxruntime"]
+    assert "note: onnxruntime runs without QDQPropagationTransformer" in done.stderr
 
 
 def test_bench_measures_each_number_of_streams_beside_onnxruntime(call, model):

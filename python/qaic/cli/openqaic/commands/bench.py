@@ -6,10 +6,11 @@ import json
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.console import SUCCESS, print_json, print_line, print_message
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_json,
@@ -21,6 +22,7 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.durations import seconds_text
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     _Feeds = dict[str, NDArray[Any]]
 
-_FIGURES: Final = ("p50", "p90", "p95", "p99", "max")
+_FIGURES: Final = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 _MOST_STREAMS: Final = 1024
 
 
@@ -55,6 +57,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--seconds", type=duration_s, default=2.0, help="time of each measurement (default %(default)s)"
+    )
+    parser.add_argument(
+        "-n", "--num-iter", type=count, metavar="N", help="inferences of each measurement, in place of a time"
     )
     parser.add_argument(
         "--warm-up",
@@ -96,14 +101,21 @@ def run(arguments: argparse.Namespace) -> int:
             f"--beside {arguments.beside} needs the model, not {program.path}: give the .onnx file",
             code="bench.beside",
         )
+    started = time.perf_counter()
     with Session(program.path, num_activations=1, set_size=1, **device_options(arguments)) as session:
         cores = session.qpc.program_info.num_cores
         streams = arguments.streams or _default_streams(cores)
         inputs = session.model_input_shape_dict
         shapes = [shape for shape, _ in inputs.values()]
         feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
+        session.setup()
+        load_s = time.perf_counter() - started
+        started = time.perf_counter()
+        session.run(feeds)
+        first_inference_s = time.perf_counter() - started
         other = None if arguments.beside is None else _onnxruntime(program.model, cores)
         if not arguments.json:
+            print_line(f"loaded in {seconds_text(load_s)}, first inference {seconds_text(first_inference_s)}")
             _print_header()
         rows = []
         for row in _measured(session, other, feeds, streams, arguments):
@@ -115,7 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         "cores": cores,
         "batch_size": session.qpc.program_info.batch_size,
         "warm_up": arguments.warm_up,
-        "seconds": arguments.seconds,
+        "seconds": arguments.seconds if arguments.num_iter is None else None,
+        "inferences": arguments.num_iter,
+        "load_s": load_s,
+        "first_inference_s": first_inference_s,
         "measurements": rows,
     }
     if arguments.output is not None:
@@ -148,14 +163,27 @@ def _measured(
         if arguments.warm_up:
             session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
         session.setup()
+        limit = (
+            {"inf_time": arguments.seconds}
+            if arguments.num_iter is None
+            else {"num_inferences": arguments.num_iter}
+        )
         with session.profile(device=False) as profile:
-            completed, rate, *_ = session.run_benchmark(inf_time=arguments.seconds, input_dict=feeds)
+            completed, rate, *_ = session.run_benchmark(**limit, input_dict=feeds)
         latency = summarize(profile.latencies_s * 1e6, completed - len(profile))
-        yield {"runtime": "openqaic", "streams": number, "inferences_per_s": rate, "latency": latency}
+        yield {
+            "runtime": "openqaic",
+            "streams": number,
+            "inferences_per_s": rate,
+            "latency": latency,
+            "stages_s": dict(profile.stages),
+        }
         if other is not None:
             for _ in range(arguments.warm_up):
                 other.run(feeds)
-            latencies_s, rate = other.measure(feeds, threads=number, duration_s=arguments.seconds)
+            latencies_s, rate = other.measure(
+                feeds, threads=number, duration_s=arguments.seconds, inferences=arguments.num_iter
+            )
             latency = summarize(latencies_s * 1e6)
             yield {"runtime": "onnxruntime", "streams": number, "inferences_per_s": rate, "latency": latency}
 
@@ -164,18 +192,25 @@ def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
     from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
 
     assert model is not None  # noqa: S101  # the caller has looked
-    return OnnxRuntimeSession(model, threads_per_inference=cores)
+    session = OnnxRuntimeSession(model, threads_per_inference=cores)
+    if session.left_out:
+        print_message(
+            "note",
+            f"onnxruntime runs without {', '.join(session.left_out)}: with it, it ends the process where a "
+            "body of control flow captures a value of a quantized graph",
+        )
+    return session
 
 
 def _print_header() -> None:
-    names = "".join(f"{f'{name} ms':>11}" for name in _FIGURES)
+    names = "".join(f"{f'{name} ms':>10}" for name in _FIGURES)
     print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>9}")
     sys.stdout.flush()
 
 
 def _print_row(row: dict[str, Any]) -> None:
     latency = row["latency"]
-    shown = "".join(f"{latency.get(f'{name}_us', float('nan')) / 1e3:>11.4g}" for name in _FIGURES)
+    shown = "".join(f"{latency.get(f'{name}_us', float('nan')) / 1e3:>10.4g}" for name in _FIGURES)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{row['inferences_per_s']:>14.4g}{latency['count']:>9}"

@@ -55,6 +55,18 @@ _MOVING: Final = (
 )
 
 
+def moved_captures(graph: onnx.GraphProto) -> set[str]:
+    """Find the moved values that bodies of control flow capture from the graph directly around them."""
+    made_by = producers(graph.node)
+    return {
+        name
+        for node in graph.node
+        for body in subgraphs(node)
+        for name in read_values(body)
+        if name in made_by and standard(made_by[name], *_MOVING)
+    }
+
+
 def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, str]:
     """Compute moved floats once more, as the maximum of one, where bodies of control flow read them.
 
@@ -77,14 +89,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
     fresh: FreshNames | None = None
     added: dict[str, str] = {}
     for graph in all_graphs(model.graph):
-        made_by = producers(graph.node)
-        moved = {
-            name
-            for node in graph.node
-            for body in subgraphs(node)
-            for name in read_values(body)
-            if name in made_by and types.get(name) in FLOATS and standard(made_by[name], *_MOVING)
-        }
+        moved = {name for name in moved_captures(graph) if types.get(name) in FLOATS}
         if not moved:
             continue
         fresh = fresh or FreshNames(model.graph)
