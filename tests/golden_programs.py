@@ -27,6 +27,7 @@ import qaic
 import session_models
 import weight_free_models
 from qaic import _core
+from qaic.compiler.diagnostics import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -517,6 +518,11 @@ def digests(name: str, folder: Path) -> dict[str, str]:
         "graph": _digest(core.elf_section("openqaic_graph")),
         "messages": _digest("\n".join(messages.lines).encode()),
     }
+    said = core.elf_section(stored.SECTION)
+    if said is not None:
+        # A path would make the bytes those of one machine.
+        assert str(folder) not in bytes(said).decode()
+        found["diagnostics"] = _digest(said)
     for segment, entry in qpc.segments.items():
         # Both hold the plan.
         if segment not in {"network.elf", "openqaic.crc"}:

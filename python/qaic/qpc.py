@@ -150,9 +150,9 @@ class Qpc:
     Attributes
     ----------
     diagnostics
-        What :func:`qaic.compile` had to say about the program: objects with ``severity``, ``code``,
-        ``message`` and ``nodes``, also where it came from the compile cache. Empty for a container that was
-        only opened.
+        What the compiler had to say about the program: a tuple of objects with ``severity``, ``code``,
+        ``message`` and ``nodes``, which the container holds. What :func:`qaic.compile` returns has also what
+        there was to say about the way the options were given.
 
     Raises
     ------
@@ -176,12 +176,12 @@ class Qpc:
     def __init__(
         self, source: str | os.PathLike[str] | Buffer | Qpc | _core.Qpc, *, mmap: bool = True
     ) -> None:
-        self.diagnostics: tuple[Diagnostic, ...] = ()
         self._mmap = mmap
         if isinstance(source, _core.Qpc):
             self._core = source
         elif isinstance(source, Qpc):
-            self._core, self.diagnostics = source._core, source.diagnostics  # noqa: SLF001 (the same class)
+            self._core = source._core  # noqa: SLF001 (the same class)
+            self.diagnostics = source.diagnostics
         elif isinstance(source, str | os.PathLike):
             self._core = _open_path(Path(os.fspath(source)), mmap=mmap)
         else:
@@ -419,6 +419,12 @@ class Qpc:
         return None if text is None else Metadata(_decode(text))
 
     # --- what our compiler recorded -------------------------------------------------------------------------
+
+    @cached_property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:  # noqa: D102  # described with the class
+        from qaic.compiler.diagnostics import stored
+
+        return stored.read(self._core)
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:

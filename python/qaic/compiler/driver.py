@@ -13,7 +13,7 @@ from qaic.compiler import cache, cache_contents
 from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import note_cached, recorded, repeat
+from qaic.compiler.diagnostics.record import note_cached, record, recorded, repeat
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import content_digest, onnx_file
 from qaic.compiler.output_folder import writable_folder
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.calibration.sample_digest import SampleFiles
+    from qaic.compiler.diagnostics.record import Diagnostic, Diagnostics
     from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
@@ -178,15 +179,14 @@ def _compiled(
                     options,
                     set_options,
                     progress=progress,
+                    diagnostics=diagnostics,
                 ),
                 anew=not is_kept,
             )
         if found:
             note_cached()
-        else:
-            stored.store(result, diagnostics.items)
-        if found and lowered is None:
-            repeat(stored.load(found))
+            if lowered is None:
+                repeat(stored.load(found))
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content, source.data.search())
     return result
@@ -241,14 +241,30 @@ def _write(
     set_options: Mapping[str, object],
     *,
     progress: Progress,
+    diagnostics: Diagnostics,
 ) -> None:
     """Write the program of a lowered model, and the files beside it."""
     from qaic.compiler.backend.cpu.qpc_writer import write_program
     from qaic.compiler.frontend.files import weight_free
-    from qaic.compiler.ir.constants.float16_weights import report_overflows
+    from qaic.compiler.ir.constants import float16_weights
 
     model, context = lowered
-    write_program(path, model, options, set_options, effective_options(options), progress=progress)
+
+    def overflows() -> list[Diagnostic]:
+        return [
+            *weight_free.overflow_warning(source.overflows),
+            *float16_weights.overflow_warning(context.overflows),
+        ]
+
+    write_program(
+        path,
+        model,
+        options,
+        set_options,
+        effective_options(options),
+        progress=progress,
+        said=lambda: [*diagnostics.items, *overflows()],
+    )
     for file in source.files:
         if file.changed():
             path.unlink()
@@ -259,8 +275,8 @@ def _write(
                 expected="the same",
                 fix="do not write to the model while it is compiled",
             )
-    weight_free.report(source.overflows)
-    report_overflows(context.overflows)
+    for item in overflows():
+        record(item)
     extra_artifacts.write_all(context.side_files)
 
 

@@ -27,8 +27,8 @@ class OpenedProgram:
 
     qpc: _core.Qpc
     options: ResolvedOptions
-    diagnostics: tuple[Diagnostic, ...]
-    """What the compiler had to say about it."""
+    diagnostics: tuple[Diagnostic, ...] | None = None
+    """What the compiler had to say about it; None where the container alone tells."""
 
 
 def open_program(
@@ -61,7 +61,7 @@ def open_program(
     if isinstance(container, Qpc):
         return OpenedProgram(container.compiled, resolved, container.diagnostics)
     if container is not None:
-        return OpenedProgram(_core.Qpc(container), resolved, ())
+        return OpenedProgram(_core.Qpc(container), resolved)
     return _compiled(model, resolved)
 
 

@@ -38,7 +38,7 @@ class ProgramView:
         inputs, outputs = self._qpc.tensors()
         self._inputs = ShapeDict.of(inputs)
         self._outputs = ShapeDict.of(outputs)
-        self.diagnostics: tuple[Diagnostic, ...] = program.diagnostics
+        self._diagnostics: tuple[Diagnostic, ...] | None = program.diagnostics
         self._option_warnings = program.options.warnings
 
     @property
@@ -70,8 +70,14 @@ class ProgramView:
     def qpc(self) -> Qpc:
         """The container, to look into it; it is not read again."""
         qpc = Qpc(self._qpc)
-        qpc.diagnostics = self.diagnostics
+        if self._diagnostics is not None:
+            qpc.diagnostics = self._diagnostics
         return qpc
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What the compiler had to say about the program, as objects; see :class:`qaic.Qpc`."""
+        return self.qpc.diagnostics
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -83,7 +89,7 @@ class ProgramView:
     def warnings(self) -> tuple[str, ...]:
         """What was odd about options, model and container; the same texts were logged.
 
-        Those of the compiler are there also where the container came out of the compile cache;
+        Those of the compiler stand in the container, so they are there whenever it was compiled;
         ``diagnostics`` has them with their codes and nodes.
         """
         compiled = (one.message for one in self.diagnostics if one.severity == "warning")

@@ -1,4 +1,4 @@
-"""Diagnostics are objects that are shown once, and stored beside the container."""
+"""Diagnostics are objects that are shown once, and stored in the container."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from onnx import helper
 import qaic
 import session_models
 from qaic.compiler import compile_model
-from qaic.compiler.diagnostics import stored
-from qaic.compiler.diagnostics.record import Diagnostic, note, recorded, repeat, warn
+from qaic.compiler.diagnostics.record import Diagnostic, about_files, note, recorded, repeat, warn
 from qaic.options import resolve
 
 
@@ -56,14 +55,17 @@ def test_without_a_record_a_warning_is_shown(caplog):
     assert messages(caplog) == [("WARNING", "qaic.compiler", "text")]
 
 
-def test_stored_diagnostics_are_what_was_stored(tmp_path):
-    items = [Diagnostic("warning", "a.b", "text \u00e9", ("n", "m")), Diagnostic("note", "c.d", "more")]
-    program = tmp_path / "program"
-    stored.store(program, items)
-    assert stored.load(program) == items
-    stored.store(program, [])
-    assert stored.load(program) == []
-    assert not (tmp_path / stored.NAME).exists()
+def test_what_is_about_files_is_recorded_as_such():
+    with recorded() as found:
+        warn("a.program", "one")
+        with about_files():
+            warn("a.file", "two")
+        warn("a.program", "three")
+    assert [(item.code, item.is_of_program) for item in found.items] == [
+        ("a.program", True),
+        ("a.file", False),
+        ("a.program", True),
+    ]
 
 
 def test_repeating_shows_warnings_and_records_all(caplog):
@@ -102,4 +104,6 @@ def test_the_result_of_compiling_has_its_diagnostics(model):
     assert (found.severity, found.code) == ("warning", "symbols.unused_definition")
     assert "'absent'" in found.message
     assert cached.diagnostics == fresh.diagnostics
-    assert qaic.Qpc(fresh.path).diagnostics == ()
+    # They stand in the container, wherever it goes.
+    assert qaic.Qpc(bytes(fresh.content)).diagnostics == fresh.diagnostics
+    assert qaic.Session(fresh.path).warnings == (found.message,)

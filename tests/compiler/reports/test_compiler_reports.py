@@ -1,6 +1,5 @@
 """Reports of the compiler: times of passes, graphs between passes, costs, hints."""
 
-import json
 import logging
 import subprocess
 import sys
@@ -290,17 +289,3 @@ def test_a_debug_log_that_fails_costs_nothing(monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)
     with debug_log(Path("/dev/full")):
         logging.getLogger("qaic.compiler").warning("still fine")
-
-
-KEPT = [{"severity": "warning", "code": "a.b", "message": "kept", "nodes": []}]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"[", b"{}", b"[" * 100_000, b"\xff", b" " * (2 << 20), b"[{}]", b"[1]", json.dumps(KEPT).encode()],
-)
-def test_damaged_warnings_in_the_cache_cost_no_more_than_themselves(model, content, caplog):
-    program = build(model)
-    program.with_name("diagnostics.json").write_bytes(content)
-    assert build(model) == program
-    assert [r.getMessage() for r in caplog.records] == (["kept"] if b"kept" in content else [])

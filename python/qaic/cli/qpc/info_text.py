@@ -55,6 +55,8 @@ def _info_lines(facts: _Json) -> Iterator[str]:
     yield from summary_lines(facts)
     for text in facts["warnings"]:
         yield f"warning: {escape_unprintable(text)}"
+    for item in facts["diagnostics"]:
+        yield f"{item['severity']} of the compiler: {escape_unprintable(item['message'])}"
     for text in facts["problems"]:
         yield f"problem: {escape_unprintable(text)}"
     if facts["kind"] == "program":

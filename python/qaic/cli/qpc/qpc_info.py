@@ -63,6 +63,10 @@ def facts(qpc: Qpc) -> _Json:
         inner = {name: _readable(problems, partial(_slice, qpc, name), name) for name in qpc.slices}
         described["slices"] = {name: found for name, found in inner.items() if found is not None}
     described["warnings"] = list(qpc.warnings)
+    described["diagnostics"] = [
+        {"severity": item.severity, "code": item.code, "message": item.message, "nodes": list(item.nodes)}
+        for item in qpc.diagnostics
+    ]
     described["problems"] = problems
     return described
 

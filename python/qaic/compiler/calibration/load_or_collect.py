@@ -15,7 +15,7 @@ from qaic.compiler.calibration.graph_hash import graph_hash
 from qaic.compiler.calibration.observed_tensors import choose, model_inputs
 from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.record import about_files, warn
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.quantization.profile import Profile
@@ -61,10 +61,11 @@ class DumpProfile:
         if path is None:
             return False
         graph, asked = model.copy(), replace(context, for_integers=True)
-        for step in self._prepare:
-            if step.is_needed(asked):
-                step.run(graph, asked)
-        profile = _measured(graph, asked, with_histograms=True)
+        with about_files():
+            for step in self._prepare:
+                if step.is_needed(asked):
+                    step.run(graph, asked)
+            profile = _measured(graph, asked, with_histograms=True)
         profile.graph_hash = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
         pieces = list(write_profile(profile, graph.proto.graph))
 
@@ -120,8 +121,7 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Pr
     if found.graph_hash is None:
         warn(
             "calibration.profile_without_hash",
-            "load_profile: %s does not say which model it is of",
-            file.path,
+            "load_profile: the profile does not say which model it is of",
         )
     elif found.graph_hash != own:
         if not options.allow_profile_mismatch:
@@ -137,11 +137,10 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Pr
             )
         warn(
             "calibration.profile_of_another_graph",
-            "load_profile: %s is of another graph; entries of tensors with equal names are used",
-            file.path,
+            "load_profile: the profile is of another graph; entries of tensors with equal names are used",
         )
     profile = found.bind(graph.proto.graph)
-    _complete(profile, choose(graph, _float_nodes(graph, options)), f"load_profile {file.path}")
+    _complete(profile, choose(graph, _float_nodes(graph, options)), "load_profile", file)
     return profile
 
 
@@ -151,11 +150,11 @@ def _external(graph: Model, file: InputFileContent) -> Profile:
         read_unchanged(file, option), str(file.path), graph.proto.graph, graph.constants()
     )
     chosen = choose(graph, set(profile.precisions))
-    _complete(profile, chosen, f"{option} {file.path}")
+    _complete(profile, chosen, option, file)
     return profile
 
 
-def _complete(profile: Profile, chosen: ObservedTensors, where: str) -> None:
+def _complete(profile: Profile, chosen: ObservedTensors, option: str, file: InputFileContent) -> None:
     """Give entries to tensors that hold the same values as others, and tell about those without any."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
@@ -163,16 +162,17 @@ def _complete(profile: Profile, chosen: ObservedTensors, where: str) -> None:
     missing = [name for name in chosen.same if name not in profile.tensors]
     if missing and not profile.tensors and not profile.precisions:
         raise OptionError(
-            f"{where}: found no entry for any of the {len(missing)} tensors that can be quantized "
-            f"({listing(missing)}), expected those of this model",
+            f"{option} {file.path}: found no entry for any of the {len(missing)} tensors that can be "
+            f"quantized ({listing(missing)}), expected those of this model",
             code="option.profile_entries",
             context={"missing": len(missing)},
         )
     if missing:
         warn(
             "calibration.missing_entries",
-            "%s has no entries for %d of %d tensors (%s); the nodes around them stay in floating point",
-            where,
+            "%s: the file has no entries for %d of %d tensors (%s); the nodes around them stay in floating "
+            "point",
+            option,
             len(missing),
             len(chosen.same),
             listing(missing),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -35,12 +35,15 @@ class Diagnostic:
         The text that users see.
     nodes
         Nodes, values or names in options that it is about; the text may name only the first of them.
+    is_of_program
+        Whether it is about the program, and not about a file that is written beside it.
     """
 
     severity: str
     code: str
     message: str
     nodes: tuple[str, ...] = ()
+    is_of_program: bool = True
 
     def show(self) -> None:
         """Log it."""
@@ -78,6 +81,16 @@ def recorded() -> Iterator[Diagnostics]:
             outer.from_cache |= inner.from_cache
 
 
+@contextlib.contextmanager
+def about_files() -> Iterator[None]:
+    """Record what is said meanwhile in this thread as about files that are written beside the program."""
+    with recorded() as found:
+        yield
+    outer = _current.get()
+    if outer is not None and found.items:
+        outer.items[-len(found.items) :] = [replace(item, is_of_program=False) for item in found.items]
+
+
 def note_cached() -> None:
     """Record that the program of this compilation lay in the cache."""
     if (current := _current.get()) is not None:
@@ -101,7 +114,8 @@ class _Silence(Diagnostics):
         """Drop a diagnostic."""
 
 
-def _record(item: Diagnostic) -> None:
+def record(item: Diagnostic) -> None:
+    """Record a diagnostic."""
     current = _current.get()
     if current is None:
         item.show()
@@ -123,12 +137,12 @@ def warn(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> No
     nodes : iterable of str
         What it is about.
     """
-    _record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
+    record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
 
 
 def note(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
     """Record a note; see `warn`."""
-    _record(Diagnostic("note", code, text % values if values else text, tuple(nodes)))
+    record(Diagnostic("note", code, text % values if values else text, tuple(nodes)))
 
 
 def repeat(items: Iterable[Diagnostic]) -> None:

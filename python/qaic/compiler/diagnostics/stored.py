@@ -1,61 +1,71 @@
-"""Diagnostics of a compilation, stored beside its container in the cache.
+"""The diagnostics of a compilation as a section of its container.
 
-A second compilation of a model takes the container from the cache, and warns all the same. They do not stand
-in the container: the same model and options give the same bytes, and messages name files by their paths.
+The same model and options give the same bytes, so a message names an option and not the path of its file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from qaic import _core
 from qaic.compiler.diagnostics.record import Diagnostic
-from qaic.support.atomic_io import write_replacing
+from qaic.errors import QpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
+    from os import PathLike
 
-NAME: Final = "diagnostics.json"
-#: what is longer was not written by us
-_LARGEST_BYTES: Final = 1 << 20
-#: of nodes for each diagnostic, so that the file stays below that
+#: of the ELF file of a program; only of one about which there is something to say
+SECTION: Final = "openqaic_diagnostics"
+#: of nodes for each diagnostic, so that the section stays small
 _MOST_NODES: Final = 100
 _SEVERITIES: Final = ("warning", "note")
 
 
-def store(program: Path, items: Sequence[Diagnostic]) -> None:
-    """Store the diagnostics of a program; without any, forget earlier ones."""
-    path = program.with_name(NAME)
-    with contextlib.suppress(OSError):
-        if items:
-            held = [asdict(item) | {"nodes": item.nodes[:_MOST_NODES]} for item in items]
-            text = json.dumps(held, ensure_ascii=False)
-            write_replacing(path, lambda aside: _write(aside, text))
-        else:
-            path.unlink(missing_ok=True)
+def encode(items: Sequence[Diagnostic]) -> bytes:
+    """Write the diagnostics of a program as the content of the section; what is no text becomes a `?`."""
+    entries = [
+        {
+            "severity": item.severity,
+            "code": item.code,
+            "message": item.message,
+            "nodes": item.nodes[:_MOST_NODES],
+        }
+        for item in items
+        if item.is_of_program
+    ]
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def load(program: Path) -> list[Diagnostic]:
-    """Load the diagnostics of a program; a damaged file costs no more than itself."""
-    path = program.with_name(NAME)
+def read(program: _core.Qpc) -> tuple[Diagnostic, ...]:
+    """Read the diagnostics of a container; entries that are none are left out."""
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            return []
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return [_diagnostic(entry) for entry in held]
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
-        return []
+        section = program.elf_section(SECTION)
+    except QpcError:
+        # Slices have no program, and a damaged one is the business of whatever reads the program.
+        return ()
+    return () if section is None else tuple(_decoded(bytes(section)))
 
 
-def _diagnostic(entry: dict[str, object]) -> Diagnostic:
-    severity, code, message, nodes = (entry[key] for key in ("severity", "code", "message", "nodes"))
-    if severity not in _SEVERITIES or not isinstance(nodes, list):
-        raise ValueError(severity)
-    return Diagnostic(str(severity), str(code), str(message), tuple(map(str, nodes)))
+def load(path: str | PathLike[str]) -> tuple[Diagnostic, ...]:
+    """Read the diagnostics of a container file; see `read`."""
+    return read(_core.Qpc(path))
+
+
+def _decoded(content: bytes) -> Iterator[Diagnostic]:
+    try:
+        entries = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or entry.get("severity") not in _SEVERITIES:
+            continue
+        nodes = entry.get("nodes")
+        yield Diagnostic(
+            entry["severity"],
+            str(entry.get("code", "")),
+            str(entry.get("message", "")),
+            tuple(map(str, nodes)) if isinstance(nodes, list) else (),
+        )

@@ -21,13 +21,14 @@ from qaic.compiler.backend.cpu import descriptor
 from qaic.compiler.backend.cpu.dma_buffers import dma_buffers
 from qaic.compiler.backend.cpu.engine_check import without_weights
 from qaic.compiler.backend.op_profiling.settings import settings_of
+from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import has_loops
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
     from qaic.compiler.backend.op_profiling.settings import StatsSettings
     from qaic.compiler.diagnostics.progress import Progress
+    from qaic.compiler.diagnostics.record import Diagnostic
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.interface import TensorSpec
     from qaic.compiler.ir.model import Model, StateRows
@@ -73,6 +75,7 @@ def write_program(
     effective: Mapping[str, object],
     *,
     progress: Progress,
+    said: Callable[[], Sequence[Diagnostic]] = tuple,
 ) -> None:
     """Write a program and prove that it loads.
 
@@ -90,6 +93,8 @@ def write_program(
         What the options amount to, defaults included.
     progress : Progress
         Shows the bytes written.
+    said : callable
+        Returns what there is to say about the program as far as its weights were read.
 
     Raises
     ------
@@ -105,7 +110,12 @@ def write_program(
     try:
         if stats is not None and model.operations is not None:
             stats = replace(stats, table=model.operations)
-        _write(path, _content_of(model), options, notes=notes, stats=stats, progress=progress)
+        content, diagnostics = _content_of(model), said()
+        _write(path, content, options, notes=notes, stats=stats, diagnostics=diagnostics, progress=progress)
+        if diagnostics != (complete := said()):
+            # Some weights were converted for the first time just now, and are beyond their new type.
+            path.unlink()
+            _write(path, content, options, notes=notes, stats=stats, diagnostics=complete, progress=progress)
         progress.stage("load")
         prove(path, form, options)
     except BaseException:
@@ -180,6 +190,7 @@ def _write(
     *,
     notes: Mapping[str, object] | None = None,
     stats: StatsSettings | None = None,
+    diagnostics: Sequence[Diagnostic] = (),
     progress: Progress | None = None,
 ) -> None:
     """Write the container; `notes` are entries of the plan that only inform."""
@@ -221,6 +232,8 @@ def _write(
     sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
     if operations is not None:
         sections.append((OPERATIONS_SECTION, operations))
+    if any(item.is_of_program for item in diagnostics):
+        sections.append((stored.SECTION, stored.encode(diagnostics)))
     elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float_conversion import CONVERTED, ConvertedFloats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import onnx
 
     from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
@@ -83,15 +85,14 @@ def take_weights(
             weights[weight.name] = weight
 
 
-def report(overflows: Overflows) -> None:
-    """Warn of values that became infinite, once, after all of them were read."""
+def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
+    """Yield one warning about the values that became infinite as far as they were read, if there are any."""
     if overflows.counts:
-        warn(
+        yield Diagnostic(
+            "warning",
             "weights.checkpoint_overflow",
-            "%d values of the checkpoint are beyond the range of float16, the type of the model's inputs, "
-            "and became infinity: %s",
-            sum(overflows.counts.values()),
-            listing(sorted(overflows.counts)),
+            f"{sum(overflows.counts.values())} values of the checkpoint are beyond the range of float16, the "
+            f"type of the model's inputs, and became infinity: {listing(sorted(overflows.counts))}",
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 
 if TYPE_CHECKING:
@@ -90,21 +90,19 @@ class Float16Source:
             yield self.overflows.round_to(self.name, values, self.float_format).tobytes()
 
 
-def report_overflows(overflows: Overflows) -> None:
-    """Warn about constants beyond float16, once, after all of them were read."""
+def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
+    """Yield one warning about the constants beyond float16 that were read so far, if there are any."""
     if overflows.counts:
-        total = sum(overflows.counts.values())
+        names, total = sorted(overflows.counts), sum(overflows.counts.values())
         became = (
             "the largest finite value (clip_fp16_constants=false makes them infinite"
             if overflows.clip
             else "infinity (clip_fp16_constants is false"
         )
-        warn(
+        yield Diagnostic(
+            "warning",
             "float16.overflow",
-            "%d constants are beyond the range of float16 and became %s; "
-            "`openqaic accuracy MODEL --to fp16` shows what that costs): %s",
-            total,
-            became,
-            listing(sorted(overflows.counts)),
-            nodes=sorted(overflows.counts),
+            f"{total} constants are beyond the range of float16 and became {became}; "
+            f"`openqaic accuracy MODEL --to fp16` shows what that costs): {listing(names)}",
+            tuple(names),
         )
