@@ -124,3 +124,24 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, is_h
     found, expected = (states(client, sizes, slots or 1) for client in (narrow, whole))
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_padding_is_written_nowhere(folders, is_whole):
+    """Padding behind, before and between tokens changes no row of a state."""
+    sizes = decoder_model.Sizes(context=128)
+    config = decoder_model.specializations(8, context=sizes.context)
+    path = compiled(
+        decoder_model.decoder(sizes),
+        config,
+        next(folders),
+        whole_caches=is_whole,
+        split_retained_state_io=True,
+    )
+    with qaic.Session(path) as session:
+        for name in sizes.caches:
+            session.write_state(name, np.full(sizes.cache_shape(), 3, np.float32))
+        positions = np.array([[-1, 5, -1, 6, 7, -1, 127, -1]])
+        session.run({"input_ids": np.arange(8)[None], "position_ids": positions})
+        for name in sizes.caches:
+            assert {*np.flatnonzero((session.read_state(name) != 3).any(axis=(0, 1, 3)))} == {5, 6, 7, 127}

@@ -37,6 +37,7 @@ from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import AssignPrecision
 from qaic.compiler.passes.cse import MergeEqualNodes
 from qaic.compiler.passes.custom_io import ApplyCustomIo, DumpIoTemplate
+from qaic.compiler.passes.decoding.attended_rows import CopyAttendedRows
 from qaic.compiler.passes.decoding.narrow_context import NarrowContext
 from qaic.compiler.passes.decoding.state_rows import TakeOutStateRows
 from qaic.compiler.passes.embedding_tables import DumpEmbeddingTables, LoadEmbeddingTables
@@ -140,8 +141,9 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         DumpIoTemplate(),
         ApplyCustomIo(),
     ),
-    "state": (TakeOutStateRows(),),
-    "annotate": (InferFinished(), DescribeOperations()),
+    # The engine infers nothing of an operator of the device, so values are described before there is one.
+    "state": (TakeOutStateRows(), InferFinished(), CopyAttendedRows()),
+    "annotate": (DescribeOperations(),),
 }
 
 #: a process with this variable checks the model after every pass; tests set it

@@ -69,6 +69,8 @@ class RowUpdate:
     output: int
     rows: int
     indices: int
+    #: whether rows outside of the state are written nowhere, and are no error
+    skips_outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Model:
         What the engine runs for it, where that is measured.
     state_rows
         What the graph computes in place of the next values of state, where it does not compute them.
+    own_operators
+        Operators of the device's own domain that the graph has.
     """
 
     proto: onnx.ModelProto
@@ -137,6 +141,7 @@ class Model:
     described: Sequence[Sequence[onnx.ModelProto]] = ()
     operations: OpsTable | None = None
     state_rows: StateRows | None = None
+    own_operators: Sequence[str] = ()
 
     @property
     def interface(self) -> Interface:

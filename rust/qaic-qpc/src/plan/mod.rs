@@ -57,6 +57,9 @@ pub struct Plan {
     /// Libraries with operators of the graph.
     #[serde(default)]
     pub custom_op_libraries: Vec<CustomOpLibrary>,
+    /// Operators of the device, in its own domain, that the graph has.
+    #[serde(default)]
+    pub own_operators: Vec<String>,
     /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
     #[serde(default)]
     pub retained_state: bool,

@@ -40,6 +40,10 @@ pub struct RowUpdate {
     pub rows: usize,
     /// Place of the tuples of indices.
     pub indices: usize,
+    /// Whether a row whose tuple lies outside of the state is written nowhere. Else that is an error, and negative indices
+    /// count from the end.
+    #[serde(default)]
+    pub skips_outside: bool,
 }
 
 impl Plan {

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 import decoder_model
 import qaic
 from qaic.compiler import compile_model
+from qaic.compiler.passes.decoding.attended_rows import DOMAIN, OPERATOR
 from qaic.compiler.passes.decoding.attention import Role
 from qaic.compiler.passes.decoding.context_proof import find_attention
 from qaic.compiler.passes.decoding.narrow_context import GRANULE
@@ -138,9 +139,30 @@ def compiled(folder, **options):
     return qaic.Qpc(compile_model(model, found.compile, found.set_compile, output_dir=folder))
 
 
+def with_plain_copies(model):
+    """Write the operator of the device as the three operators that it stands for, as functions."""
+    imports = [helper.make_opsetid("", decoder_model.OPSET)]
+    for name, blanked in (("AttendedRows", ["blanked"]), ("AttendedKeys", [])):
+        body = decoder_model.Body()
+        part = body.add("Slice", "state", body.ints([0]), "length", body.ints([2]))
+        last = body.add("ScatterND", part, "indices", "rows")
+        if blanked:
+            body.add("Where", "blanked", body.constant(np.zeros((), np.float32)), last)
+        body.nodes[-1].output[0] = "attended"
+        operands = ["state", "length", "indices", "rows", *blanked]
+        model.functions.append(
+            helper.make_function(DOMAIN, name, operands, ["attended"], body.nodes, imports)
+        )
+    for node in nodes(model, OPERATOR):
+        if not node.input[-1]:
+            node.op_type = "AttendedKeys"
+            del node.input[-1]
+    return model
+
+
 def made_by_a_step(qpc, folder, position):
     """Run one token in the engine; returns operator and bytes of every value that is made."""
-    model = onnx.ModelProto.FromString(qpc.graph.tobytes())
+    model = with_plain_copies(onnx.ModelProto.FromString(qpc.graph.tobytes()))
     weights = {name: np.array(array) for name, array in qpc.initializers.items()}
     small = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
     del model.graph.initializer[:]
@@ -167,7 +189,8 @@ def test_a_token_moves_what_is_attended(tmp_path):
     attended = cache * GRANULE // SIZES.context
     plain = made_by_a_step(compiled(tmp_path / "whole", whole_caches=True), tmp_path, 30)
     assert sum(size >= cache for _, size in plain) >= 5 * len(SIZES.caches)
-    made = made_by_a_step(compiled(tmp_path / "narrow"), tmp_path, 30)
+    qpc = compiled(tmp_path / "narrow")
+    made = made_by_a_step(qpc, tmp_path, 30)
     # Views of a value share its memory.
     large = [(kind, size) for kind, size in made if size >= attended and kind not in {"Unsqueeze", "Reshape"}]
     # A slice of each cache, its row written into that, and unused rows of values blanked.
@@ -179,3 +202,16 @@ def test_a_token_moves_what_is_attended(tmp_path):
         "Where": layers,
     }
     assert sum(size for _, size in made) < sum(size for _, size in plain) / 8
+    # The device makes one copy in place of the three: nothing else reads a cache or writes rows.
+    graph = onnx.ModelProto.FromString(qpc.graph.tobytes()).graph
+    readers = [node.op_type for node in graph.node if {*node.input} & {*SIZES.caches}]
+    assert Counter(kind for kind in readers if kind != "Shape") == {OPERATOR: 2 * layers}
+    assert not [node for node in graph.node if node.op_type in {"ScatterND", "GatherND"}]
+
+
+@pytest.mark.parametrize("options", [{}, {"stats_level": 70}])
+def test_programs_that_measure_operations_are_narrowed_too(tmp_path, options):
+    """What is measured is what runs without measuring."""
+    qpc = compiled(tmp_path / "measured", **options)
+    assert qpc.plan["own_operators"] == [OPERATOR]
+    assert len(qpc.plan["state_rows"]["updates"]) == len(SIZES.caches)

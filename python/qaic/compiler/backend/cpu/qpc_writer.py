@@ -358,6 +358,8 @@ def _shapes_and_state(model: Model, options: CompileOptions) -> dict[str, object
             entries["split_retained_state_io"] = True
     if model.state_rows is not None:
         entries["state_rows"] = _state_rows(model.state_rows)
+    if model.own_operators:
+        entries["own_operators"] = list(model.own_operators)
     if options.io_crc:
         # 0: one sum per buffer.
         entries["io_crc"] = options.io_crc_stride or 0
@@ -378,6 +380,7 @@ def _state_rows(state_rows: StateRows) -> dict[str, object]:
                 "output": update.output,
                 "rows": update.rows,
                 "indices": update.indices,
+                **({"skips_outside": True} if update.skips_outside else {}),
             }
             for update in state_rows.updates
         ],

@@ -65,7 +65,6 @@ class NarrowContext:
             options.retained_state
             and not options.whole_caches
             and not context.for_integers
-            and not context.measures_operations
             and not options.all_intermediate_outputs
             and not options.extra_output_tensors
             and not options.output_node_names

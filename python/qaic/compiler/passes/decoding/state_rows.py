@@ -28,6 +28,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, uses
 from qaic.compiler.ir.model import RowTensor, RowUpdate, StateRows
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.passes.shape_inference.inference import inferred
@@ -64,6 +65,10 @@ class _State:
     #: casts behind the input and behind the scatter, in their order
     entering: Sequence[onnx.NodeProto]
     leaving: Sequence[onnx.NodeProto]
+    #: indices and rows; where some lie outside, these are written nowhere
+    indices: str
+    rows: str
+    skips_outside: bool
 
 
 class _States:
@@ -108,10 +113,13 @@ class _States:
             entering.append(source)
             source = self.makers.get(source.input[0])
         first = entering[-1].input[0] if entering else node.input[0]
-        if first != name or not _keep_numbers([*entering, *leaving], elem_type):
+        if first != name or not keep_numbers([*entering, *leaving], elem_type):
             return None
-        is_computed = all(operand in self.makers for operand in node.input[1:])
-        return _State(name, node, entering[::-1], leaving[::-1]) if is_computed else None
+        operands = unguarded(node, self.makers)
+        indices, rows = operands or node.input[1:3]
+        if indices not in self.makers or rows not in self.makers:
+            return None
+        return _State(name, node, entering[::-1], leaving[::-1], indices, rows, operands is not None)
 
     def take_out(self, states: Sequence[_State]) -> list[tuple[str, str]]:
         """Remove the scatters; returns the names of rows and indices of each state."""
@@ -120,8 +128,8 @@ class _States:
         removed = {id(node) for state in states for node in (state.scatter, *state.leaving)}
         results = []
         for state in states:
-            rows = _after_casts(state.scatter.input[2], state.leaving, nodes, fresh, state.name)
-            results.append((rows, state.scatter.input[1]))
+            rows = _after_casts(state.rows, state.leaving, nodes, fresh, state.name)
+            results.append((rows, state.indices))
         kept = [node for node in nodes if id(node) not in removed]
         for state in states:
             if state.entering:
@@ -130,7 +138,8 @@ class _States:
         return results
 
 
-def _keep_numbers(casts: Sequence[onnx.NodeProto], elem_type: int) -> bool:
+def keep_numbers(casts: Sequence[onnx.NodeProto], elem_type: int) -> bool:
+    """Whether casts, in any order, keep every number of a type."""
     holders = _HOLDERS.get(elem_type, frozenset({elem_type}))
     targets = (a.i for node in casts for a in node.attribute if a.name == "to")
     return all(target in holders for target in targets)
@@ -214,6 +223,7 @@ class TakeOutStateRows:
                 outputs.index(f"{state.name}{RETAINED_STATE_SUFFIX}"),
                 names.index(rows),
                 names.index(indices),
+                state.skips_outside,
             )
             for state, (rows, indices) in zip(states, results, strict=True)
         ]

@@ -20,6 +20,8 @@ from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
 
     from qaic.compiler.ir.context import Context
@@ -157,6 +159,48 @@ def _guard_scatter(writer: _Writer) -> None:
     rows = add("Gather", add("Concat", rows, there, axis=0), of_rows, axis=0)
     replace_input_with(writer.node, 1, add("Reshape", tuples, add("Shape", indices)))
     replace_input_with(writer.node, 2, add("Reshape", rows, add("Shape", updates)))
+
+
+def unguarded(scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> tuple[str, str] | None:
+    """Find the indices and rows of a scatter before those outside were replaced.
+
+    Parameters
+    ----------
+    scatter : onnx.NodeProto
+        A ``ScatterND``.
+    makers : Mapping[str, onnx.NodeProto]
+        Nodes of its graph by the values that they make.
+
+    Returns
+    -------
+    tuple of str, or None
+        Indices, of which those outside are to be skipped, and rows; None where nothing was replaced.
+    """
+    found = []
+    places = []
+    for name in scatter.input[1:3]:
+        reshape = makers.get(name)
+        gather = _maker(makers, reshape, 0, "Reshape", "Gather")
+        shape = _maker(makers, reshape, 1, "Reshape", "Shape")
+        concat = _maker(makers, gather, 0, "Gather", "Concat")
+        chosen = _maker(makers, gather, 1, "Gather", "Where")
+        flat = _maker(makers, concat, 0, "Concat", "Reshape")
+        if shape is None or chosen is None or flat is None or flat.input[0] != shape.input[0]:
+            return None
+        found.append(shape.input[0])
+        places.append(list(chosen.input[:2]))
+    # Rows that lie inside stay where they are, for both in the same way.
+    return (found[0], found[1]) if places[0] == places[1] else None
+
+
+def _maker(
+    makers: Mapping[str, onnx.NodeProto], node: onnx.NodeProto | None, place: int, kind: str, wanted: str
+) -> onnx.NodeProto | None:
+    """Return what makes an operand of a node of some kind, if that is an operator of another."""
+    if node is None or not standard(node, kind):
+        return None
+    maker = makers.get(node.input[place])
+    return maker if maker is not None and standard(maker, wanted) else None
 
 
 def _wide_indices(writer: _Writer) -> str:

@@ -36,6 +36,8 @@ struct StateUpdate {
     // Tensors that are no bindings.
     rows: usize,
     indices: usize,
+    // Whether a tuple that lies outside is skipped.
+    skips_outside: bool,
     // Sizes of the dims that a tuple counts in, and bytes between neighbours in each.
     sizes: Vec<usize>,
     strides: Vec<usize>,
@@ -120,17 +122,33 @@ impl StateUpdate {
             step = step.checked_mul(size)?;
         }
         let sizes = sizes.to_vec();
-        let RowUpdate { input, output: place, rows, indices } = *update;
+        let RowUpdate { input, output: place, rows, indices, skips_outside } = *update;
         Some(Self {
             name: output.name.clone(),
             input,
             output: place,
             rows,
             indices,
+            skips_outside,
             sizes,
             strides,
             row_bytes,
         })
+    }
+
+    /// Where a row begins in the state; `None` of one outside of it.
+    fn place(&self, tuple: &[i64]) -> Option<usize> {
+        let mut place = 0;
+        for ((&index, &size), &stride) in tuple.iter().zip(&self.sizes).zip(&self.strides) {
+            let index = match usize::try_from(index) {
+                Err(_) if !self.skips_outside => {
+                    size.checked_sub(usize::try_from(index.unsigned_abs()).ok()?)?
+                }
+                index => index.ok()?,
+            };
+            place += (index < size).then_some(index)? * stride;
+        }
+        Some(place)
     }
 
     /// Calls `write` with the places of every row, in the state and among the rows.
@@ -150,17 +168,12 @@ impl StateUpdate {
         let Some(tuple) = buffer.get_mut(..self.sizes.len()) else { return Err(outside(&[])) };
         let tuple_bytes = size_of_val::<[i64]>(tuple);
         for number in 0..indices.len() / tuple_bytes.max(1) {
-            let read = indices.read_into(number * tuple_bytes, tuple);
-            let mut place = 0;
-            for ((&index, &size), &stride) in tuple.iter().zip(&self.sizes).zip(&self.strides) {
-                let wrapped = if index < 0 { usize::try_from(index.unsigned_abs()).ok() } else { None };
-                let index = match wrapped {
-                    Some(from_end) => size.checked_sub(from_end),
-                    None => usize::try_from(index).ok(),
-                };
-                place += index.filter(|&index| index < size).ok_or_else(|| outside(tuple))? * stride;
+            indices.read_into(number * tuple_bytes, tuple).ok_or_else(|| outside(&[]))?;
+            match self.place(tuple) {
+                Some(place) => write(place, number * self.row_bytes).ok_or_else(|| outside(tuple))?,
+                None if self.skips_outside => {}
+                None => return Err(outside(tuple)),
             }
-            read.and_then(|()| write(place, number * self.row_bytes)).ok_or_else(|| outside(tuple))?;
         }
         Ok(())
     }
@@ -257,7 +270,7 @@ mod tests {
 
     const COLUMNS: usize = 3;
 
-    fn plan(slots: usize, context: usize, count: usize) -> Plan {
+    fn plan(slots: usize, context: usize, count: usize, skips_outside: bool) -> Plan {
         let dims = |dims: &[usize]| dims.iter().map(|&dim| i64::try_from(dim).unwrap()).collect::<Vec<_>>();
         let tensor = |name: &str, of: &[usize]| PlanTensor {
             name: name.to_owned(),
@@ -277,7 +290,7 @@ mod tests {
                     },
                     RowTensor { name: "at".to_owned(), dtype: Dtype::Int64, dims: vec![dims(&[count, 2])] },
                 ],
-                updates: vec![RowUpdate { input: 1, output: 0, rows: 0, indices: 1 }],
+                updates: vec![RowUpdate { input: 1, output: 0, rows: 0, indices: 1, skips_outside }],
             }),
             ..Plan::default()
         }
@@ -290,9 +303,9 @@ mod tests {
         rows: &[f32],
         at: &[i64],
         outcome: Result<(), RuntimeError>,
-        is_in_place: bool,
+        (is_in_place, skips_outside): (bool, bool),
     ) -> (Result<(), RuntimeError>, Vec<f32>) {
-        let mut plan = plan(slots, context, at.len() / 2);
+        let mut plan = plan(slots, context, at.len() / 2, skips_outside);
         let shared = StateRows::of(&mut plan).unwrap().unwrap();
         assert_eq!(
             plan.outputs.iter().map(|output| output.name.as_str()).collect::<Vec<_>>(),
@@ -343,7 +356,30 @@ mod tests {
                 let row = i64::try_from(row).unwrap() - if *from_end { i64::try_from(context).unwrap() } else { 0 };
                 at.extend([i64::try_from(slot).unwrap(), row]);
             }
-            let (ended, found) = written((slots, context), &before, &rows, &at, Ok(()), is_in_place);
+            let (ended, found) = written((slots, context), &before, &rows, &at, Ok(()), (is_in_place, false));
+            prop_assert!(ended.is_ok());
+            prop_assert_eq!(found, expected);
+        }
+
+        #[test]
+        fn rows_outside_are_skipped_where_that_is_said(
+            (slots, context) in (1_usize..4, 1_usize..6),
+            places in prop::collection::vec((-2_i64..5, -2_i64..8), 0..6),
+            is_in_place in any::<bool>(),
+        ) {
+            let before: Vec<f32> = numbers(slots * context * COLUMNS);
+            let rows: Vec<f32> = numbers(places.len() * COLUMNS).iter().map(|value| -1.0 - value).collect();
+            let mut expected = before.clone();
+            for (number, (slot, row)) in places.iter().enumerate() {
+                let inside = |index: i64, size| usize::try_from(index).ok().filter(|&index| index < size);
+                if let Some((slot, row)) = inside(*slot, slots).zip(inside(*row, context)) {
+                    let start = (slot * context + row) * COLUMNS;
+                    expected[start..start + COLUMNS]
+                        .copy_from_slice(&rows[number * COLUMNS..(number + 1) * COLUMNS]);
+                }
+            }
+            let at: Vec<i64> = places.iter().flat_map(|(slot, row)| [*slot, *row]).collect();
+            let (ended, found) = written((slots, context), &before, &rows, &at, Ok(()), (is_in_place, true));
             prop_assert!(ended.is_ok());
             prop_assert_eq!(found, expected);
         }
@@ -353,12 +389,18 @@ mod tests {
     fn failure_or_a_row_outside_leaves_the_state() {
         let before: Vec<f32> = (0_u8..12).map(f32::from).collect();
         let rows = [-1.0; 6];
-        let (ended, found) =
-            written((2, 2), &before, &rows, &[0, 0, 1, 1], Err(ErrorDetail::Interrupted.into()), true);
+        let (ended, found) = written(
+            (2, 2),
+            &before,
+            &rows,
+            &[0, 0, 1, 1],
+            Err(ErrorDetail::Interrupted.into()),
+            (true, false),
+        );
         assert!(ended.unwrap_err().is_interrupted());
         assert_eq!(found, before);
         for outside in [[0, 0, 2, 0], [0, 1, 0, 2], [0, 0, -3, 0], [0, 0, 0, i64::MIN], [0, 0, i64::MAX, 0]] {
-            let (ended, found) = written((2, 2), &before, &rows, &outside, Ok(()), true);
+            let (ended, found) = written((2, 2), &before, &rows, &outside, Ok(()), (true, false));
             assert!(ended.unwrap_err().to_string().contains("outside of [2, 2]"), "{outside:?}");
             assert_eq!(found, before, "{outside:?}");
         }

@@ -10,7 +10,7 @@ use qaic_qpc::plan::Plan;
 use super::library::{Engine, check};
 use super::value::Tensor;
 use super::weights::Weights;
-use super::{custom_ops, external_data};
+use super::{custom_ops, external_data, own_operators};
 use crate::device::cpu::executable::Constants;
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::{CancellationToken, ForkGuard};
@@ -173,6 +173,18 @@ impl Graph {
         if let Some(save) = settings.save {
             // SAFETY: the options are live, the path is NUL-terminated.
             let status = unsafe { (api.SetOptimizedModelFilePath)(options.raw, save.graph.as_ptr()) };
+            check(api, status)?;
+        }
+        if let Some(unknown) =
+            plan.own_operators.iter().find(|name| !own_operators::NAMES.contains(&&***name))
+        {
+            return Err(format!(
+                "the program needs the operator `{unknown}`, which this release does not have"
+            ));
+        }
+        if !plan.own_operators.is_empty() {
+            // SAFETY: the options are live, and the domain is never released.
+            let status = unsafe { (api.AddCustomOpDomain)(options.raw, engine.own_operators()) };
             check(api, status)?;
         }
         for library in &plan.custom_op_libraries {

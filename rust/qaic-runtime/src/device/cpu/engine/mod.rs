@@ -3,6 +3,7 @@
 //! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
 //! bound again only when the memory behind them changes.
 
+mod attended_rows;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod bindings;
 mod candidates;
@@ -13,6 +14,8 @@ mod external_data;
 mod graph;
 #[allow(unsafe_code)] // loads a library and its function table
 mod library;
+#[allow(unsafe_code)] // callbacks of the engine, and calls of its C functions
+mod own_operators;
 pub(super) mod protobuf;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod terminator;

@@ -1,0 +1,165 @@
+"""The attended rows of a cache, copied once.
+
+What `narrow-context` writes reads a cache with three operators that copy all they read: ``Slice`` of the
+attended slots, ``ScatterND`` of the rows that change, and ``Where`` that blanks the slots behind the last
+position. The device has one operator for the three. It moves numbers and computes none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
+from qaic.compiler.ir.graph_edits import import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import consumers, producers
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
+from qaic.compiler.passes.decoding.state_rows import keep_numbers
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+#: domain of the operators that the device brings
+DOMAIN: Final = "com.openqaic"
+OPERATOR: Final = "AttendedRows"
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The operators that copy the attended rows of one cache."""
+
+    state: str
+    length: str
+    indices: str
+    rows: str
+    #: which slots are blanked, or empty
+    blanked: str
+    last: onnx.NodeProto
+
+
+class CopyAttendedRows:
+    """Copy the attended rows of caches with one operator."""
+
+    name = "copy-attended-rows"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether state may be read in part."""
+        return context.options.retained_state and not context.options.whole_caches
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, where rows of state are copied more than once."""
+        del context
+        if model.state_rows is None:
+            return False
+        found = _Finder(model).find()
+        if not found:
+            return False
+        from onnx import helper
+
+        graph = model.proto.graph
+        replaced = {
+            id(copies.last): helper.make_node(
+                OPERATOR,
+                [copies.state, copies.length, copies.indices, copies.rows, copies.blanked],
+                list(copies.last.output),
+                name=copies.last.name,
+                domain=DOMAIN,
+            )
+            for copies in found
+        }
+        set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
+        drop_unneeded_nodes(graph)
+        import_opset(model.proto, DOMAIN, 1)
+        model.own_operators = [OPERATOR]
+        return True
+
+
+class _Finder:
+    def __init__(self, model: Model) -> None:
+        self.graph = model.proto.graph
+        self.of = AttentionGraph(self.graph)
+        self.makers = producers(self.graph.node)
+        self.readers = consumers(self.graph.node)
+        self.types = model.facts.types
+        rows = model.state_rows
+        updates = () if rows is None else rows.updates
+        self.states = {model.inputs[update.input].name: model.inputs[update.input] for update in updates}
+        #: what is known of the sizes of values, in each set of shapes
+        self.sizes: list[Mapping[str, onnx.ValueInfoProto]] = [
+            {value.name: value for value in form.graph.value_info} for form in model.specialized
+        ]
+
+    def find(self) -> list[_Copies]:
+        """Find the caches whose rows can be copied so."""
+        found = (self._copies(node) for node in self.graph.node if standard(node, "ScatterND"))
+        return [copies for copies in found if copies is not None]
+
+    def _copies(self, scatter: onnx.NodeProto) -> _Copies | None:
+        part = self.makers.get(scatter.input[0])
+        casts: list[onnx.NodeProto] = []
+        while part is not None and standard(part, "Cast", "Identity"):
+            casts.append(part)
+            part = self.makers.get(part.input[0])
+        operands = unguarded(scatter, self.makers)
+        if part is None or operands is None or scatter.attribute or not self._is_attended(part):
+            return None
+        # Rows are float32, so what they are written into is, too.
+        indices, rows = operands
+        stored = self.states[part.input[0]].elem_type
+        if self.types.get(rows) != FLOAT or not keep_numbers(casts, stored):
+            return None
+        blank = self._blank(scatter.output[0])
+        blanked, last = ("", scatter) if blank is None else (blank.input[0], blank)
+        return _Copies(part.input[0], part.input[2], indices, rows, blanked, last)
+
+    def _is_attended(self, part: onnx.NodeProto) -> bool:
+        """Whether a node reads the first slots of a state."""
+        state = self.states.get(part.input[0])
+        if state is None or not standard(part, "Slice") or len(part.input) != RANK:
+            return False
+        start, axes = (self.of.constant(name) for name in (part.input[1], part.input[3]))
+        is_first = start is not None and start.tolist() == [0]
+        is_of_slots = axes is not None and axes.tolist() == [SLOTS]
+        is_known = state.elem_type in {FLOAT, FLOAT16} and len(state.dims) == RANK
+        return is_first and is_of_slots and is_known
+
+    def _blank(self, rows: str) -> onnx.NodeProto | None:
+        """Find the node that alone reads rows, and makes those of some slots zero."""
+        readers = self.readers.get(rows, [])
+        if len(readers) != 1 or rows in self.of.outputs or not standard(readers[0], "Where"):
+            return None
+        (node,) = readers
+        condition, nothing, otherwise = node.input
+        is_blank = otherwise == rows and condition != rows and self._is_zero(nothing)
+        return node if is_blank and self._is_by_slot(condition) else None
+
+    def _is_zero(self, name: str) -> bool:
+        """Whether a value is zero, which no cast changes."""
+        node = self.makers.get(name)
+        while node is not None and standard(node, "Cast", "Identity"):
+            name = node.input[0]
+            node = self.makers.get(name)
+        return self.of.number(name) == 0
+
+    def _is_by_slot(self, name: str) -> bool:
+        """Whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""
+        batches = {spec.dims[0] for spec in self.states.values()}
+        for sizes in self.sizes:
+            value = sizes.get(name)
+            dims = [] if value is None else list(value.type.tensor_type.shape.dim)
+            if len(dims) != RANK or (dims[1].dim_value, dims[3].dim_value) != (1, 1):
+                return False
+            # The number of slots is the one that follows from the positions.
+            if dims[SLOTS].HasField("dim_value") or {dims[0].dim_value} - {1} > batches:
+                return False
+            if dims[0].dim_value != 1 and batches != {dims[0].dim_value}:
+                return False
+        return bool(self.sizes)

@@ -1,0 +1,296 @@
+//! The rows of a state that an inference attends to, copied once.
+//!
+//! `AttendedRows(state, length, indices, rows, blanked)` is what three operators of ONNX compute with a copy each: `Slice` of
+//! the first `length` slots of the state, `ScatterND` of the rows that change, and `Where` that blanks rows that are not used.
+//!
+//! | operand | type | dims | |
+//! |---|---|---|---|
+//! | `state` | float32, or float16 that is widened | `[batch, groups, context, width]` | |
+//! | `length` | int64 | one number | slots that are copied |
+//! | `indices` | int64 | `[..., 3]` | row of the batch, group and slot of each row; those outside are not written |
+//! | `rows` | float32 | `[..., width]` | what changes |
+//! | `blanked` | bool | `[batch or 1, 1, length, 1]`, or left out | slots whose rows become zero |
+//! | result | float32 | `[batch, groups, length, width]` | |
+
+use std::ops::Range;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt as _;
+
+/// Slots that one thread copies at a time.
+pub(super) const BLOCK_SLOTS: usize = 256;
+/// Numbers of a tuple of indices.
+const DEPTH: usize = 3;
+
+/// The numbers of a state.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StateNumbers<'a> {
+    /// As the kernels take them.
+    Float32(&'a [f32]),
+    /// To be widened.
+    Float16(&'a [f16]),
+}
+
+/// Operands whose sizes agree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttendedRows<'a> {
+    state: StateNumbers<'a>,
+    groups: usize,
+    context: usize,
+    width: usize,
+    length: usize,
+    blocks_per_group: usize,
+    blocks: usize,
+    indices: &'a [i64],
+    rows: &'a [f32],
+    // Empty, one list of slots, or one for each row of the batch.
+    blanked: &'a [bool],
+    blanked_stride: usize,
+}
+
+/// The operands as they come, with the dims of those that have some.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operands<'a> {
+    pub(super) state: StateNumbers<'a>,
+    pub(super) state_dims: &'a [i64],
+    pub(super) length: &'a [i64],
+    pub(super) indices: &'a [i64],
+    pub(super) index_dims: &'a [i64],
+    pub(super) rows: &'a [f32],
+    pub(super) blanked: Option<&'a [bool]>,
+}
+
+impl<'a> AttendedRows<'a> {
+    /// Checks that the operands fit; `Err` says which does not.
+    pub(super) fn new(operands: &Operands<'a>) -> Result<Self, String> {
+        let Operands { state, state_dims, length, indices, index_dims, rows, blanked } = *operands;
+        let count = match state {
+            StateNumbers::Float32(numbers) => numbers.len(),
+            StateNumbers::Float16(numbers) => numbers.len(),
+        };
+        let dims: Vec<usize> = state_dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
+        let &[batch, groups, context, width] = &*dims else {
+            return Err(format!("a state of dims {state_dims:?}, expected four"));
+        };
+        if batch.checked_mul(groups).and_then(|all| all.checked_mul(context)?.checked_mul(width))
+            != Some(count)
+        {
+            return Err(format!("{count} numbers of a state of dims {state_dims:?}"));
+        }
+        let &[length] = length else { return Err(format!("{} lengths, expected one", length.len())) };
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= context)
+            .ok_or_else(|| format!("a length of {length}, expected at most {context}"))?;
+        if index_dims.last().and_then(|&depth| usize::try_from(depth).ok()) != Some(DEPTH) {
+            return Err(format!("tuples of dims {index_dims:?}, expected {DEPTH} numbers in each"));
+        }
+        if (indices.len() / DEPTH).checked_mul(width) != Some(rows.len()) {
+            return Err(format!("{} numbers for {} rows of {width}", rows.len(), indices.len() / DEPTH));
+        }
+        let blanked = blanked.unwrap_or_default();
+        let blanked_stride = match blanked.len() {
+            found if found == length || found == 0 => 0,
+            found if Some(found) == batch.checked_mul(length) => length,
+            found => return Err(format!("{found} slots to blank, expected {length} for {batch} rows")),
+        };
+        let blocks_per_group = length.div_ceil(BLOCK_SLOTS);
+        // Any number of rows of no width are nothing.
+        let blocks = if width == 0 { 0 } else { batch * groups * blocks_per_group };
+        Ok(Self {
+            state,
+            groups,
+            context,
+            width,
+            length,
+            blocks_per_group,
+            blocks,
+            indices,
+            rows,
+            blanked,
+            blanked_stride,
+        })
+    }
+
+    /// How many slots are copied.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Numbers of the result.
+    pub(super) fn result_len(&self) -> usize {
+        self.blocks.checked_div(self.blocks_per_group).unwrap_or(0) * self.length * self.width
+    }
+
+    /// Into how many parts the result falls, each written by [`Self::write`].
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// The numbers of the result that a block is.
+    pub(super) fn range(&self, block: usize) -> Range<usize> {
+        let (pair, slots) = self.place(block);
+        let start = (pair * self.length + slots.start) * self.width;
+        start..start + slots.len() * self.width
+    }
+
+    /// Row of the batch and group as one number, and slots of a block.
+    fn place(&self, block: usize) -> (usize, Range<usize>) {
+        let pair = block / self.blocks_per_group;
+        let start = block % self.blocks_per_group * BLOCK_SLOTS;
+        (pair, start..(start + BLOCK_SLOTS).min(self.length))
+    }
+
+    /// Writes a block to memory that has the size of its range.
+    pub(super) fn write(&self, block: usize, result: &mut [f32]) {
+        let (pair, slots) = self.place(block);
+        let (entry, group) = (pair / self.groups, pair % self.groups);
+        let first = (pair * self.context + slots.start) * self.width;
+        let source = first..first + result.len();
+        match self.state {
+            StateNumbers::Float32(numbers) => {
+                if let Some(numbers) = numbers.get(source) {
+                    result.copy_from_slice(numbers);
+                }
+            }
+            StateNumbers::Float16(numbers) => {
+                if let Some(numbers) = numbers.get(source) {
+                    numbers.convert_to_f32_slice(result);
+                }
+            }
+        }
+        let key = [entry, group].map(|number| i64::try_from(number).unwrap_or(-1));
+        for (tuple, row) in self.indices.chunks_exact(DEPTH).zip(self.rows.chunks_exact(self.width.max(1))) {
+            let &[of_entry, of_group, slot] = tuple else { continue };
+            let slot = usize::try_from(slot).ok().filter(|slot| slots.contains(slot));
+            if let Some(slot) = slot.filter(|_| [of_entry, of_group] == key) {
+                let start = (slot - slots.start) * self.width;
+                if let Some(place) = result.get_mut(start..start + self.width) {
+                    place.copy_from_slice(row);
+                }
+            }
+        }
+        let start = entry * self.blanked_stride + slots.start;
+        let blanked = self.blanked.get(start..start + slots.len()).unwrap_or_default();
+        for (row, _) in
+            result.chunks_exact_mut(self.width.max(1)).zip(blanked).filter(|(_, is_blanked)| **is_blanked)
+        {
+            row.fill(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What `Slice`, `ScatterND` and `Where` give, one number at a time.
+    fn expected(
+        state: &[f32],
+        (batch, groups, context, width): (usize, usize, usize, usize),
+        length: usize,
+        tuples: &[[i64; 3]],
+        rows: &[f32],
+        blanked: &[bool],
+    ) -> Vec<f32> {
+        let mut result = Vec::new();
+        for entry in 0..batch {
+            for group in 0..groups {
+                for slot in 0..length {
+                    for column in 0..width {
+                        let place = [entry, group, slot].map(|number| i64::try_from(number).unwrap());
+                        let last = tuples.iter().rposition(|tuple| *tuple == place);
+                        let number = match last {
+                            Some(row) => rows[row * width + column],
+                            None => state[((entry * groups + group) * context + slot) * width + column],
+                        };
+                        let of_entry = if blanked.len() == length { 0 } else { entry * length };
+                        let is_blanked = !blanked.is_empty() && blanked[of_entry + slot];
+                        result.push(if is_blanked { 0.0 } else { number });
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    proptest! {
+        #[test]
+        fn result_is_that_of_three_operators(
+            (batch, groups, width) in (1_usize..3, 1_usize..3, 1_usize..4),
+            context in prop_oneof![1_usize..9, 250_usize..600],
+            length in any::<prop::sample::Index>(),
+            tuples in prop::collection::vec((-1_i64..3, -1_i64..3, any::<prop::sample::Index>(), any::<bool>()), 0..6),
+            blanked in prop::option::of((any::<bool>(), prop::collection::vec(any::<bool>(), 1200))),
+            is_half in any::<bool>(),
+        ) {
+            let length = length.index(context + 1);
+            let sizes = (batch, groups, context, width);
+            let state: Vec<f32> = (0..2048_u16).map(f32::from).cycle().take(batch * groups * context * width).collect();
+            let tuples: Vec<[i64; 3]> = tuples
+                .iter()
+                .map(|(entry, group, slot, is_outside)| {
+                    let slot = if *is_outside { i64::from(i32::MAX) } else { i64::try_from(slot.index(context)).unwrap() };
+                    [*entry, *group, slot]
+                })
+                .collect();
+            let rows: Vec<f32> = (1..100_u8).map(|number| -f32::from(number)).take(tuples.len() * width).collect();
+            let blanked = blanked.map(|(is_shared, flags)| flags[..if is_shared { length } else { batch * length }].to_vec());
+            let halves: Vec<f16> = state.iter().map(|&number| f16::from_f32(number)).collect();
+            let flat = tuples.concat();
+            let operands = Operands {
+                state: if is_half { StateNumbers::Float16(&halves) } else { StateNumbers::Float32(&state) },
+                state_dims: &[batch, groups, context, width].map(|size| i64::try_from(size).unwrap()),
+                length: &[i64::try_from(length).unwrap()],
+                indices: &flat,
+                index_dims: &[i64::try_from(tuples.len()).unwrap(), 3],
+                rows: &rows,
+                blanked: blanked.as_deref(),
+            };
+            let attended = AttendedRows::new(&operands).unwrap();
+            let mut result = vec![f32::NAN; attended.result_len()];
+            let mut next = 0;
+            for block in 0..attended.blocks() {
+                let range = attended.range(block);
+                prop_assert_eq!(range.start, next);
+                next = range.end;
+                attended.write(block, &mut result[range]);
+            }
+            prop_assert_eq!(next, result.len());
+            let blanked = blanked.unwrap_or_default();
+            prop_assert_eq!(result, expected(&state, sizes, length, &tuples, &rows, &blanked));
+        }
+    }
+
+    #[test]
+    fn operands_that_do_not_fit_are_refused() {
+        let state = [0.0; 24];
+        let fitting = Operands {
+            state: StateNumbers::Float32(&state),
+            state_dims: &[1, 2, 4, 3],
+            length: &[2],
+            indices: &[0, 0, 1],
+            index_dims: &[1, 3],
+            rows: &[1.0, 2.0, 3.0],
+            blanked: Some(&[false, true]),
+        };
+        assert!(AttendedRows::new(&fitting).is_ok());
+        for (operands, named) in [
+            (Operands { state_dims: &[2, 4, 3], ..fitting }, "a state of dims"),
+            (Operands { state_dims: &[1, 2, 4, -3], ..fitting }, "a state of dims"),
+            (Operands { state_dims: &[1, 2, 4, 4], ..fitting }, "24 numbers"),
+            (Operands { length: &[5], ..fitting }, "a length of 5"),
+            (Operands { length: &[-1], ..fitting }, "a length of -1"),
+            (Operands { length: &[], ..fitting }, "0 lengths"),
+            (Operands { index_dims: &[3, 1], ..fitting }, "tuples of dims"),
+            (Operands { rows: &[1.0], ..fitting }, "1 numbers for 1 rows"),
+            (Operands { blanked: Some(&[true; 3]), ..fitting }, "3 slots to blank"),
+        ] {
+            assert!(AttendedRows::new(&operands).unwrap_err().contains(named), "{named}");
+        }
+    }
+}
