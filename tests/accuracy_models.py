@@ -139,12 +139,12 @@ def attention(width=32, tokens=8, layers=2):
             constants[f"{name}{at}"] = rng.standard_normal((width, width)).astype(np.float32) / width**0.5
         nodes += [
             node("ReduceMean", value, f"mean{at}", axes=[-1]),
-            node("Sub", f"{value} mean{at}", f"centred{at}"),
-            node("Mul", f"centred{at} centred{at}", f"squares{at}"),
+            node("Sub", f"{value} mean{at}", f"centered{at}"),
+            node("Mul", f"centered{at} centered{at}", f"squares{at}"),
             node("ReduceMean", f"squares{at}", f"variance{at}", axes=[-1]),
             node("Add", f"variance{at} tiny", f"raised{at}"),
             node("Sqrt", f"raised{at}", f"deviation{at}"),
-            node("Div", f"centred{at} deviation{at}", f"normal{at}"),
+            node("Div", f"centered{at} deviation{at}", f"normal{at}"),
             node("MatMul", f"normal{at} q{at}", f"query{at}"),
             node("MatMul", f"normal{at} k{at}", f"key{at}"),
             node("MatMul", f"normal{at} v{at}", f"values{at}"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A model with samples for calibration and, disjoint from them, for judgement."""
+    """A model with samples for calibration and, disjoint from them, for judgment."""
 
     title: str
     path: Path

@@ -61,6 +61,12 @@ def test_page(report, tmp_path):
 
 def test_overlay(report, tmp_path):
     content = json.loads(report.write_overlay(tmp_path / "overlay.json").read_text())
+    assert content.keys() == {"results", "thresholds"}
+    assert all(value.keys() == {"value"} for value in content["results"].values())
+    limits = [item["value"] for item in content["thresholds"]]
+    assert limits == sorted(limits)
+    assert max(value["value"] for value in content["results"].values()) <= limits[-1]
+    assert {"square1", "y3"} <= content["results"].keys() <= set(report["fp16"].nodes["name"])
     results = content["results"]
     assert results["square1"]["value"] == 0
     assert 40 < results["square0"]["value"] <= 80

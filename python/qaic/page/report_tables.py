@@ -199,6 +199,8 @@ def cell_text(column: Column, cell: Cell, digits: int | None = None) -> str:
         return bytes_text(cell)
     if column.kind in {"percent", "change"}:
         return f"{cell:.2f}"
+    if column.kind == "significant":
+        return f"{cell:.3g}"
     if column.kind == "int" or isinstance(cell, int):
         return f"{round(cell):,}"
     return f"{cell:,.{digits_for([abs(cell)]) if digits is None else digits}f}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.support.atomic_io import replace_bytes
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import os
@@ -122,8 +123,8 @@ class PrecisionPlan:
         lines = [
             f"{self.model} in {self.to}: {self.units} of {self.of} units{names} stay in "
             f"{_WORDS[self.keep]} for {self.target.text}",
-            f"before {show(self.before)}, after {show(self.after)} on {self.samples} samples, {back}; "
-            f"{self.runs} programs, {self.seconds:.1f} s",
+            f"before {show(self.before)}, after {show(self.after)} on {counted(self.samples, 'sample')}, "
+            f"{back}; {counted(self.runs, 'program')}, {self.seconds:.1f} s",
             *(f"  {name}" for name in self.nodes),
         ]
         if not self.is_safe:

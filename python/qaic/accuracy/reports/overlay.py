@@ -1,7 +1,8 @@
-"""Errors of nodes as Model Explorer's node data: results for nodes, and colours by thresholds.
+"""Errors of nodes as Model Explorer's node data: results for nodes, and colors by thresholds.
 
 The format is that of https://github.com/google-ai-edge/model-explorer/wiki (custom node data), in its form
-for one graph, whatever that is called: ``results`` by the name of an output of a node, and a ``gradient``.
+for one graph, whatever that is called: ``results`` by the name of an output of a node, and ``thresholds``. A
+``gradient`` would go from the smallest to the largest value of the file, and show a good program in red.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from qaic.accuracy.reports.report import PrecisionAccuracy
 
-#: dB -> colour, from wrong to good
-_GRADIENT: Final = (("0.0", "#c0392b"), ("0.5", "#f1c40f"), ("1.0", "#27ae60"))
 _LEAST, _MOST = 0.0, 80.0
+#: largest value in dB -> color: as wrong, fair and good outputs
+_THRESHOLDS: Final = ((20.0, "#e57368"), (40.0, "#f4d160"), (_MOST, "#7fc99a"))
 
 
 def overlay(item: PrecisionAccuracy) -> dict[str, object]:
@@ -24,8 +25,8 @@ def overlay(item: PrecisionAccuracy) -> dict[str, object]:
         for row in item.nodes
         if not math.isnan(row["inherited_sqnr_db"])
     }
-    gradient = [{"stop": float(stop), "bgColor": colour} for stop, colour in _GRADIENT]
-    return {"name": f"inherited SQNR in dB, {item.to}", "results": results, "gradient": gradient}
+    thresholds = [{"value": value, "bgColor": color} for value, color in _THRESHOLDS]
+    return {"results": results, "thresholds": thresholds}
 
 
 def _limited(value: float) -> float:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
-from qaic.accuracy.reports.tables import as_reports
+from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import report_html, table_html, verdict_html
 from qaic.page.text import escape
@@ -24,8 +24,6 @@ _MOST_DB: Final = 100.0
 _STEP_DB: Final = 20
 #: points from which on several nodes share one place
 _POINTS: Final = 450
-#: nodes whose values are drawn
-_WORST: Final = 10
 #: bins of the smallest normal and of the largest float16
 _HALF_LOW: Final = -14 - LEAST_EXPONENT + 1
 _HALF_HIGH: Final = 15 - LEAST_EXPONENT + 1
@@ -34,20 +32,22 @@ _HALF_HIGH: Final = 15 - LEAST_EXPONENT + 1
 def accuracy_page(report: AccuracyReport) -> str:
     """Return the page as HTML."""
     first, *nodes = as_reports(report)
+    worst = [table for table in first.tables if table.name.startswith("worst-")]
+    others = [table for table in first.tables if not table.name.startswith("worst-")]
     charts = "".join(
-        f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR of each result in "
-        "the deployed program, in the order of the graph; bars are what a node loses by itself, from the top "
-        "down."
-        "</figcaption></figure>"
+        f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR in dB of each result "
+        "in the deployed program, in the order of the graph; bars are what a node loses by itself, from the "
+        "top down.</figcaption></figure>"
         for item in report.precisions
     )
-    shapes = "".join(worst_html(item) for item in report.precisions)
+    charts = f'<div class="wide-charts">{charts}</div>'
+    shapes = "".join(map(table_html, worst)) + "".join(worst_html(item) for item in report.precisions)
     parts = [
         ("verdict", "Verdict", verdict_html(first.verdict)),
         ("curve", "Errors along the graph", charts),
-        *((("values", "Values of the nodes that lose most", shapes),) if shapes else ()),
+        *((("values", "Nodes that lose most", shapes),) if shapes else ()),
         *((item.name, item.title, report_html(item)) for item in nodes),
-        ("outputs", "Outputs", "".join(map(table_html, first.tables))),
+        ("outputs", "Outputs", "".join(map(table_html, others))),
     ]
     precisions = ", ".join(item.to for item in report.precisions)
     return document(first.title, f"float32 beside {precisions}", parts, by="the virtual card")
@@ -85,11 +85,13 @@ def errors_svg(item: PrecisionAccuracy) -> str:
 def worst_html(item: PrecisionAccuracy) -> str:
     """Return histograms of the nodes that lose most; empty where none lose."""
     figures = []
-    for row in item.worst(_WORST):
+    has_limits = False
+    for row in item.worst(WORST_NODES):
         counts = item.histogram(row)
         if counts is None:
             continue
         node = item.nodes[row]
+        has_limits |= bool(node["precision"] == "fp16")
         text = f"{node['name']} ({node['op_type']}): own {_text(node['own_sqnr_db'])}"
         if node["reason"] != "none":
             text += f", {node['reason']}"
@@ -100,11 +102,12 @@ def worst_html(item: PrecisionAccuracy) -> str:
     if not figures:
         return ""
     return (
-        f'<h3>{escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
+        f'<h3>Their values in {escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
         '<p class="note">Share of '
         "the values by size, in steps of powers of two; the left bar is of zeros, the right one of infinity "
-        "and NaN. Bars are float32, the line is the deployed program. Upright lines are the limits of the "
-        "normal float16. From evenly spaced elements.</p>"
+        "and NaN. Bars are float32, the line is the deployed program. "
+        + ("Upright lines are the limits of the normal float16. " if has_limits else "")
+        + "From evenly spaced elements.</p>"
     )
 
 
@@ -158,7 +161,7 @@ def _axis() -> list[str]:
     for value in range(0, int(_MOST_DB) + 1, _STEP_DB):
         y = _y(value)
         lines.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value} dB</text>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>')
     lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 10}" text-anchor="start">first node</text>')
     lines.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 10}" text-anchor="end">last node</text>')
     return lines

@@ -16,6 +16,7 @@ from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.errors import InputError, StateError
 from qaic.support.atomic_io import replace_bytes
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import os
@@ -199,8 +200,8 @@ class PrecisionAccuracy:
     def first_offender(self) -> Offender | None:
         """The node to look at first: the first that overflows, else the one with a reason that loses most.
 
-        None where no node has a reason and the verdict is not ``wrong``; where it is, and none has one, the
-        node that adds most.
+        None where nothing overflows and the verdict is ``good`` or ``equal``; where it is neither and no node
+        has a reason, the node that adds most.
         """
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
         chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
@@ -230,18 +231,25 @@ class PrecisionAccuracy:
         return pair
 
     def worst(self, count: int) -> list[int]:
-        """Return the rows of `nodes` that lose most by themselves, the worst first."""
+        """Return the rows of `nodes` that lose most: overflow, then with a reason, then by own error."""
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
-        lossy = [at for at, (_, (own, _)) in enumerate(pairs) if own.own_sqnr_db < math.inf]
-        return sorted(lossy, key=lambda at: (-pairs[at][1][0].overflow, pairs[at][1][0].own_sqnr_db, at))[
-            :count
+
+        def order(at: int) -> tuple[float, bool, float, int]:
+            own, reason = pairs[at][1]
+            return -own.overflow, reason is Reason.NONE, _loss(pairs[at]), at
+
+        loses = [
+            at
+            for at, (_, (own, reason)) in enumerate(pairs)
+            if own.own_sqnr_db < math.inf or reason is not Reason.NONE
         ]
+        return sorted(loses, key=order)[:count]
 
     def histogram(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return how many values of a row of `nodes` each octave has, in float32 and in the program.
 
         Counts are of evenly spaced elements, by the bins of `qaic.accuracy.histograms`. None for results that
-        are not rounded, or whose shape is not known.
+        are not rounded.
         """
         return self._capture.histograms.of(row)
 
@@ -266,12 +274,13 @@ class PrecisionAccuracy:
         first = found.first_difference
         same = float(np.mean(found.steps["token"] == found.steps["found"]))
         if first is None:
-            yield f"{self.to}: all {found.tokens} tokens of {self.samples} prompts are those of float32."
+            prompts = counted(self.samples, "prompt")
+            yield f"{self.to}: all {found.tokens} tokens of {prompts} are those of float32."
         else:
             prompt, step = first
             yield (
                 f"{self.to}: the first token that differs is number {step + 1} of prompt {prompt + 1}; "
-                f"{same:.1%} of the tokens of {self.samples} prompts are those of float32."
+                f"{same:.1%} of the tokens of {counted(self.samples, 'prompt')} are those of float32."
             )
         worst = min(found.caches, key=lambda cache: cache.sqnr_db, default=None)
         if worst is not None:
@@ -292,8 +301,8 @@ class PrecisionAccuracy:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
         computed = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()))
         yield (
-            f"{self.to}: {len(self._capture.nodes)} results of nodes observed ({computed}), "
-            f"{self.samples} samples, {self.seconds:.1f} s."
+            f"{self.to}: {counted(len(self._capture.nodes), 'result')} of nodes observed ({computed}), "
+            f"{counted(self.samples, 'sample')}, {self.seconds:.1f} s."
         )
 
 
@@ -510,7 +519,7 @@ class AccuracyReport:
         return write_bytes(path, accuracy_page(self).encode())
 
     def write_overlay(self, path: str | os.PathLike[str], to: str | None = None) -> Path:
-        """Write a file of node data that Model Explorer shows in colours over the graph of the model.
+        """Write a file of node data that Model Explorer shows in colors over the graph of the model.
 
         Parameters
         ----------

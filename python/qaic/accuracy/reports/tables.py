@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.stats.reports.render.table import Column, Report, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
     from qaic.accuracy.decoding import DecodingAccuracy
     from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
     from qaic.stats.reports.render.table import Cell
+
+#: nodes that are shown first
+WORST_NODES: Final = 10
 
 _HOW_TO_READ = (
     "SQNR is the power of the float32 values over that of the difference: N/A where there is none, or where "
@@ -30,6 +35,7 @@ def as_reports(report: AccuracyReport) -> list[Report]:
         report.sentences(),
         [
             *(card_table(item) for item in report.precisions if item.card),
+            *(worst_table(item) for item in report.precisions if item.worst(1)),
             outputs_table(report.precisions),
             *(
                 make(item, item.decoding)
@@ -56,10 +62,10 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
         Column("SQNR", "dB", "float"),
         Column("cosine", None, "float"),
         Column("same", None, "percent"),
-        Column("largest error", None, "float"),
-        Column("mean error", None, "float"),
-        Column("largest relative", None, "float"),
-        Column("mean relative", None, "float"),
+        Column("largest error", None, "significant"),
+        Column("mean error", None, "significant"),
+        Column("largest relative", None, "significant"),
+        Column("mean relative", None, "significant"),
         Column("not finite from"),
     )
     rows: list[tuple[Cell, ...]] = [
@@ -159,6 +165,7 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
     """Return the errors of all nodes."""
     columns = (
         Column("node"),
+        Column("reason"),
         Column("operator"),
         Column("computes in"),
         Column("inherited", "dB", "float"),
@@ -167,15 +174,16 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
         Column("overflow", None, "percent"),
         Column("underflow", None, "percent"),
         Column("saturation", None, "percent"),
-        Column("smallest", None, "float"),
-        Column("largest", None, "float"),
-        Column("99.9 % quantile", None, "float"),
-        Column("outlier ratio", None, "float"),
-        Column("reason"),
+        Column("smallest", None, "significant"),
+        Column("largest", None, "significant"),
+        Column("99.9 % quantile", None, "significant"),
+        Column("outlier ratio", None, "significant"),
+        Column("channel ratio", None, "significant"),
     )
     rows: list[tuple[Cell, ...]] = [
         (
             str(row["name"]),
+            _reason(row),
             str(row["op_type"]),
             str(row["precision"]),
             _decibels(row["inherited_sqnr_db"]),
@@ -188,11 +196,39 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
             _finite(row["maximum"]),
             _finite(row["quantile_999"]),
             _finite(row["outlier_ratio"]),
-            None if row["reason"] == "none" else str(row["reason"]),
+            _finite(row["channel_ratio"]),
         )
         for row in item.nodes
     ]
-    return Table("nodes", f"Nodes in {item.to}", columns, rows, _HOW_TO_READ)
+    return Table("nodes", "In the order of the graph", columns, rows, _HOW_TO_READ)
+
+
+def worst_table(item: PrecisionAccuracy) -> Table:
+    """Return the nodes that lose most."""
+    columns = (
+        Column("node"),
+        Column("reason"),
+        Column("operator"),
+        Column("computes in"),
+        Column("own", "dB", "float"),
+        Column("inherited", "dB", "float"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(row["name"]),
+            _reason(row),
+            str(row["op_type"]),
+            str(row["precision"]),
+            _decibels(row["own_sqnr_db"]),
+            _decibels(row["inherited_sqnr_db"]),
+        )
+        for row in item.nodes[item.worst(WORST_NODES)]
+    ]
+    return Table(f"worst-{item.to}", f"Nodes that lose most in {item.to}", columns, rows)
+
+
+def _reason(row: np.void) -> str | None:
+    return None if row["reason"] == "none" else str(row["reason"])
 
 
 def _finite(value: float) -> float | None:

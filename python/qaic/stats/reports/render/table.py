@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from qaic.errors import StateError
 
-Kind = Literal["text", "int", "float", "percent", "change", "bytes"]
+Kind = Literal["text", "int", "float", "percent", "change", "bytes", "significant"]
 #: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
 Cell = str | int | float | None
 
@@ -31,7 +31,8 @@ class Column:
         Of the numbers, as ``us``; None for counts and text. Percent and change columns have none.
     kind
         How cells are shown: ``bytes`` cells are whole bytes, ``percent`` cells are 0 to 100,
-        ``change`` cells are percent of any size and sign.
+        ``change`` cells are percent of any size and sign; ``significant`` cells are numbers of very
+        different sizes, each with three digits.
     """
 
     name: str

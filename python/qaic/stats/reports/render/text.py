@@ -155,6 +155,8 @@ def _text(column: Column, cell: Cell, digits: int) -> str:
             return f"{cell:.1f}"
         case "int":
             return str(round(cell))
+        case "significant":
+            return f"{cell:.3g}"
         case _:
             return f"{cell:.{digits}f}"
 
