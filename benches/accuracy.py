@@ -2,7 +2,7 @@
 
 python benches/accuracy.py                everything, ten minutes on an idle machine
 python benches/accuracy.py --samples 8    a look: to standard output
-python benches/accuracy.py --searches     only the part about nodes to keep, to standard output
+python benches/accuracy.py --searches     only the part about nodes to keep, in place of that of the page
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.searches:
-        print("\n".join(precision_search.lines()))
+        part = "\n".join(precision_search.lines()).strip("\n")
+        target = arguments.output or TARGET
+        page = target.read_text() if target.exists() else ""
+        before, _, rest = page.partition(precision_search.TITLE)
+        _, following, behind = rest.partition("\n## ")
+        target.write_text(f"{before}{part}\n{following}{behind}")
         return
     text = "\n".join(report(arguments.samples or EVALUATION, quick=arguments.samples is not None)) + "\n"
     target = arguments.output or (None if arguments.samples else TARGET)

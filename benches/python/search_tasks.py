@@ -41,14 +41,12 @@ class SearchTask:
     calibration: list[Feeds]
     samples: list[Feeds]
     options: dict[str, object] = field(default_factory=dict)
-    #: beside these, where it is quantized
-    integer_options: dict[str, object] = field(default_factory=dict)
 
     def options_for(self, to: str) -> dict[str, object]:
         """Return compile options for a precision."""
         if "int" not in to:
             return dict(self.options)
-        return {**self.options, **self.integer_options, **FINE, "calibration_data": self.calibration}
+        return {**self.options, **FINE, "calibration_data": self.calibration}
 
 
 def task(name: str, samples: int) -> SearchTask:
@@ -104,8 +102,6 @@ def _silero(calibration: int, samples: int) -> SearchTask:
         frames[:calibration],
         frames[calibration : calibration + samples],
         {"model_inputs": inputs},
-        # A Relu on its state, between integers of one scale, ends the process in onnxruntime 1.32.
-        {"keep_original_precision_for_nodes": ["Relu"]},
     )
 
 
