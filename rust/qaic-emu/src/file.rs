@@ -11,12 +11,11 @@ use qaic_mem::Mapping;
 
 use super::card::{Card, CardState};
 use super::fault::{Action, Trigger};
-use super::options::EmuOptions;
+use super::options::{EmuOptions, Profile};
 use crate::data_path::bo::Attachments;
 use crate::data_path::ring::ExecuteRequest;
 
-/// Bytes of the driver's other texts: a date, and `Qualcomm Cloud AI Accelerators`.
-const DATE_BYTES: u64 = 8;
+/// Bytes of `Qualcomm Cloud AI Accelerators`, the driver's description.
 const DESCRIPTION_BYTES: u64 = 30;
 
 /// An open file.
@@ -113,7 +112,9 @@ impl EmuFile {
         self.inject_fault(Trigger::Version, None)?;
         let version = &mut query.version;
         (version.major, version.minor) = self.options().driver_version;
-        (version.date_len, version.desc_len) = (DATE_BYTES, DESCRIPTION_BYTES);
+        // A date; `0` since drivers have none (`drm_version` in drm_ioctl.c).
+        version.date_len = if self.options().profile == Profile::Old { 8 } else { 1 };
+        version.desc_len = DESCRIPTION_BYTES;
         query.set_name(&self.options().driver_name);
         Ok(())
     }

@@ -107,8 +107,4 @@ impl Kmd for EmuKmd {
     fn clock(&self) -> Arc<dyn Clock> {
         self.options.clock.shared()
     }
-
-    fn runs_host_programs(&self) -> bool {
-        true
-    }
 }

@@ -39,11 +39,6 @@ pub trait Kmd: Debug + Send + Sync {
     /// The time that its waits and time limits go by.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Whether its cards run programs compiled for a host. Cards of silicon do not.
-    fn runs_host_programs(&self) -> bool {
-        false
-    }
-
     /// Memory errors of a card, counted by the driver; what cannot be read is `None`.
     fn memory_errors(&self, _node: &NodeInfo) -> MemoryErrors {
         MemoryErrors::default()

@@ -39,7 +39,6 @@ impl Recording {
             "form": "openqaic transcript",
             "version": VERSION,
             "kmd": inner.name(),
-            "runs_host_programs": inner.runs_host_programs(),
         }));
         log.write(Line { name: "HEADER".to_owned(), fields, ..Line::default() });
         Ok(Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) })
@@ -116,10 +115,6 @@ impl Kmd for Recording {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock()
-    }
-
-    fn runs_host_programs(&self) -> bool {
-        self.inner.runs_host_programs()
     }
 
     fn memory_errors(&self, node: &NodeInfo) -> MemoryErrors {

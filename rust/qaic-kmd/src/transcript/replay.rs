@@ -30,7 +30,6 @@ const OTHER_CALL: Errno = Errno::PROTO;
 #[derive(Debug)]
 pub struct Replay {
     clock: Arc<VirtualClock>,
-    runs_host_programs: bool,
     nodes: Result<Vec<NodeInfo>, Errno>,
     telemetry: BTreeMap<u64, Telemetry>,
     script: Arc<Script>,
@@ -100,7 +99,6 @@ impl Replay {
         })?;
         let mut replay = Self {
             clock: Arc::default(),
-            runs_host_programs: false,
             nodes: Ok(Vec::new()),
             telemetry: BTreeMap::new(),
             script: Arc::default(),
@@ -131,8 +129,6 @@ impl Replay {
                 if version != Some(VERSION) {
                     return Err(format!("version {version:?}, expected {VERSION}"));
                 }
-                self.runs_host_programs =
-                    line.fields.get("runs_host_programs").and_then(Value::as_bool).unwrap_or(false);
             }
             "ENUMERATE" => {
                 self.nodes = match failed(&line) {
@@ -281,10 +277,6 @@ impl Kmd for Replay {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock) as Arc<dyn Clock>
-    }
-
-    fn runs_host_programs(&self) -> bool {
-        self.runs_host_programs
     }
 
     fn explain(&self, _node: &NodeInfo, errno: Errno) -> Option<String> {

@@ -70,10 +70,6 @@ impl Kmd for Kernel {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(VirtualClock::default())
     }
-
-    fn runs_host_programs(&self) -> bool {
-        true
-    }
 }
 
 #[derive(Debug)]
@@ -248,7 +244,7 @@ fn replay_of_a_recording_answers_the_same() {
         let replay = Replay::open(&transcript.0).unwrap();
         // Another process, for a replay.
         assert_eq!(run(&replay, 2, 0), direct);
-        assert_eq!((replay.finish(), replay.runs_host_programs()), (Ok(()), true));
+        assert_eq!(replay.finish(), Ok(()));
     }
 }
 
@@ -323,10 +319,7 @@ fn recorded_call_has_names_and_bytes() {
     let transcript = TranscriptFile::new();
     run(&recording(Kernel::default(), &transcript), 9, 0);
     let lines = transcript.lines();
-    assert_eq!(
-        lines[0]["fields"],
-        json!({ "form": "openqaic transcript", "version": 1, "kmd": "fake", "runs_host_programs": true })
-    );
+    assert_eq!(lines[0]["fields"], json!({ "form": "openqaic transcript", "version": 1, "kmd": "fake" }));
     let named = |name: &str| lines.iter().filter(|line| line["name"] == name).collect::<Vec<_>>();
     assert_eq!(named("OPEN")[0]["answer"], json!({ "file": 0 }));
     assert_eq!(named("RESET")[0]["errno"], "EACCES");

@@ -47,10 +47,6 @@ impl Kmd for Uncounted<Arc<EmuKmd>> {
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
     }
-
-    fn runs_host_programs(&self) -> bool {
-        self.0.runs_host_programs()
-    }
 }
 
 impl AccelFile for Uncounted<Arc<dyn AccelFile>> {

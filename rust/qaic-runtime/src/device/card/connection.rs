@@ -62,11 +62,6 @@ impl Connection {
         self.open.lock().node.clone()
     }
 
-    /// Whether it runs programs compiled for a host.
-    pub(super) fn runs_host_programs(&self) -> bool {
-        self.kmd.runs_host_programs()
-    }
-
     /// Takes note of everything that has happened to it.
     pub(super) fn drain_events(&self) {
         if let Some(event_pump) = self.event_pump.get() {

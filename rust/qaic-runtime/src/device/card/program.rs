@@ -64,7 +64,9 @@ impl CardProgram {
     ) -> Result<Self, RuntimeError> {
         let token = &options.token;
         let plan = plan_of(image)?;
-        check_target(card, image, plan)?;
+        if image.container().is_multi_device() {
+            return Err(wrong_target(card, "several cards", "how its parts work together is not public"));
+        }
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         let located = LocatedMetadata::from_elf(file, &Limits::default())?;
         let layout = Layout::new(&located.metadata, image.network())?;
@@ -77,6 +79,10 @@ impl CardProgram {
         }
         check_crcs(image)?;
         let (session, status) = card.compatible_session()?;
+        if let Some(plan) = plan.filter(|_| !status.is_emulated()) {
+            let reason = "its graph is run by virtual and emulated cards only; cards need programs of the vendor's compiler";
+            return Err(wrong_target(card, &plan.target, reason));
+        }
         let generation = card.state.generation();
         let needed = located.metadata.hw_version_major;
         if !options.any_hardware && status.hw_version >> 16 != u32::from(needed) {
@@ -127,28 +133,14 @@ impl Drop for ProgramShared {
     }
 }
 
-/// Refuses what the card cannot run whatever its state.
-fn check_target(card: &Connection, image: &Image, plan: Option<&Plan>) -> Result<(), RuntimeError> {
-    let wrong = |built_for: &str, reason: &str| {
-        Err(RuntimeError::from(ErrorDetail::Device(DeviceError::WrongTarget {
-            built_for: built_for.to_owned(),
-            device: card.id,
-            kind: DeviceKind::Card.name(),
-            reason: reason.to_owned(),
-        })))
-    };
-    // Behind a driver of silicon there may be an emulated card all the same.
-    let is_emulated = || card.compatible_session().is_ok_and(|(_, status)| status.is_emulated());
-    match plan {
-        Some(plan) if !card.runs_host_programs() && !is_emulated() => wrong(
-            &plan.target,
-            "its graph is run by virtual and emulated cards only; cards need programs of the vendor's compiler",
-        ),
-        _ if image.container().is_multi_device() => {
-            wrong("several cards", "how its parts work together is not public")
-        }
-        _ => Ok(()),
-    }
+fn wrong_target(card: &Connection, built_for: &str, reason: &str) -> RuntimeError {
+    ErrorDetail::Device(DeviceError::WrongTarget {
+        built_for: built_for.to_owned(),
+        device: card.id,
+        kind: DeviceKind::Card.name(),
+        reason: reason.to_owned(),
+    })
+    .into()
 }
 
 /// Compares what the CRC segments cover with them.
