@@ -38,6 +38,7 @@ from qaic.compiler.passes.assign_precision import AssignPrecision
 from qaic.compiler.passes.cse import MergeEqualNodes
 from qaic.compiler.passes.custom_io import ApplyCustomIo, DumpIoTemplate
 from qaic.compiler.passes.decoding.attended_rows import CopyAttendedRows
+from qaic.compiler.passes.decoding.fold_sizes import FoldSizes
 from qaic.compiler.passes.decoding.narrow_context import NarrowContext
 from qaic.compiler.passes.decoding.state_rows import TakeOutStateRows
 from qaic.compiler.passes.embedding_tables import DumpEmbeddingTables, LoadEmbeddingTables
@@ -142,7 +143,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         ApplyCustomIo(),
     ),
     # The engine infers nothing of an operator of the device, so values are described before there is one.
-    "state": (TakeOutStateRows(), InferFinished(), CopyAttendedRows()),
+    "state": (TakeOutStateRows(), FoldSizes(), InferFinished(), CopyAttendedRows()),
     "annotate": (DescribeOperations(),),
 }
 

@@ -1,0 +1,225 @@
+"""Sizes that a decoder computes for each token, and that are the same for all.
+
+Exporters have a graph compute the shapes that it gives to ``Reshape``: four small nodes for each. The engine
+folds them where a shape is fixed; a decoder has two sets of shapes, for a chunk of the prompt and for a
+token, and a number of slots that follows from positions. What is known of all of these is enough: a shape of
+which one size is open is written with -1, and sizes that are those of the operand with 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.ir.graph_edits import rename_operands, replace_all_uses_with, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers, read_values, subgraphs
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import collect_types
+from qaic.compiler.passes.decoding.attention import AttentionGraph
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+from qaic.compiler.passes.shape_inference.engine_shapes import complete
+from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.errors import QaicError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+_log = logging.getLogger("qaic.compiler")
+
+#: sets of shapes at most: each is inferred
+_MOST_SETS: Final = 16
+
+
+class FoldSizes:
+    """Write the sizes of decoders as constants, where they are known of every set of shapes."""
+
+    name = "fold-sizes"
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether there may be a decoder that is not left as it is."""
+        return context.options.retained_state and not context.options.whole_caches
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, where rows of state are computed."""
+        del context
+        if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
+            return False
+        folder = _Folder(model)
+        if not folder.learn():
+            return False
+        folder.fold()
+        return True
+
+
+class _Folder:
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.graph = model.proto.graph
+        self.of = AttentionGraph(self.graph)
+        self.makers = producers(self.graph.node)
+        self.readers = consumers(self.graph.node)
+        self.fresh = FreshNames(self.graph)
+        self.read_inside: set[str] = set()
+        for node in self.graph.node:
+            self.read_inside.update(*(read_values(inner) for inner in subgraphs(node)))
+        self.made: list[onnx.NodeProto] = []
+        self.constants: dict[tuple[int, ...], str] = {}
+        self.reshapes = [node for node in self.graph.node if self._is_open(node)]
+        self.types: Mapping[str, int] = {}
+        #: for each set of shapes the sizes of values, None where one is not known
+        self.dims: list[Mapping[str, Sequence[int | None]]] = []
+
+    def _is_open(self, node: onnx.NodeProto) -> bool:
+        """Whether a node has a shape that is computed."""
+        if not standard(node, "Reshape") or node.attribute or self.of.constant(node.input[1]) is not None:
+            return False
+        # What guards a scatter is known by its form, and goes with it.
+        return not any(standard(reader, "ScatterND") for reader in self.readers.get(node.output[0], []))
+
+    def learn(self) -> bool:
+        """Infer the types of all values, and the sizes of those that matter, in each set of shapes."""
+        model = self.model
+        wanted = [name for node in self.reshapes for name in (node.input[0], node.output[0])]
+        declared = {value.name for value in (*self.graph.input, *self.graph.output)}
+        wanted = [name for name in dict.fromkeys(wanted) if name not in declared]
+        try:
+            for form in copies(model.proto, model.symbol_sizes, model.requested):
+                known = inferred(form, model.weights, model.library_paths)
+                complete(known, wanted, model.library_paths, folding=True)
+                self.dims.append(_sizes(known))
+                self.types = collect_types(known)
+        except QaicError as error:
+            _log.debug("sizes are not folded: %s", error)
+            return False
+        return True
+
+    def fold(self) -> None:
+        """Change the graph."""
+        for node in self.reshapes:
+            shape = self._shape(node)
+            if shape is not None:
+                replace_input_with(node, 1, self._constant(shape))
+        self._fold_fills()
+        nodes = self._without_casts()
+        set_nodes(self.graph, [*self.made, *nodes])
+        drop_unneeded_nodes(self.graph)
+
+    def _shape(self, node: onnx.NodeProto) -> list[int] | None:
+        """Write what a node gives as a constant: -1 for a size that follows, 0 for one of the operand."""
+        results = [known.get(node.output[0]) for known in self.dims]
+        operands = [known.get(node.input[0], ()) for known in self.dims]
+        first = results[0]
+        if first is None or any(result is None or len(result) != len(first) for result in results):
+            return None
+        shape: list[int | None] = []
+        for place, size in enumerate(first):
+            found = {result[place] for result in results if result is not None}
+            shape.append(size if len(found) == 1 and size else None)
+        if shape.count(None) > 1:
+            for place, size in enumerate(shape):
+                pairs = zip(results, operands, strict=True)
+                is_kept = size is None and all(
+                    result is not None
+                    and place < len(operand)
+                    and operand[place] is not None
+                    and operand[place] == result[place]
+                    for result, operand in pairs
+                )
+                if is_kept:
+                    shape[place] = 0
+        if shape.count(None) > 1:
+            return None
+        return [-1 if size is None else size for size in shape]
+
+    def _constant(self, shape: Sequence[int]) -> str:
+        import numpy as np
+        from onnx import helper, numpy_helper
+
+        key = tuple(shape)
+        if key not in self.constants:
+            name = self.constants[key] = self.fresh.make("sizes", "constant")
+            value = numpy_helper.from_array(np.array(shape, np.int64))
+            self.made.append(helper.make_node("Constant", [], [name], name=name, value=value))
+        return self.constants[key]
+
+    def _fold_fills(self) -> None:
+        """Choose from one number, and not from a tensor of it that has the shape of what is chosen from."""
+        import numpy as np
+        from onnx import helper, numpy_helper
+
+        for node in [node for node in self.graph.node if standard(node, "ConstantOfShape")]:
+            shape = self.makers.get(node.input[0])
+            if shape is None or not standard(shape, "Shape") or shape.attribute:
+                continue
+            if not self._is_chosen(node.output[0], self._uncast(shape.input[0])):
+                continue
+            value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+            number = None if value is None else numpy_helper.to_array(value).reshape(())
+            name = self.fresh.make(node.output[0], "number")
+            tensor = numpy_helper.from_array(np.zeros((), np.float32) if number is None else number)
+            self.made.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+            for reader in self.readers.get(node.output[0], []):
+                rename_operands(reader, {node.output[0]: name})
+
+    def _is_chosen(self, name: str, base: str) -> bool:
+        """Whether a value is read by nothing but a choice between it and `base`, casts of both apart."""
+        if name in self.of.outputs or name in self.read_inside:
+            return False
+        readers = self.readers.get(name, [])
+        for reader in readers:
+            if standard(reader, "Cast", "Identity"):
+                if not self._is_chosen(reader.output[0], base):
+                    return False
+                continue
+            others = [other for other in reader.input[1:] if other != name]
+            is_choice = standard(reader, "Where") and reader.input[0] != name and len(others) == 1
+            if not is_choice or self._uncast(others[0]) != base:
+                return False
+        return bool(readers)
+
+    def _uncast(self, name: str) -> str:
+        node = self.makers.get(name)
+        while node is not None and standard(node, "Cast", "Identity"):
+            name = node.input[0]
+            node = self.makers.get(name)
+        return name
+
+    def _without_casts(self) -> list[onnx.NodeProto]:
+        """Leave out casts to the type that a value has."""
+        renamed: dict[str, str] = {}
+        kept = []
+        for node in self.graph.node:
+            result = node.output[0] if node.output else ""
+            if result not in self.of.outputs and self._keeps_type(node):
+                source = node.input[0]
+                renamed[result] = renamed.get(source, source)
+            else:
+                kept.append(node)
+        replace_all_uses_with(kept, renamed)
+        return kept
+
+    def _keeps_type(self, node: onnx.NodeProto) -> bool:
+        own = self.types.get(node.input[0]) if node.input else None
+        if own is None:
+            return False
+        if standard(node, "CastLike"):
+            return self.types.get(node.input[1]) == own
+        return standard(node, "Cast") and any(a.name == "to" and a.i == own for a in node.attribute)
+
+
+def _sizes(form: onnx.ModelProto) -> dict[str, Sequence[int | None]]:
+    graph = form.graph
+    found: dict[str, Sequence[int | None]] = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape"):
+            found[value.name] = [
+                dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
+            ]
+    return found
