@@ -7,6 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import qaic
+from child_process import run_script
+from compiler_oracle import info, model_of, node
 from session_models import save
 from state_row_models import STATE, writer
 
@@ -69,3 +71,91 @@ def test_a_value_that_the_caller_gives_becomes_the_state_with_the_rows(tmp_path)
         opened.run({"at": at, "rows": 2 * rows})
         expected[tuple(at.T)] = -2
         np.testing.assert_array_equal(opened.read_state("past"), expected)
+
+
+def two_states():
+    """A model that writes rows of two states, each where an input of its own says."""
+    nodes, inputs, outputs = [], [info("rows", [4, 3], TensorProto.FLOAT)], []
+    for name in ("first", "second"):
+        nodes += [
+            node("Identity", [f"at_{name}"], [f"places_{name}"]),
+            node("Neg", ["rows"], [f"written_{name}"]),
+            node("ScatterND", [name, f"places_{name}", f"written_{name}"], [f"{name}_RetainedState"]),
+        ]
+        inputs += [info(name, STATE, TensorProto.FLOAT), info(f"at_{name}", [4, 2], TensorProto.INT64)]
+        outputs.append(info(f"{name}_RetainedState", STATE, TensorProto.FLOAT))
+    nodes.append(node("ReduceSum", ["rows"], ["total"], keepdims=0))
+    return model_of(nodes, inputs, [*outputs, info("total", [], TensorProto.FLOAT)])
+
+
+@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@pytest.mark.parametrize("wrong", ["first", "second"])
+def test_a_row_outside_of_one_state_leaves_all_of_them(tmp_path, wrong):
+    """Every index is checked before the first row is written."""
+    rng = np.random.default_rng(0)
+    at = {f"at_{name}": np.array([[0, 0], [0, 3], [1, 1], [1, 4]]) for name in ("first", "second")}
+    rows = np.ones((4, 3), np.float32)
+    with session(tmp_path, two_states()) as opened:
+        assert updates(opened) == 2
+        for name in ("first", "second"):
+            opened.write_state(name, rng.standard_normal(STATE).astype(np.float32))
+        opened.run({**at, "rows": rows})
+        before = {name: opened.read_state(name) for name in ("first", "second")}
+        outside = {f"at_{wrong}": np.array([[0, 0], [0, 3], [1, 1], [1, 5]])}
+        with pytest.raises(qaic.errors.QaicError, match=rf"`{wrong}_RetainedState`: .* outside"):
+            opened.run({**at, **outside, "rows": 2 * rows})
+        for name, state in before.items():
+            np.testing.assert_array_equal(opened.read_state(name), state)
+
+
+_RESIDENT = """
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import decoder_model
+import qaic
+from qaic.compiler import compile_model
+from qaic.options import resolve
+
+is_whole = sys.argv[1] == "True"
+sizes = decoder_model.Sizes(layers=2, width=64, context=32768)
+given = {
+    "network_specialization_config": decoder_model.specializations(8, context=sizes.context),
+    "retained_state": True,
+    "split_retained_state_io": True,
+    "whole_caches": is_whole,
+    "aic_num_cores": 1,
+}
+found = resolve(given, options_path=None, model_is_container=False)
+path = compile_model(
+    decoder_model.decoder(sizes), found.compile, found.set_compile, output_dir=Path(tempfile.mkdtemp(), "qpc")
+)
+
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) * 1024
+
+
+before = resident()
+with qaic.Session(path, num_activations=1, set_size=1) as session:
+    for position in range(4):
+        session.run({"input_ids": np.array([[1]]), "position_ids": np.array([[position]])})
+    for name in sizes.caches:
+        session.write_state(name, np.ones(sizes.cache_shape(), np.float32))
+    for position in range(4):
+        session.run({"input_ids": np.array([[1]]), "position_ids": np.array([[position]])})
+    states = len(sizes.caches) * np.prod(sizes.cache_shape()) * 4
+    print((resident() - before) / states)
+"""
+
+
+@pytest.mark.virtual_card("memory of the process; an emulated card has its own in it, too")
+def test_a_state_has_one_buffer():
+    """Beside the states there are attended parts, the engine, and what a state was written by."""
+    assert float(run_script(_RESIDENT, False, device="cpu").stdout) < 1.8
+    # Whole caches have a next value each, and copies inside of the engine.
+    assert float(run_script(_RESIDENT, True, device="cpu").stdout) > 3
