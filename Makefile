@@ -105,7 +105,7 @@ test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside t
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
 
 test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask, with their packages
-	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray
+	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray tests/scale
 
 explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
 	tests/explore.sh "$(TIME)" $(BIN)/python

@@ -40,22 +40,27 @@ def body(**parameters):
     ).encode()
 
 
-def send(server, data):
+def send(server, data, model="affine"):
     """Send a request and do not wait for its answer."""
     connection = socket.create_connection(("127.0.0.1", server.http_port), timeout=60)
-    head = f"POST /v2/models/affine/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
 
 
-def await_queue(server, length):
-    """Ask until so many requests wait."""
+def await_metric(server, line):
+    """Ask until the metrics have a line."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
         text = server.ask("GET", "/metrics")[1].decode()
-        if f'qaic_queue_length{{model="affine",version="1"}} {length}.0' in text:
+        if line in text:
             return
     raise AssertionError(text)
+
+
+def await_queue(server, length):
+    """Ask until so many requests wait."""
+    await_metric(server, f'qaic_queue_length{{model="affine",version="1"}} {length}.0')
 
 
 def test_a_full_queue_and_clients_that_go(patient):
@@ -115,6 +120,23 @@ def test_the_end_answers_what_waits(patient):
     assert answer.startswith(b"HTTP/1.1 200")
     assert codes == [0]
     assert any("ending" in line for line in patient.log)
+
+
+def test_the_end_does_not_wait_for_an_inference_that_is_stuck(tmp_path):
+    shutil.copy(session_models.FIXTURES / "s01_simple_f32_file.qpc", tmp_path / "simple.qpc")
+    stuck = {"QAIC_DEVICE": "noop", "QAIC_NOOP_FAULTS": "execute@*=stuck"}
+    image = {"name": "image", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": [0.0] * 192}
+    data = json.dumps({"inputs": [image]}).encode()
+    with support.serving(tmp_path, arguments=["--drain", "0.5"], environment=stuck) as server:
+        connection = send(server, data, "simple")
+        await_metric(server, 'qaic_running_inferences{model="simple",version="1"} 1.0')
+        assert server.end() == 0
+        with connection:
+            answer = connection.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"the server ends, and the device did not answer" in answer
+        assert any("requests were not answered in time" in line for line in server.log)
+        assert not any("Traceback" in line for line in server.log)
 
 
 LOST = """

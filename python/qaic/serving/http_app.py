@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from qaic.errors import InputError, QaicError
+from qaic.errors import InputError, QaicError, StateError
 from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
@@ -78,7 +78,15 @@ class HttpApp:
         self._repository.find(name, version)
         infer_request = read_request(await self._body(request), request.headers.get(HEADER_LENGTH))
         answer = self._repository.infer(name, version, infer_request.inputs, infer_request.timeout_s)
-        model, outputs = await _unless_gone(request, answer)
+        try:
+            model, outputs = await _unless_gone(request, answer)
+        except asyncio.CancelledError:
+            if not self._state.is_draining:
+                raise
+            raise StateError(
+                "the server ends, and the device did not answer within the time that requests have left",
+                code="serving.ending",
+            ) from None
         parts, head_length = write_answer(infer_request, model.name, model.version, outputs)
         if head_length is None:
             return Response(parts[0], media_type="application/json")

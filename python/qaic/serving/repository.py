@@ -212,7 +212,7 @@ class Repository:
     def _retire(models: dict[int, ServedModel], drain_s: float) -> None:
         for model in models.values():
             if not model.retire(drain_s):
-                _logger.warning("model %r: requests were left after %g s", model.name, drain_s)
+                _logger.warning("model %r: requests were not answered in time", model.name)
 
     def hurry(self) -> None:
         """Let no request wait any more for others to share its batch."""

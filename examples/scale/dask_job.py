@@ -1,0 +1,69 @@
+"""Run a model over the rows of a file on Dask, and write the results in their order.
+
+pip install openqaic 'dask[distributed]'
+python examples/scale/dask_job.py model.onnx rows.npy results.npy [SCHEDULER]
+
+Workers of a cluster are started with one card each, as many on a host as it has cards:
+
+    dask worker SCHEDULER --nthreads 1 --nworkers 4 --resources QAIC=1
+
+Dask counts resources and gives no ids, so a worker's process claims its card.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import numpy as np
+from dask.distributed import Client, LocalCluster
+
+import qaic
+
+ROWS = 64
+
+
+@functools.cache
+def opened(container: bytes) -> qaic.Session:
+    """Claim a card and load the program, once in each process."""
+    qaic.claim_devices()
+    return qaic.Session(container)
+
+
+def infer(container: bytes, rows: np.ndarray) -> np.ndarray:
+    """Run a program over rows; the last batch is filled up with copies of the last row."""
+    session = opened(container)
+    size = session.inputs[0].shape[0]
+    starts = range(0, len(rows), size)
+    batches = (rows[np.minimum(np.arange(at, at + size), len(rows) - 1)] for at in starts)
+    name = session.outputs[0].name
+    return np.concatenate([outputs[name] for outputs in session.map(batches)])[: len(rows)]
+
+
+def run(client: Client, model: str, rows: np.ndarray) -> np.ndarray:
+    """Get the results of all rows, in order; a worker that dies is replaced, and its tasks run again."""
+    container = client.scatter(qaic.compile(model).content.tobytes(), broadcast=True)
+    pieces = [rows[start : start + ROWS] for start in range(0, len(rows), ROWS)]
+    tasks = client.map(infer, [container] * len(pieces), pieces, pure=False, resources={"QAIC": 1}, retries=2)
+    return np.concatenate(client.gather(tasks))
+
+
+def main(model: str, source: str, target: str, scheduler: str | None = None) -> None:
+    """Read, run and write."""
+    rows = np.load(source)
+    if scheduler is None:
+        ready = [device for device in qaic.devices() if device.is_ready]
+        cluster = LocalCluster(
+            n_workers=len(ready), threads_per_worker=1, resources={"QAIC": 1}, dashboard_address=None
+        )
+        with cluster, Client(cluster) as client:
+            results = run(client, model, rows)
+    else:
+        with Client(scheduler) as client:
+            results = run(client, model, rows)
+    np.save(target, results)
+    print(f"{len(rows)} rows, results of shape {results.shape} in {target}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""What the tests of jobs share: rows, a model, and a way to run an example."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import session_models
+from serving_support import BATCH, WIDTH, expected
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scale"
+ROWS = 301
+
+
+def rows():
+    return np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
+
+
+def model(folder):
+    return session_models.save(folder, session_models.affine(WIDTH, BATCH))
+
+
+def results(x):
+    return np.concatenate([expected(x[start : start + BATCH]) for start in range(0, len(x), BATCH)])
+
+
+def run(folder, name, *arguments):
+    """Run an example on two cards of its own; returns the last line that it prints."""
+    shared = folder / "shared"
+    shared.mkdir(mode=0o700)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "QAIC_CPU_DEVICES": "2", "QAIC_CPU_SHARED": str(shared)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.splitlines()[-1]
