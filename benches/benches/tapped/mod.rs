@@ -98,10 +98,6 @@ impl Kmd for Tap {
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock()
     }
-
-    fn runs_host_programs(&self) -> bool {
-        self.inner.runs_host_programs()
-    }
 }
 
 #[derive(Debug)]
