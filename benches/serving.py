@@ -161,6 +161,8 @@ def compare(folder: Path, kserve: str, width: int, layers: int, turns: int, seco
 
 def own_share(folder: Path, calls: int) -> None:
     """Print what a request costs beyond the inference, without the libraries of HTTP."""
+    import uvloop
+
     from qaic.serving.model_sources import find_sources
     from qaic.serving.repository import Repository
     from qaic.serving.request_body import read_request, write_answer
@@ -196,9 +198,10 @@ def own_share(folder: Path, calls: int) -> None:
         await asyncio.to_thread(repository.close)
         return times
 
-    whole, submitted, run = (
-        statistics.median(column) * 1e6 for column in zip(*asyncio.run(ask()), strict=True)
-    )
+    # On the event loop that the server has.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        times = runner.run(ask())
+    whole, submitted, run = (statistics.median(column) * 1e6 for column in zip(*times, strict=True))
     print(
         f"one request, without HTTP: {whole:.0f} us; the same inference by an awaited Session.submit "
         f"{submitted:.0f} us, by Session.run {run:.0f} us; own share {whole - run:.0f} us above run, "

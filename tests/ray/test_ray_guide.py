@@ -12,7 +12,9 @@ from serving_support import BATCH, WIDTH, expected
 pytestmark = pytest.mark.timeout(120)
 
 CODE = [
-    block for block in blocks() if block.page == "docs/scale.md" and block.run_by == "tests/ray/test_guide.py"
+    block
+    for block in blocks()
+    if block.page == "docs/scale.md" and block.run_by == "tests/ray/test_ray_guide.py"
 ]
 
 

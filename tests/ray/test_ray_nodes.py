@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from test_faults import ROWS, actors, check, descendants, run_and_kill
+from ray_jobs import ROWS, actors, check, descendants, run_and_kill
 
 pytestmark = pytest.mark.timeout(120)
 
