@@ -21,6 +21,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
 use tapped::Tap;
 
@@ -53,7 +54,7 @@ impl Card {
         let given: Vec<_> = self.inputs.iter().map(Storage::memory).collect();
         let outputs = &mut [Some(self.output.memory_mut())];
         let lease = self.set.try_lease().unwrap();
-        lease.run(&mut Lender::default(), &given, outputs, None, || false).unwrap();
+        lease.run(&mut Lender::default(), &given, outputs, &mut WaitScope::default()).unwrap();
     }
 
     /// System calls of one inference, of any kind.
@@ -79,7 +80,10 @@ fn one(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
             b.iter(|| {
                 let outputs = &mut [Some(output.memory_mut())];
-                set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
+                set.try_lease()
+                    .unwrap()
+                    .run(&mut lender, &given, outputs, &mut WaitScope::default())
+                    .unwrap();
             });
         });
         group.bench_function(BenchmarkId::new("bare calls", inputs), |b| b.iter(|| tap.again(0)));
@@ -114,7 +118,7 @@ fn many(criterion: &mut Criterion) {
             card.set.submit(handle, id).unwrap();
         }
         for _ in ids() {
-            let handle = card.set.get_completed(None, || false).unwrap();
+            let handle = card.set.get_completed(&mut WaitScope::default()).unwrap();
             card.set.put_completed(handle).unwrap();
         }
     };

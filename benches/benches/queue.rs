@@ -20,6 +20,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::ProgramOptions;
 use qaic_sync::{EventCount, FreeList, ReadyList, Ring};
@@ -147,11 +148,11 @@ impl Bound {
 }
 
 fn in_order(set: &InferenceSet, _: u64) -> HandleId {
-    set.get_completed(None, || false).unwrap()
+    set.get_completed(&mut WaitScope::default()).unwrap()
 }
 
 fn by_id(set: &InferenceSet, id: u64) -> HandleId {
-    set.get_completed_id(id, None, || false).unwrap()
+    set.get_completed_id(id, &mut WaitScope::default()).unwrap()
 }
 
 fn inferences(criterion: &mut Criterion) {

@@ -22,6 +22,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
 
 fn set(options: &RegistryOptions, image: &Arc<Image>, activations: u32, set_size: u32) -> Arc<InferenceSet> {
@@ -54,7 +55,10 @@ fn noop(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("inputs", inputs), |b| {
             b.iter(|| {
                 let outputs = &mut [Some(output[0].memory_mut())];
-                set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
+                set.try_lease()
+                    .unwrap()
+                    .run(&mut lender, &given, outputs, &mut WaitScope::default())
+                    .unwrap();
             });
         });
     }
@@ -67,7 +71,7 @@ fn noop(criterion: &mut Criterion) {
             b.iter(|| {
                 let handle = set.try_lease().unwrap();
                 let outputs = &mut [Some(output[0].memory_mut())];
-                handle.run(&mut lender, &[input[0].memory()], outputs, None, || false).unwrap();
+                handle.run(&mut lender, &[input[0].memory()], outputs, &mut WaitScope::default()).unwrap();
             });
         });
         group.bench_function(BenchmarkId::new("take and return a handle", &shape), |b| {
@@ -96,7 +100,7 @@ fn cpu(criterion: &mut Criterion) {
     group.bench_function("same arrays every time", |b| {
         b.iter(|| {
             let outputs = &mut [Some(outputs[0].memory_mut())];
-            set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
+            set.try_lease().unwrap().run(&mut lender, &given, outputs, &mut WaitScope::default()).unwrap();
         });
     });
     let mut turn = 0;
@@ -104,7 +108,7 @@ fn cpu(criterion: &mut Criterion) {
         b.iter(|| {
             turn ^= 1;
             let outputs = &mut [Some(outputs[turn].memory_mut())];
-            set.try_lease().unwrap().run(&mut lender, &given, outputs, None, || false).unwrap();
+            set.try_lease().unwrap().run(&mut lender, &given, outputs, &mut WaitScope::default()).unwrap();
         });
     });
     group.bench_function("bare engine call, pre-bound", |b| b.iter(|| bare.run()));

@@ -10,7 +10,7 @@ use pyo3::types::PyCFunction;
 use qaic_runtime::process::cancellation::{ignore_signals_on_this_thread, watch};
 use qaic_runtime::process::reaped::{self, DropWait};
 use qaic_runtime::process::reaper::{self, Teardown};
-use qaic_runtime::{CancellationToken, Deadline, ErrorDetail, ForkGuard, RuntimeError, WaitScope};
+use qaic_runtime::{CancellationToken, Deadline, ForkGuard, RuntimeError, WaitScope};
 
 use crate::errors;
 
@@ -18,7 +18,7 @@ use crate::errors;
 pub(crate) trait Detach<'py> {
     /// Runs `work` without the interpreter lock on the calling thread.
     ///
-    /// For work that ends by itself within milliseconds, or that asks [`signal_pending`] while it waits.
+    /// For work that ends by itself within milliseconds, or that waits in the scope of [`answering_signals`].
     fn detached<T: Ungil + Send>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
@@ -66,7 +66,7 @@ impl DropWait for DetachedWait {
 /// Lets the end of the interpreter wait for what is being torn down.
 pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
     let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
-        arguments.py().detached(|| match reaper::finish(signal_pending) {
+        arguments.py().detached(|| match answering_signals(None, reaper::finish) {
             Err(error) if error.is_interrupted() => Err(error),
             // The kernel frees what is left.
             _ => Ok(()),
@@ -81,12 +81,9 @@ pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-    let mut check = signal_pending;
-    py.detached(|| {
-        match reaper::drain(&mut WaitScope::until(Deadline::after(limit)).checked_by(&mut check)) {
-            Err(error) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => Ok(false),
-            outcome => outcome.map(|()| true),
-        }
+    py.detached(|| match answering_signals(Deadline::after(limit), reaper::drain) {
+        Err(error) if error.is_timeout() => Ok(false),
+        outcome => outcome.map(|()| true),
     })
 }
 
@@ -110,8 +107,7 @@ impl PyTeardown {
     #[pyo3(signature = (seconds = None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
-        let mut check = signal_pending;
-        py.detached(|| self.teardown.wait(&mut WaitScope::until(deadline).checked_by(&mut check)))
+        py.detached(|| answering_signals(deadline, |scope| self.teardown.wait(scope)))
     }
 }
 
@@ -150,11 +146,11 @@ impl<'py> Detach<'py> for Python<'py> {
             return self.detached(work);
         }
         let mut signal = None;
-        let interrupted = || {
+        let mut check = || {
             signal = Python::attach(check_signals).err();
             signal.is_some()
         };
-        let outcome = self.detach(|| watch(token, interrupted, work));
+        let outcome = self.detach(|| watch(token, &mut WaitScope::default().checked_by(&mut check), work));
         match (signal, outcome) {
             (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
             (Some(signal), _) => Err(signal),
@@ -174,11 +170,8 @@ impl<'py> Detach<'py> for Python<'py> {
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
     ) -> PyResult<Result<T, RuntimeError>> {
-        let mut check = signal_pending;
-        let outcome = self.detached(|| {
-            let mut scope = WaitScope::until(Deadline::after(reaper::LIMIT)).checked_by(&mut check);
-            Ok(reaper::run(&mut scope, work))
-        })?;
+        let limit = Deadline::after(reaper::LIMIT);
+        let outcome = self.detached(|| Ok(answering_signals(limit, |scope| reaper::run(scope, work))))?;
         if matches!(&outcome, Err(error) if error.is_interrupted())
             && let Some(signal) = take_signal()
         {
@@ -212,6 +205,15 @@ thread_local! {
 /// What a signal handler raised during a wait of this thread that ended because of it.
 pub(crate) fn take_signal() -> Option<PyErr> {
     PENDING.take()
+}
+
+/// Has a call wait in a scope that ends at `deadline` and answers signals. For waits inside [`Detach::detached`].
+pub(crate) fn answering_signals<T>(
+    deadline: Option<Deadline>,
+    wait: impl FnOnce(&mut WaitScope<'_>) -> T,
+) -> T {
+    let mut check = signal_pending;
+    wait(&mut WaitScope::until(deadline).checked_by(&mut check))
 }
 
 /// Whether a signal handler raised on this thread. For waits inside [`Detach::detached`].

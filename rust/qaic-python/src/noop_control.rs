@@ -6,11 +6,11 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_runtime::device::noop::{Call, Control};
-use qaic_runtime::{DeviceId, RuntimeError};
+use qaic_runtime::{Deadline, DeviceId, RuntimeError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
-use crate::gil::{Detach, signal_pending};
+use crate::gil::{Detach, answering_signals};
 
 /// The hand on the `noop` device with this id.
 #[pyclass(frozen, name = "NoopControl", module = "qaic._core")]
@@ -63,7 +63,9 @@ impl PyNoopControl {
     #[pyo3(signature = (count = 1, timeout = 10.0))]
     fn wait_executing(&self, py: Python<'_>, count: u32, timeout: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
-        py.detached(|| self.control.wait_executing(count, limit, signal_pending))
+        py.detached(|| {
+            answering_signals(Deadline::after(limit), |scope| self.control.wait_executing(count, scope))
+        })
     }
 
     /// Loses the device: executions inside end, all that was loaded is lost, loads fail until `recover`.

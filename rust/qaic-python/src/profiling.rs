@@ -5,18 +5,18 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use qaic_runtime::InferenceSet;
 use qaic_runtime::process::clock;
 use qaic_runtime::profiling::{
     Collector, DeviceStats, Limits, NameFilter, ProfiledProgram, Profiler, ProgramSamples, Sample,
     SamplingRule, SubscriptionRegistry,
 };
-use qaic_runtime::{Deadline, InferenceSet};
 use qaic_stats::report::kpi::DeviceKpi;
 use qaic_stats::sample::HostSample;
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::{from_stats, record};
-use crate::gil::{Detach, deadline_after, signal_pending};
+use crate::gil::{Detach, answering_signals, deadline_after};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
@@ -125,8 +125,8 @@ impl PyProfiler {
     /// Blocking, without the interpreter lock: until then, until it is stopped, or for `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline = deadline_after(py, timeout)?.map(Deadline::at);
-        py.detached(|| self.collector.wait(deadline, signal_pending))
+        let deadline = deadline_after(py, timeout)?;
+        py.detached(|| answering_signals(deadline, |scope| self.collector.wait(scope)))
     }
 
     /// The samples since the last call.

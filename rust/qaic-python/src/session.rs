@@ -22,7 +22,7 @@ use qaic_sync::ObjectPool;
 use crate::buffers::Exports;
 use crate::context::{PyContext, cancellable_load};
 use crate::errors::from_runtime;
-use crate::gil::{Detach, PyTeardown, Reaped, deadline_after, signal_pending};
+use crate::gil::{Detach, PyTeardown, Reaped, answering_signals, deadline_after};
 use crate::qpc::PyQpc;
 use inputs::bind_inputs;
 use tensors::{Tensors, check_keys, writable};
@@ -223,7 +223,9 @@ impl PyInferenceSet {
             let Scratch { exports, bound } = &mut *scratch;
             bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
             let limit = deadline_after(py, seconds)?.map(Deadline::limit);
-            py.detached(|| bound.benchmark(&self.set, exports, count, limit, signal_pending))
+            py.detached(|| {
+                answering_signals(None, |scope| bound.benchmark(&self.set, exports, count, limit, scope))
+            })
         })();
         self.give_back(py, scratch);
         let outcome = result?;
@@ -289,7 +291,7 @@ impl PyInferenceSet {
         }
         py.detached(|| {
             bound.check_apart(tensors)?;
-            bound.run(&self.set, tensors, exports, deadline, signal_pending)
+            answering_signals(deadline, |scope| bound.run(&self.set, tensors, exports, scope))
         })?;
         let result = PyDict::new(py);
         for (output, (spec, key)) in self.tensors.outputs().enumerate() {

@@ -11,7 +11,7 @@ use qaic_stats::trace::{HostTrace, TraceFormat, TraceOptions};
 
 use crate::buffers::{BytesView, ReadOnlyBytes, copied_bytes};
 use crate::errors::{Raise, from_stats};
-use crate::gil::{Detach, signal_pending};
+use crate::gil::{Detach, answering_signals};
 use crate::profiling::PySamples;
 use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
 
@@ -62,7 +62,9 @@ fn summary(
 ) -> PyResult<Vec<u8>> {
     buffer.check(py)?;
     let (buffer, ops) = (buffer.inner(), ops(descriptor));
-    py.detached(|| stats_output::stats_summary(target, buffer, &ops, cores, signal_pending))
+    py.detached(|| {
+        answering_signals(None, |scope| stats_output::stats_summary(target, buffer, &ops, cores, scope))
+    })
 }
 
 /// The trace of devices and host, in memory that views may share: it can be large.
@@ -154,6 +156,8 @@ fn trace(
     let host_trace = host_trace.map_err(|error| from_stats(py, &error, None))?;
     py.detached(|| {
         let host_trace = host_trace.as_ref();
-        stats_output::stats_trace(target, &devices, options(), &samples, host_trace, signal_pending)
+        answering_signals(None, |scope| {
+            stats_output::stats_trace(target, &devices, options(), &samples, host_trace, scope)
+        })
     })
 }

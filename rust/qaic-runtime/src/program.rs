@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::process::ForkGuard;
+use crate::process::{ForkGuard, WaitScope};
 use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
 use crate::request::{CompletedCounts, is_stats_bound};
 use crate::scheduler::{Scheduler, SchedulerOptions};
@@ -405,17 +405,15 @@ impl Program {
     /// Copies the bytes from `offset` on of the state of input `input` into `into`, which they have to fill. It takes its turn
     /// among the inferences.
     ///
-    /// Blocking: until the inferences submitted before have ended, until `deadline`, or until `interrupted`, which is asked
-    /// about every 50 ms.
+    /// Blocking: until the inferences submitted before have ended, or until `scope` ends the wait.
     pub fn read_state(
         &self,
         input: usize,
         offset: usize,
         mut into: HostSliceMut<'_>,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<(), RuntimeError> {
-        self.with_state(input, deadline, interrupted, |state| {
+        self.with_state(input, scope, |state| {
             let found = state.len();
             let held = state.subslice(offset, into.len()).ok_or(found)?;
             into.copy_from(held.into_const());
@@ -430,10 +428,9 @@ impl Program {
         input: usize,
         offset: usize,
         from: HostSlice<'_>,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<(), RuntimeError> {
-        self.with_state(input, deadline, interrupted, |state| {
+        self.with_state(input, scope, |state| {
             let found = state.len();
             let mut held = state.subslice(offset, from.len()).ok_or(found)?;
             held.copy_from(from);
@@ -445,8 +442,7 @@ impl Program {
     fn with_state(
         &self,
         input: usize,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
         work: impl FnOnce(HostSliceMut<'_>) -> Result<(), usize>,
     ) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
@@ -462,7 +458,7 @@ impl Program {
             return Err(not_kept());
         }
         let (scheduler, queue) = activated.scheduler();
-        scheduler.with_turn(queue, deadline, &mut interrupted, || {
+        scheduler.with_turn(queue, scope, || {
             let mut retained = activated.take_state()?;
             let (held, _) = retained.value_mut(input).ok_or_else(not_kept)?;
             work(held).map_err(|bytes| {
@@ -584,7 +580,7 @@ impl Activated {
     /// Blocking: until the inferences submitted before have ended.
     fn forget_state(&self) -> Result<(), RuntimeError> {
         if self.is_ordered() {
-            self.scheduler.with_turn(self.queue, None, &mut || false, || {
+            self.scheduler.with_turn(self.queue, &mut WaitScope::default(), || {
                 self.take_state().map(|mut retained| retained.clear())
             })??;
         }

@@ -17,7 +17,7 @@ use super::inference_set::{PyQaicInferenceSet, SetCore};
 use super::status::{Refusal, member, outcome, refuse};
 use crate::buffers::release_dropped;
 use crate::errors::from_runtime;
-use crate::gil::{Reaped, signal_pending};
+use crate::gil::{Reaped, answering_signals};
 
 /// An inference set and the buffers that all its inferences use.
 #[pyclass(frozen, name = "Benchmark", module = "qaic._core")]
@@ -81,8 +81,11 @@ impl PyBenchmark {
             raised.is_none()
         };
         let progress = &self.progress;
-        let measured =
-            outcome(py, || set.benchmark(count, limit, progress, |_, _| {}, count_one, signal_pending));
+        let measured = outcome(py, || {
+            answering_signals(None, |scope| {
+                set.benchmark(count, limit, progress, |_, _| {}, count_one, scope)
+            })
+        });
         if let Some(error) = raised {
             return Err(error);
         }

@@ -18,7 +18,7 @@ use super::status::{Answer, Refusal, member, outcome, refused, reply, reply_with
 use super::{construction_reported, missing};
 use crate::buffers::{PyQBuffer, ReleaseDropped, release_dropped, zeroed};
 use crate::errors::from_runtime;
-use crate::gil::{Reaped, signal_pending};
+use crate::gil::{Reaped, answering_signals};
 
 /// The property that loads and activates the program.
 const AUTO_LOAD_ACTIVATE: u32 = 4;
@@ -207,7 +207,7 @@ impl PyExecObj {
                 return self.reply(py, Err(refusal.busy_in_flight()));
             }
         }
-        self.reply(py, outcome(py, || self.exec().run(signal_pending)))
+        self.reply(py, outcome(py, || answering_signals(None, |scope| self.exec().run(scope))))
     }
 
     /// Waits for the inference that was enqueued last; success at once when there is none.
@@ -215,7 +215,7 @@ impl PyExecObj {
     /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.reply(py, outcome(py, || self.exec().wait(None, signal_pending)))
+        self.reply(py, outcome(py, || answering_signals(None, |scope| self.exec().wait(scope))))
     }
 
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.

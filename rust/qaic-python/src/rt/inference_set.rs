@@ -28,7 +28,7 @@ use super::queue;
 use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::buffers::{ReleaseDropped, release_dropped};
-use crate::gil::{Detach, Reaped, signal_pending};
+use crate::gil::{Detach, Reaped, answering_signals};
 
 const ORIGIN: Origin = Origin::InferenceSet;
 
@@ -210,7 +210,8 @@ impl PyQaicInferenceSet {
     /// Blocking, without the interpreter lock, until one is complete.
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.collected(py, outcome(py, || self.core.set.get_completed(None, signal_pending)))
+        let next = outcome(py, || answering_signals(None, |scope| self.core.set.get_completed(scope)));
+        self.collected(py, next)
     }
 
     /// (status, handle) of the inference with this id; the status is how it ended.
@@ -223,7 +224,9 @@ impl PyQaicInferenceSet {
         #[allow(non_snake_case)] infId: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let found = match inference_id(infId)? {
-            Some(id) => outcome(py, || self.core.set.get_completed_id(id, None, signal_pending)),
+            Some(id) => {
+                outcome(py, || answering_signals(None, |scope| self.core.set.get_completed_id(id, scope)))
+            }
             None => Err(refused(format!("no inference has the id {infId}")).into()),
         };
         self.collected(py, found)
@@ -253,7 +256,7 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let waited = outcome(py, || {
-            self.core.set.wait_for_completion(signal_pending)?;
+            answering_signals(None, |scope| self.core.set.wait_for_completion(scope))?;
             self.core.set.check_completed()
         });
         self.reply(py, waited)
@@ -272,7 +275,8 @@ impl PyQaicInferenceSet {
 impl PyQaicInferenceSet {
     fn acquire(&self, py: Python<'_>) -> Answer<HandleId> {
         let set = &self.core.set;
-        set.try_acquire().map_or_else(|| outcome(py, || set.acquire(None, signal_pending)), Ok)
+        let acquire = || outcome(py, || answering_signals(None, |scope| set.acquire(scope)));
+        set.try_acquire().map_or_else(acquire, Ok)
     }
 
     fn submit_vector(&self, py: Python<'_>, vector: &PyInferenceVector, id: u64) -> Answer {

@@ -9,7 +9,7 @@ use qaic_runtime::inference_set::{CompletionQueue, PendingInference};
 
 use super::tensors::Tensors;
 use crate::errors::{Raise, from_runtime};
-use crate::gil::{Detach, Reaped, signal_pending};
+use crate::gil::{Detach, Reaped, answering_signals};
 
 /// An inference with copies of its inputs. Made by `InferenceSet.prepare`.
 #[pyclass(frozen, name = "Inference", module = "qaic._core")]
@@ -55,7 +55,7 @@ impl PyInference {
         let report = completions.map(|completions| (&*completions.queue, token));
         let started = self.inference.try_start(&set, report).map_err(|error| from_runtime(py, error))?;
         if !started && wait {
-            py.detached(|| self.inference.start(&set, report, signal_pending))?;
+            py.detached(|| answering_signals(None, |scope| self.inference.start(&set, report, scope)))?;
         }
         Ok(started || wait)
     }
@@ -74,7 +74,7 @@ impl PyInference {
         self.check_process(py)?;
         match self.inference.outcome() {
             Some(Ok(())) if self.inference.set().is_none() => {}
-            _ => py.detached(|| self.inference.wait(signal_pending))?,
+            _ => py.detached(|| answering_signals(None, |scope| self.inference.wait(scope)))?,
         }
         let storages = self.inference.take_outputs();
         if storages.len() != self.tensors.outputs.len() {

@@ -7,7 +7,7 @@ use qaic_runtime::request::{ArrayState, Arrays};
 use super::PyInferenceSet;
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;
-use crate::gil::{Detach, signal_pending};
+use crate::gil::{Detach, answering_signals};
 
 impl PyInferenceSet {
     /// Finds a state; with `sequence`, the part at this index of its first dimension.
@@ -25,7 +25,7 @@ impl PyInferenceSet {
         sequence: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state(py, name, sequence)?;
-        let array = py.detached(|| state.read(signal_pending))?;
+        let array = py.detached(|| answering_signals(None, |scope| state.read(scope)))?;
         array_over(py, array, &state.layout())
     }
 
@@ -44,7 +44,7 @@ impl PyInferenceSet {
         let given = exports.take(&array, false).map(|exported| exported.id);
         // What gives no bytes has another size than a state.
         let given = given.map_or(HostSlice::empty(), |id| exports.memory(id));
-        let outcome = py.detached(|| state.write(given, signal_pending));
+        let outcome = py.detached(|| answering_signals(None, |scope| state.write(given, scope)));
         exports.clear(py);
         outcome
     }

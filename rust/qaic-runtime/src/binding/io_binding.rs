@@ -20,8 +20,7 @@ use crate::process::clock;
 use crate::process::log;
 use crate::profiling::{Stages, Watch};
 
-/// Asked now and then by what waits, whether to end.
-pub(crate) type CancellationCheck<'a> = &'a mut dyn FnMut() -> bool;
+pub(crate) use crate::process::CancellationCheck;
 
 /// The same for a part of the time.
 fn meanwhile<'a>(check: &'a mut Option<CancellationCheck<'_>>) -> Option<CancellationCheck<'a>> {

@@ -69,7 +69,7 @@ use qaic_mem::{DmaBuf, HostSlice, HostSliceMut};
 
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
-use crate::process::CancellationToken;
+use crate::process::{CancellationCheck, CancellationToken};
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
@@ -384,8 +384,8 @@ pub trait Exec: Debug + Send {
     /// failed.
     ///
     /// Blocking: as [`Self::execute_interruptibly`], and ended early in the same ways; it may then be called again.
-    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
-        let _ = interrupted;
+    fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
+        let _ = check;
         Ok(())
     }
 
@@ -408,11 +408,11 @@ pub trait Exec: Debug + Send {
     /// Runs one inference, or waits for the one that was submitted.
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
-    /// [`Self::execute`] for a caller that has to answer signals: a device that waits asks `interrupted` a few times a
+    /// [`Self::execute`] for a caller that has to answer signals: a device that waits asks `check` a few times a
     /// second, and ends with [`ErrorDetail::Interrupted`] once that says so. The inference then goes on, and the next
     /// `execute` waits for it. A device whose executions end by themselves need not ask.
-    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
-        let _ = interrupted;
+    fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
+        let _ = check;
         self.execute()
     }
 

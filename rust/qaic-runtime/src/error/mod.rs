@@ -166,6 +166,11 @@ impl RuntimeError {
         *self.0
     }
 
+    /// Whether the time for the call was up.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.detail(), ErrorDetail::Timeout { .. })
+    }
+
     /// Whether the caller interrupted the call.
     pub fn is_interrupted(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Interrupted)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{HandleId, InferenceSet, Lease};
 use crate::binding::Bindings;
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::check_period;
+use crate::process::WaitScope;
 
 /// What a benchmark measured.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +53,8 @@ impl InferenceSet {
     /// before its first; `ended` is called for every one that ended, on the calling thread, and says whether to go on.
     /// `progress` counts from zero.
     ///
-    /// Blocking: until all that began have ended. `interrupted` is asked about every 50 ms; then, and when `ended` says so,
-    /// those under way are cancelled.
+    /// Blocking: until all that began have ended. Where `scope` ends the wait, and where `ended` says so, those under way are
+    /// cancelled.
     pub fn benchmark(
         &self,
         count: Option<u64>,
@@ -62,10 +62,10 @@ impl InferenceSet {
         progress: &BenchmarkProgress,
         mut bind: impl FnMut(HandleId, &mut Bindings),
         mut ended: impl FnMut(HandleId) -> bool,
-        mut interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<BenchmarkOutcome, RuntimeError> {
         progress.clear();
-        let mut free = vec![self.lease(None, &mut interrupted)?];
+        let mut free = vec![self.lease(scope)?];
         free.extend(std::iter::from_fn(|| self.try_lease()));
         for lease in &free {
             lease.bind(|bindings| bind(lease.handle(), bindings))?;
@@ -77,14 +77,10 @@ impl InferenceSet {
         let mut completed = 0_u64;
         let mut flying: VecDeque<Lease<'_>> = VecDeque::with_capacity(free.len());
         let mut outcome = Ok(());
-        let mut asked = started;
         loop {
-            // Where no inference is waited for long, no wait asks.
-            if outcome.is_ok() && asked.elapsed() >= check_period(None) {
-                asked = Instant::now();
-                if interrupted() {
-                    outcome = Err(ErrorDetail::Interrupted.into());
-                }
+            // Where no inference is waited for long, no wait looks at the scope.
+            if outcome.is_ok() {
+                outcome = scope.poll("a benchmark");
             }
             let may_begin = |begun| {
                 count.is_none_or(|count| begun < count)
@@ -98,7 +94,7 @@ impl InferenceSet {
                 }
             }
             let Some(oldest) = flying.pop_front() else { break };
-            let result = if outcome.is_ok() { oldest.wait(None, &mut interrupted) } else { Ok(()) };
+            let result = if outcome.is_ok() { oldest.wait(scope) } else { Ok(()) };
             match result {
                 Ok(()) if outcome.is_ok() => {
                     completed += 1;

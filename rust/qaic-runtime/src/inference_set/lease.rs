@@ -2,14 +2,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
 
 use qaic_mem::{HostSlice, HostSliceMut, Lender};
 
 use super::{HandleId, InferenceSet};
 use crate::binding::Bindings;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
-use crate::process::log;
+use crate::process::{WaitScope, log};
 use crate::request::ExecObj;
 
 /// An exec object on loan; dropping it ends its inference and returns it to the set.
@@ -29,14 +28,13 @@ impl Lease<'_> {
     /// Lends tensors in binding order and runs one inference of them; an output that is `None` is not delivered. All
     /// inputs are in the program's first combination of shapes.
     ///
-    /// Blocking: as [`ExecObj::run_until`].
+    /// Blocking: as [`ExecObj::run`].
     pub fn run(
         &self,
         lender: &mut Lender,
         inputs: &[HostSlice<'_>],
         outputs: &mut [Option<HostSliceMut<'_>>],
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<(), RuntimeError> {
         let outputs = outputs.iter_mut().map(|memory| memory.as_mut().map(HostSliceMut::reborrow));
         lender.scope(|loan| {
@@ -56,7 +54,7 @@ impl Lease<'_> {
                 bindings.lend(loan, 0, inputs.iter().copied().map(Some), outputs);
                 Ok(())
             })??;
-            let outcome = self.run_until(deadline, interrupted);
+            let outcome = self.exec.run(scope);
             // The inference has ended, so the memory can be given back.
             self.bind(Bindings::clear)?;
             outcome

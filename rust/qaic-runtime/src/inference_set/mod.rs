@@ -9,19 +9,16 @@ mod pending;
 use std::fmt::Debug;
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
 
 use qaic_sync::{Event, Phase, PutBackError};
 
-use crate::binding::CancellationCheck;
 use crate::context::Context;
 use crate::device::Placement;
 use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::process::ForkGuard;
-use crate::process::cancellation::check_period;
+use crate::process::{CancellationCheck, ForkGuard, WaitScope};
 use crate::program::{Program, ProgramOptions};
-use crate::request::{ExecObj, INFERENCE, Request, Submission, give_up, until};
+use crate::request::{ExecObj, INFERENCE, Request, Submission};
 use crate::scheduler::Scheduler;
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
@@ -174,17 +171,10 @@ impl InferenceSet {
 
     /// A free exec object.
     ///
-    /// Blocking: until one is put back, until `deadline`, or until `interrupted` says so; it is asked about every
-    /// 50 ms, without any lock held.
-    pub fn acquire(
-        &self,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<HandleId, RuntimeError> {
+    /// Blocking: until one is put back, or until `scope` ends the wait.
+    pub fn acquire(&self, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         let free = self.lists.for_available();
-        self.wait_for(free, "a free exec object", Help::Nothing, deadline, interrupted, || {
-            self.try_acquire().map(Ok)
-        })
+        self.wait_for(free, "a free exec object", Help::Nothing, scope, || self.try_acquire().map(Ok))
     }
 
     /// [`Self::try_acquire`] for as long as the result lives.
@@ -195,14 +185,10 @@ impl InferenceSet {
     }
 
     /// [`Self::acquire`] for as long as the result lives.
-    pub fn lease(
-        &self,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<Lease<'_>, RuntimeError> {
+    pub fn lease(&self, scope: &mut WaitScope<'_>) -> Result<Lease<'_>, RuntimeError> {
         let handle = match self.try_acquire() {
             Some(handle) => handle,
-            None => self.acquire(deadline, interrupted)?,
+            None => self.acquire(scope)?,
         };
         Ok(Lease { set: self, handle, exec: self.exec_obj(handle)? })
     }
@@ -235,15 +221,11 @@ impl InferenceSet {
 
     /// The next completed handle.
     ///
-    /// Blocking: until an inference ends, until `deadline`, or until `interrupted`. Fails with
+    /// Blocking: until an inference ends, or until `scope` ends the wait. Fails with
     /// [`StateError::NothingSubmitted`] when there is none to wait for.
-    pub fn get_completed(
-        &self,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<HandleId, RuntimeError> {
+    pub fn get_completed(&self, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         let completed = self.lists.for_completed();
-        self.wait_for(completed, "a completed inference", Help::Any, deadline, interrupted, || {
+        self.wait_for(completed, "a completed inference", Help::Any, scope, || {
             if let Some(handle) = self.try_get_completed() {
                 return Some(Ok(handle));
             }
@@ -261,12 +243,7 @@ impl InferenceSet {
     ///
     /// Blocking: as [`Self::get_completed`]. Fails with [`StateError::UnknownInference`] when no such inference is
     /// under way or waits to be collected.
-    pub fn get_completed_id(
-        &self,
-        id: u64,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<HandleId, RuntimeError> {
+    pub fn get_completed_id(&self, id: u64, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         self.fork_guard.check()?;
         let ids = self.lists.ids();
         loop {
@@ -277,7 +254,7 @@ impl InferenceSet {
             let generation = state.generation();
             let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
-            let is_mine = self.wait_for(state, INFERENCE, help, deadline, &mut interrupted, || {
+            let is_mine = self.wait_for(state, INFERENCE, help, scope, || {
                 // The id stays as it is from the begin of the inference until it was collected.
                 if state.phase() == Phase::Completed && carries() && state.collect(generation) {
                     return Some(Ok(true));
@@ -318,14 +295,14 @@ impl InferenceSet {
 
     /// Waits until every inference that was submitted before this call has ended.
     ///
-    /// Blocking: until then or `interrupted`.
-    pub fn wait_for_completion(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+    /// Blocking: until then, or until `scope` ends the wait.
+    pub fn wait_for_completion(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         for (number, exec) in (0..).zip(&self.execs) {
             let request = exec.request();
             let Some(generation) = request.state().under_way() else { continue };
             let help = Help::With(HandleId(number));
-            self.wait_for(request.state(), "all inferences", help, None, &mut interrupted, || {
+            self.wait_for(request.state(), "all inferences", help, scope, || {
                 (request.state().under_way() != Some(generation)).then_some(Ok(()))
             })?;
         }
@@ -363,31 +340,25 @@ impl InferenceSet {
     /// Waits until `take` gives something, and meanwhile works as `help` says. The thread that makes `take` give something
     /// notifies `event`; `what` names it.
     ///
-    /// Blocking: until then, until `deadline`, or until `interrupted`, which is asked about every 50 ms.
+    /// Blocking: until then, or until `scope` ends the wait.
     pub fn wait_for<T>(
         &self,
         event: &impl Event,
         what: &'static str,
         help: Help,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
         mut take: impl FnMut() -> Option<Result<T, RuntimeError>>,
     ) -> Result<T, RuntimeError> {
         self.fork_guard.check()?;
-        // Only a deadline asks what time it is.
-        let began = deadline.map(|_| Instant::now());
-        let mut asked = None;
         loop {
             let mut taken = take();
-            let mut given_up = None;
-            let mut has_waited = false;
+            let (mut given_up, mut is_first) = (None, true);
             let mut check = || {
-                // Not where nothing was waited for yet: to ask Python costs more than a short inference.
-                if mem::replace(&mut has_waited, true) && taken.is_none() && given_up.is_none() {
+                if !mem::take(&mut is_first) && taken.is_none() {
                     taken = take();
-                    if taken.is_none() {
-                        given_up = give_up(what, deadline, began, &mut interrupted);
-                    }
+                }
+                if taken.is_none() && given_up.is_none() {
+                    given_up = scope.poll(what).err();
                 }
                 taken.is_some() || given_up.is_some()
             };
@@ -398,23 +369,9 @@ impl InferenceSet {
             if let Some(error) = given_up {
                 return Err(error);
             }
-            if has_helped {
-                // There may be something to work on for as long as others submit.
-                let now = Instant::now();
-                if now.duration_since(*asked.get_or_insert(now)) >= check_period(None) {
-                    asked = Some(now);
-                    if let Some(error) = give_up(what, deadline, began, &mut interrupted) {
-                        return Err(error);
-                    }
-                }
-                continue;
-            }
-            let limit = until(deadline).min(check_period(None));
-            if let Some(taken) = self.scheduler.sleep(event, limit, &mut take) {
+            // After help there may be more to work on, for as long as others submit.
+            if !has_helped && let Some(taken) = self.scheduler.sleep(event, scope.sleep_limit(), &mut take) {
                 return taken;
-            }
-            if let Some(error) = give_up(what, deadline, began, &mut interrupted) {
-                return Err(error);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::cancellation::{CANCEL_PERIOD, CHECK_PERIOD};
-use crate::process::{Deadline, ForkGuard};
+use crate::process::{Deadline, ForkGuard, WaitScope};
 use crate::request::{ExecObj, INFERENCE};
 
 /// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
@@ -126,17 +126,15 @@ impl PendingInference {
 
     /// [`PendingInference::try_start`] that waits for a free exec object.
     ///
-    /// Blocking: until there is one, until the inference's deadline, or until `interrupted`, which is asked about every
-    /// 50 ms.
+    /// Blocking: until there is one, until the inference's deadline, or until `scope` ends the wait.
     pub fn start(
         self: &Arc<Self>,
         set: &InferenceSet,
         report: Option<(&Arc<CompletionQueue>, u64)>,
-        interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<(), RuntimeError> {
         self.check_process()?;
-        let acquired = set.acquire(self.deadline.map(Deadline::at), interrupted);
-        let handle = acquired.map_err(|error| Deadline::restate(self.deadline, error))?;
+        let handle = set.acquire(&mut scope.narrowed(self.deadline))?;
         self.start_on(set, handle, report)
     }
 
@@ -272,32 +270,30 @@ impl PendingInference {
 
     /// Waits for the end and returns how it came.
     ///
-    /// Blocking: until the inference has ended; at its deadline it is cancelled. `interrupted` is asked about every
-    /// 50 ms; then the inference goes on.
-    pub fn wait(&self, mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+    /// Blocking: until the inference has ended; at its deadline it is cancelled. Where `scope` ends the wait, the inference
+    /// goes on.
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.check_process()?;
         let ended = || self.outcome().map(Ok);
         let Some(set) = self.set() else {
             return self.outcome().unwrap_or(Ok(()));
         };
-        let until = self.deadline.map(Deadline::at);
         let help = self.state.carrier().map_or(Help::Nothing, |carrier| Help::With(HandleId(carrier.number)));
-        let waited = set.wait_for(&self.state, INFERENCE, help, until, &mut interrupted, ended);
-        match (waited, self.deadline) {
-            (Ok(outcome), _) => outcome,
-            (Err(error), Some(deadline)) if matches!(error.detail(), ErrorDetail::Timeout { .. }) => {
-                // As after `run`, the device has let go of it when the error is raised.
-                let left = || self.has_left().then_some(());
-                while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {
-                    self.cancel();
-                    if interrupted() {
-                        return Err(ErrorDetail::Interrupted.into());
-                    }
-                }
-                Err(deadline.error(INFERENCE))
+        let mut narrowed = scope.narrowed(self.deadline);
+        let waited = set.wait_for(&self.state, INFERENCE, help, &mut narrowed, ended);
+        let error = match waited {
+            Ok(outcome) => return outcome,
+            Err(error) => error,
+        };
+        if error.is_timeout() && self.deadline.is_some_and(Deadline::has_passed) {
+            // As after `run`, the device has let go of it when the error is raised.
+            let left = || self.has_left().then_some(());
+            while !self.revoke() && self.state.wait(CANCEL_PERIOD, left).is_none() {
+                self.cancel();
+                scope.poll(INFERENCE)?;
             }
-            (Err(error), _) => Err(error),
         }
+        Err(error)
     }
 
     /// Whether it ended before the call that started it returned. Its end is not reported then.

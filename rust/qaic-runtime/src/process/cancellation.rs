@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -29,8 +30,11 @@ pub const WAIT_SLICE_MS: u32 = 200;
 /// the models of `qaic-sync` exclude; an idle process would wake for it.
 pub(crate) const UNTIL_WOKEN: Duration = Duration::MAX;
 
-/// A time limit is enforced this much too late at most, as a part of it, or after [`CHECK_PERIOD`].
-const LATENESS: u32 = 8;
+/// How often a wait asks on a thread that no signal reaches.
+const RARE_CHECK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Asked by a device that waits, a few times a second, and whenever it wakes: true ends the wait.
+pub type CancellationCheck<'a> = &'a mut dyn FnMut() -> bool;
 
 /// Runs when a token is cancelled. Must not block.
 type Hook = Box<dyn Fn() + Send>;
@@ -107,27 +111,30 @@ impl CancellationToken {
     }
 }
 
-/// Runs `work`, which `token` ends, on another thread, while this one asks `interrupted` every [`CHECK_PERIOD`]. Once it says
-/// so, the token is cancelled again and again until the work has ended, as a call that begins late may overlook it.
+/// Runs `work`, which `token` ends, on another thread, while this one watches `scope`. Once that ends the wait, the token is
+/// cancelled again and again until the work has ended, as a call that begins late may overlook it.
 ///
 /// Blocking: until the work has ended; a panic of it is the error.
 pub fn watch<T: Send>(
     token: &CancellationToken,
-    mut interrupted: impl FnMut() -> bool,
+    scope: &mut WaitScope<'_>,
     work: impl FnOnce() -> T + Send,
 ) -> thread::Result<T> {
-    thread::scope(|scope| {
+    thread::scope(|threads| {
         let (done, ended) = channel();
-        let worker = scope.spawn(move || {
+        let worker = threads.spawn(move || {
             let result = catch_unwind(AssertUnwindSafe(|| token.enter(work)));
             // The watcher may have stopped listening only after the worker was joined.
             let _ = done.send(());
             result
         });
-        let mut is_interrupted = false;
-        while matches!(ended.recv_timeout(CHECK_PERIOD), Err(RecvTimeoutError::Timeout)) {
-            is_interrupted = is_interrupted || interrupted();
-            if is_interrupted {
+        let mut has_to_end = false;
+        while matches!(
+            ended.recv_timeout(scope.sleep_limit().min(CHECK_PERIOD)),
+            Err(RecvTimeoutError::Timeout)
+        ) {
+            has_to_end = has_to_end || scope.poll("a call").is_err();
+            if has_to_end {
                 token.cancel();
             }
         }
@@ -209,38 +216,42 @@ impl Deadline {
         ErrorDetail::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
             .into()
     }
-
-    /// Makes the error of a wait that `deadline` ended name its limit: one limit may cover several waits.
-    pub fn restate(deadline: Option<Self>, error: RuntimeError) -> RuntimeError {
-        match (error.detail(), deadline) {
-            (ErrorDetail::Timeout { what, .. }, Some(deadline)) if deadline.has_passed() => {
-                deadline.error(what)
-            }
-            _ => error,
-        }
-    }
 }
 
-/// What a wait of the calling thread watches beside what it waits for: a deadline, and a check whether a signal ends the
-/// call.
+/// What a call that blocks watches beside what it waits for: a deadline, and a check whether a signal ends the call. One
+/// scope serves all waits of a call.
 #[derive(Default)]
 pub struct WaitScope<'a> {
     deadline: Option<Deadline>,
-    check: Option<&'a mut dyn FnMut() -> bool>,
-    // When the check is due. Unknown before the first poll: a check costs more than a short inference.
+    check: Option<CancellationCheck<'a>>,
+    // When the check is due; at once where it was never made.
     due: Option<Instant>,
+    // Whether anything was waited for yet.
+    has_waited: bool,
 }
 
 impl<'a> WaitScope<'a> {
     /// Waits until `deadline`, for ever without one, and answers no signals.
     pub fn until(deadline: Option<Deadline>) -> Self {
-        Self { deadline, check: None, due: None }
+        Self { deadline, ..Self::default() }
     }
 
-    /// Answers signals: `check` is asked about every [`CHECK_PERIOD`] and says whether the call is to end.
+    /// Answers signals: `check` is asked about every [`CHECK_PERIOD`] and says whether the call is to end. On a thread that no
+    /// signal reaches it is asked once a second.
     #[must_use]
-    pub fn checked_by(self, check: &'a mut dyn FnMut() -> bool) -> Self {
+    pub fn checked_by(self, check: CancellationCheck<'a>) -> Self {
         Self { check: Some(check), ..self }
+    }
+
+    /// This scope for a part of its call, which has to end by `deadline` too.
+    pub fn narrowed(&mut self, deadline: Option<Deadline>) -> WaitScope<'_> {
+        let earlier = self.deadline.into_iter().chain(deadline).min_by_key(|deadline| deadline.at);
+        WaitScope {
+            deadline: earlier,
+            check: self.check.as_mut().map(|check| &mut **check as CancellationCheck<'_>),
+            due: self.due,
+            has_waited: self.has_waited,
+        }
     }
 
     /// The deadline.
@@ -248,10 +259,13 @@ impl<'a> WaitScope<'a> {
         self.deadline
     }
 
-    /// Ends the wait for `what` once the deadline has passed or the check says so. Called whenever the wait wakes; the first
-    /// call checks nothing but the deadline.
+    /// Ends the wait for `what` once the deadline has passed or the check says so. Called whenever the wait wakes.
+    ///
+    /// Before anything was waited for it does nothing: to look at the clock, and to ask Python, costs more than a short
+    /// inference.
     pub fn poll(&mut self, what: &'static str) -> Result<(), RuntimeError> {
-        if self.deadline.is_none() && self.check.is_none() {
+        let is_first = !mem::replace(&mut self.has_waited, true);
+        if is_first || self.deadline.is_none() && self.check.is_none() {
             return Ok(());
         }
         self.poll_at(Instant::now(), what)
@@ -261,24 +275,22 @@ impl<'a> WaitScope<'a> {
         if let Some(deadline) = self.deadline.filter(|deadline| now >= deadline.at) {
             return Err(deadline.error(what));
         }
-        let Some(check) = self.check.as_mut() else { return Ok(()) };
-        match self.due {
-            Some(due) if now >= due => {
-                self.due = Some(now + CHECK_PERIOD);
-                if check() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.due = Some(now + CHECK_PERIOD);
-                Ok(())
+        if let Some(check) = self.check.as_mut()
+            && self.due.is_none_or(|due| now >= due)
+        {
+            self.due = Some(now + check_period());
+            if check() {
+                return Err(ErrorDetail::Interrupted.into());
             }
         }
+        Ok(())
     }
 
-    /// How long the calling thread may sleep before it polls again.
-    pub fn sleep_limit(&self) -> Duration {
+    /// How long the calling thread may sleep now, before it polls again.
+    pub fn sleep_limit(&mut self) -> Duration {
+        self.has_waited = true;
         let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
-        left.min(if self.check.is_some() { CHECK_PERIOD } else { UNTIL_WOKEN })
+        left.min(if self.check.is_some() { check_period() } else { UNTIL_WOKEN })
     }
 }
 
@@ -298,14 +310,10 @@ pub fn ignore_signals_on_this_thread() {
     WITHOUT_SIGNALS.set(Some(ForkGuard::new()));
 }
 
-/// How long a wait of the calling thread may last before it asks whether to end; `limit` is the time limit of what it
-/// waits for.
-pub(crate) fn check_period(limit: Option<Duration>) -> Duration {
-    if WITHOUT_SIGNALS.get().is_none_or(|guard| !guard.is_current()) {
-        return CHECK_PERIOD;
-    }
-    let longest = Duration::from_secs(1);
-    limit.map_or(longest, |limit| (limit / LATENESS).clamp(CHECK_PERIOD, longest))
+/// How long a wait of the calling thread may last before it asks whether to end.
+fn check_period() -> Duration {
+    let is_unreached = WITHOUT_SIGNALS.get().is_some_and(ForkGuard::is_current);
+    if is_unreached { RARE_CHECK_PERIOD } else { CHECK_PERIOD }
 }
 
 #[cfg(test)]
@@ -320,7 +328,7 @@ mod tests {
     fn watched_work_ends_when_it_is_interrupted() {
         let token = CancellationToken::new();
         let mut asked = 0;
-        let interrupted = || {
+        let mut check = || {
             asked += 1;
             asked == 2
         };
@@ -335,7 +343,8 @@ mod tests {
             }
             "ended"
         };
-        assert_eq!(watch(&token, interrupted, work).unwrap(), "ended");
+        let mut scope = WaitScope::default().checked_by(&mut check);
+        assert_eq!(watch(&token, &mut scope, work).unwrap(), "ended");
         assert_eq!(asked, 2, "nothing is asked once it was interrupted");
     }
 
@@ -343,10 +352,10 @@ mod tests {
     fn watched_work_that_ends_by_itself_is_not_cancelled() {
         let token = CancellationToken::new();
         let caller = thread::current().id();
-        let ran_on = watch(&token, || false, || thread::current().id()).unwrap();
+        let ran_on = watch(&token, &mut WaitScope::default(), || thread::current().id()).unwrap();
         assert_ne!(ran_on, caller);
         assert!(!token.is_cancelled());
-        let panic = watch(&token, || false, || panic!("in the work")).unwrap_err();
+        let panic = watch(&token, &mut WaitScope::default(), || panic!("in the work")).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"in the work"));
     }
 
@@ -392,25 +401,36 @@ mod tests {
     fn scope_past_its_deadline_names_the_limit() {
         let mut never = || panic!("asked although the deadline has passed");
         let mut scope = WaitScope::until(Deadline::after(Duration::ZERO)).checked_by(&mut never);
+        assert!(scope.poll("an inference").is_ok(), "nothing was waited for");
         let error = scope.poll("an inference").unwrap_err();
-        assert_eq!(error.code(), "device.timeout");
+        assert_eq!(error.to_string(), "timed out after 0 ms waiting for an inference");
         assert_eq!(scope.sleep_limit(), Duration::ZERO);
         assert!(Deadline::after(Duration::MAX).is_none());
     }
 
     #[test]
-    fn deadline_restates_only_the_timeout_that_it_caused() {
-        let code = |error: RuntimeError| error.to_string();
-        let timeout = || RuntimeError::from(ErrorDetail::Timeout { what: "an inference", timeout_ms: 7 });
-        let passed = Deadline::after(Duration::ZERO);
-        assert_eq!(
-            code(Deadline::restate(passed, timeout())),
-            "timed out after 0 ms waiting for an inference"
-        );
-        assert_eq!(code(Deadline::restate(passed, ErrorDetail::Interrupted.into())), "interrupted");
-        for other in [None, Deadline::after(Duration::from_mins(1))] {
-            assert_eq!(code(Deadline::restate(other, timeout())), code(timeout()));
+    fn scope_that_has_slept_is_checked_at_the_first_poll() {
+        let mut check = || true;
+        let mut scope = WaitScope::default().checked_by(&mut check);
+        scope.sleep_limit();
+        assert!(scope.poll("an inference").unwrap_err().is_interrupted());
+    }
+
+    #[test]
+    fn scope_narrowed_ends_at_the_earlier_deadline_and_asks_its_check() {
+        let (near, far) = (Duration::from_millis(7), Duration::from_hours(1));
+        let deadline = |limit| Deadline::after(limit);
+        for (own, part) in
+            [(Some(near), Some(far)), (Some(far), Some(near)), (None, Some(near)), (Some(near), None)]
+        {
+            let mut check = || true;
+            let mut scope = WaitScope::until(own.and_then(deadline)).checked_by(&mut check);
+            let mut part = scope.narrowed(part.and_then(deadline));
+            assert_eq!(part.deadline().map(Deadline::limit), Some(near));
+            part.sleep_limit();
+            assert!(part.poll_at(Instant::now(), "a part").is_err());
         }
+        assert!(WaitScope::default().narrowed(None).deadline().is_none());
     }
 
     #[test]
@@ -420,32 +440,32 @@ mod tests {
             asked += 1;
             asked == 3
         };
-        let mut scope = WaitScope::until(None).checked_by(&mut check);
+        let mut scope = WaitScope::default().checked_by(&mut check);
         let begin = Instant::now();
         let ms = Duration::from_millis(1);
         let ended = (0..1000).find(|after| scope.poll_at(begin + ms * *after, "an inference").is_err());
-        assert_eq!(ended.map(|after| ms * after), Some(CHECK_PERIOD * 3));
+        assert_eq!(ended.map(|after| ms * after), Some(CHECK_PERIOD * 2));
         assert_eq!(asked, 3);
     }
 
     #[test]
     fn scope_without_signals_sleeps_until_it_is_woken() {
-        assert_eq!(WaitScope::until(None).sleep_limit(), UNTIL_WOKEN);
+        assert_eq!(WaitScope::default().sleep_limit(), UNTIL_WOKEN);
         let mut check = || false;
-        assert_eq!(WaitScope::until(None).checked_by(&mut check).sleep_limit(), CHECK_PERIOD);
-        assert!(WaitScope::until(None).poll("an inference").is_ok());
+        assert_eq!(WaitScope::default().checked_by(&mut check).sleep_limit(), CHECK_PERIOD);
+        let mut scope = WaitScope::default();
+        assert!((0..2).all(|_| scope.poll("an inference").is_ok()));
     }
 
     #[test]
     fn thread_without_signals_sleeps_longer() {
-        let other = thread::spawn(|| {
-            let before = check_period(None);
+        let limit = || WaitScope::default().checked_by(&mut || false).sleep_limit();
+        let other = thread::spawn(move || {
+            let before = limit();
             ignore_signals_on_this_thread();
-            let limits = [None, Some(5000), Some(1000), Some(100), Some(0), Some(60_000)];
-            (before, limits.map(|limit| check_period(limit.map(Duration::from_millis)).as_millis()))
+            (before, limit())
         });
-        let (before, after) = other.join().unwrap();
-        assert_eq!((before, check_period(None)), (CHECK_PERIOD, CHECK_PERIOD));
-        assert_eq!(after, [1000, 625, 125, 50, 50, 1000]);
+        assert_eq!(other.join().unwrap(), (CHECK_PERIOD, RARE_CHECK_PERIOD));
+        assert_eq!(limit(), CHECK_PERIOD);
     }
 }

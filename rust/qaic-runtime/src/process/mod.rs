@@ -9,5 +9,5 @@ pub mod log;
 pub mod reaped;
 pub mod reaper;
 
-pub use cancellation::{CancellationToken, Deadline, WaitScope};
+pub use cancellation::{CancellationCheck, CancellationToken, Deadline, WaitScope};
 pub use fork::ForkGuard;

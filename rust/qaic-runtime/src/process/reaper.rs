@@ -174,10 +174,10 @@ pub fn drain(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
 /// Waits for what is being torn down, as the process is about to end: libraries that a teardown uses are unloaded then.
 /// What is let go of from now on is waited for too.
 ///
-/// Blocking: [`EXIT_LIMIT`], or until `interrupted`.
-pub fn finish(mut interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+/// Blocking: [`EXIT_LIMIT`], or until `scope` ends the wait.
+pub fn finish(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
     IS_EXITING.store(true, Ordering::Relaxed);
-    drain(&mut WaitScope::until(Deadline::after(EXIT_LIMIT)).checked_by(&mut interrupted))
+    drain(&mut scope.narrowed(Deadline::after(EXIT_LIMIT)))
 }
 
 fn begin(teardown: &Arc<Teardown>, work: Work) {

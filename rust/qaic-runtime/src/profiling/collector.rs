@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use qaic_stats::report::ProgramFacts;
 
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::error::RuntimeError;
 use crate::image::Image;
+use crate::process::WaitScope;
 use crate::sync::Mutex;
 
 /// Says by its name whether a program that is made is profiled. Called without a lock held.
@@ -127,12 +127,8 @@ impl Collector {
     }
 
     /// [`Profiler::wait`].
-    pub fn wait(
-        &self,
-        deadline: Option<Instant>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<bool, RuntimeError> {
-        self.profiler.wait(deadline, interrupted)
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
+        self.profiler.wait(scope)
     }
 
     /// The programs, by their numbers.

@@ -1,15 +1,12 @@
 //! Collects samples of some programs between a start and a stop, any number of times.
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use super::quota::SamplingRule;
 use super::recorder::{Collected, DeviceStats, Limits, Recorder};
 use super::registry::SubscriptionRegistry;
-use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::ForkGuard;
-use crate::process::cancellation::check_period;
-use crate::request::until;
+use crate::error::RuntimeError;
+use crate::process::{ForkGuard, WaitScope};
 use crate::sync::Mutex;
 
 /// Takes samples of programs. It holds weak references: samples of a program outlive it.
@@ -114,27 +111,22 @@ impl Profiler {
 
     /// Whether every activation has as many samples as the rule asks for.
     ///
-    /// Blocks until then, until [`Self::stop`], until `deadline`, or until `interrupted` returns true; it is called about
-    /// every 50 ms.
-    pub fn wait(
-        &self,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<bool, RuntimeError> {
+    /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait; at its deadline they have not.
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         loop {
             if self.recorder.is_complete() {
                 return Ok(true);
             }
-            let left = until(deadline);
-            if left == Duration::ZERO || !self.is_running() {
+            if !self.is_running() {
                 return Ok(false);
             }
-            if self.recorder.wait(left.min(check_period(None))) {
+            if self.recorder.wait(scope.sleep_limit()) {
                 return Ok(true);
             }
-            if interrupted() {
-                return Err(ErrorDetail::Interrupted.into());
+            match scope.poll("samples") {
+                Err(error) if error.is_timeout() => return Ok(false),
+                polled => polled?,
             }
         }
     }

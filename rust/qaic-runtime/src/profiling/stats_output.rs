@@ -1,11 +1,10 @@
 //! Summary and trace of stats buffers: in memory, or as files that are whole or not there.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use qaic_mem::reserve_large;
 use qaic_stats::buffer::{FrozenBytes, StatsBuffer};
@@ -16,8 +15,7 @@ use qaic_stats::trace::{HostSide, HostTrace, Part, TraceOptions, push_trace, wri
 use qaic_stats::{ProgressObserver, write_whole};
 
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::CHECK_PERIOD;
-use crate::process::clock;
+use crate::process::{WaitScope, clock};
 
 /// What an operation takes in a trace that names its shape and operands. Only room: less costs nothing.
 const TRACE_BYTES_PER_OP: usize = 768;
@@ -46,15 +44,15 @@ pub struct DevicePart<'a, B> {
 
 /// The summary of an inference; none of it is given back where it went to a file.
 ///
-/// Blocking: reads every record. Ends with [`ErrorDetail::Interrupted`] soon after `interrupted` says so.
+/// Blocking: reads every record. Ends early where `scope` ends the wait.
 pub fn stats_summary<B: FrozenBytes>(
     target: OutputTarget,
     buffer: &StatsBuffer<B>,
     ops: &OpsDescriptor,
     cores: Option<Vec<u16>>,
-    interrupted: impl Fn() -> bool,
+    scope: &mut WaitScope<'_>,
 ) -> Result<Vec<u8>, RuntimeError> {
-    let reading = Reading::new(vec![buffer], interrupted);
+    let reading = Reading::new(vec![buffer], scope);
     let options = SummaryOptions { cores, observer: Some(&reading) };
     let model = buffer.model();
     target.write(
@@ -65,16 +63,16 @@ pub fn stats_summary<B: FrozenBytes>(
 
 /// The trace of devices and host; none of it is given back where it went to a file. `options` need no observer.
 ///
-/// Blocking: reads every record. Ends with [`ErrorDetail::Interrupted`] soon after `interrupted` says so.
+/// Blocking: reads every record. Ends early where `scope` ends the wait.
 pub fn stats_trace<B: FrozenBytes>(
     target: OutputTarget,
     devices: &[DevicePart<'_, B>],
     options: TraceOptions<'_>,
     samples: &[HostSample],
     host_trace: Option<&HostTrace<'_>>,
-    interrupted: impl Fn() -> bool,
+    scope: &mut WaitScope<'_>,
 ) -> Result<Vec<u8>, RuntimeError> {
-    let reading = Reading::new(devices.iter().map(|device| device.buffer).collect(), interrupted);
+    let reading = Reading::new(devices.iter().map(|device| device.buffer).collect(), scope);
     let options = TraceOptions { observer: Some(&reading), ..options };
     let models: Vec<_> = devices.iter().map(|device| device.buffer.model()).collect();
     let part = |(device, model)| {
@@ -94,36 +92,30 @@ pub fn stats_trace<B: FrozenBytes>(
 }
 
 /// Lets go of what was read, and looks now and then whether to go on.
-struct Reading<'a, B, F> {
+struct Reading<'a, 's, B> {
     buffers: Vec<&'a StatsBuffer<B>>,
-    looked: Cell<Instant>,
-    interrupted: F,
+    scope: RefCell<&'a mut WaitScope<'s>>,
 }
 
-impl<'a, B, F> Reading<'a, B, F> {
-    fn new(buffers: Vec<&'a StatsBuffer<B>>, interrupted: F) -> Self {
-        Self { buffers, looked: Cell::new(Instant::now()), interrupted }
+impl<'a, 's, B> Reading<'a, 's, B> {
+    fn new(buffers: Vec<&'a StatsBuffer<B>>, scope: &'a mut WaitScope<'s>) -> Self {
+        Self { buffers, scope: RefCell::new(scope) }
     }
 }
 
-impl<B, F> fmt::Debug for Reading<'_, B, F> {
+impl<B> fmt::Debug for Reading<'_, '_, B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Reading").field("buffers", &self.buffers.len()).finish_non_exhaustive()
     }
 }
 
-impl<B: FrozenBytes, F: Fn() -> bool> ProgressObserver for Reading<'_, B, F> {
+impl<B: FrozenBytes> ProgressObserver for Reading<'_, '_, B> {
     fn passed(&self, bytes: &[u8]) -> io::Result<()> {
         for buffer in &self.buffers {
             buffer.let_go(bytes);
         }
-        if self.looked.get().elapsed() >= CHECK_PERIOD {
-            self.looked.set(Instant::now());
-            if (self.interrupted)() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-        }
-        Ok(())
+        let polled = self.scope.borrow_mut().poll("statistics");
+        polled.map_err(|_| io::ErrorKind::Interrupted.into())
     }
 }
 
@@ -152,7 +144,6 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use std::fs;
-    use std::time::Duration;
 
     use qaic_stats::decode::record::{Core, Kind, Thread};
     use qaic_stats::model::{Run, StatsModel};
@@ -197,7 +188,7 @@ mod tests {
     fn a_file_has_what_memory_would_have() {
         let path = std::env::temp_dir().join(format!("openqaic-stats-output-{}", std::process::id()));
         let ops = OpsDescriptor::default();
-        let write = |target| stats_summary(target, &buffer(), &ops, None, || false).unwrap();
+        let write = |target| stats_summary(target, &buffer(), &ops, None, &mut WaitScope::default()).unwrap();
         let in_memory = write(OutputTarget::Memory);
         assert!(!in_memory.is_empty());
         assert_eq!(write(OutputTarget::File(path.clone())), b"");
@@ -212,7 +203,8 @@ mod tests {
         let part = |buffer, network, slice| DevicePart { buffer, ops: Arc::default(), network, slice };
         let parts = [part(&one, "first", Some(0)), part(&other, "second", Some(1))];
         let options = TraceOptions::default();
-        let bytes = stats_trace(OutputTarget::Memory, &parts, options, &[], None, || false).unwrap();
+        let bytes =
+            stats_trace(OutputTarget::Memory, &parts, options, &[], None, &mut WaitScope::default()).unwrap();
         let trace: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         let text = trace.to_string();
         assert!(text.contains("first") && text.contains("second"), "{text}");
@@ -223,17 +215,18 @@ mod tests {
         let path = PathBuf::from("/nonexistent/openqaic/summary.txt");
         let target = OutputTarget::File(path.clone());
         let refusal =
-            stats_summary(target, &buffer(), &OpsDescriptor::default(), None, || false).unwrap_err();
+            stats_summary(target, &buffer(), &OpsDescriptor::default(), None, &mut WaitScope::default())
+                .unwrap_err();
         assert!(matches!(refusal.detail(), ErrorDetail::Io { path: named, .. } if *named == path));
     }
 
     #[test]
-    fn reading_ends_when_it_is_asked_to_and_not_before_a_period_has_passed() {
+    fn reading_ends_when_its_scope_does() {
         let buffer = buffer();
-        let reading = Reading::new(vec![&buffer], || true);
-        reading.looked.set(Instant::now() + Duration::from_hours(1));
+        let mut check = || true;
+        let mut scope = WaitScope::default().checked_by(&mut check);
+        let reading = Reading::new(vec![&buffer], &mut scope);
         assert!(reading.passed(&[]).is_ok());
-        reading.looked.set(Instant::now().checked_sub(CHECK_PERIOD).unwrap());
         let ended = OutputTarget::Memory.write(|_| reading.passed(&[]), |_| Ok(()));
         assert!(ended.unwrap_err().is_interrupted());
     }

@@ -1,17 +1,15 @@
 //! Exec objects: each carries one inference at a time through an activated program.
 
-use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
 
 use qaic_sync::{Event, Generation, Phase, Reason, Submitted};
 
-use super::{Body, INFERENCE, Request, give_up, until};
-use crate::binding::{Bindings, CancellationCheck, IoCrcs};
+use super::{Body, INFERENCE, Request};
+use crate::binding::{Bindings, IoCrcs};
 use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::inference_set::{Completion, Lists};
-use crate::process::ForkGuard;
-use crate::process::cancellation::{CANCEL_PERIOD, check_period};
+use crate::process::cancellation::CANCEL_PERIOD;
+use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope};
 use crate::program::{Activated, Program};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -173,37 +171,23 @@ impl ExecObj {
         Ok((body, begun))
     }
 
-    /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Interrupted, it is
-    /// cancelled, and the call returns when it has ended.
+    /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Where `scope` ends the wait, it is
+    /// cancelled, and the call returns when it has ended; at the deadline whichever thread runs it.
     ///
-    /// Blocking: as long as the device takes, and inferences before it where state is retained; `interrupted` is asked
-    /// about every 50 ms. During an inference that is known to be short only a device that waits for it asks, as often as
-    /// it wakes.
-    pub fn run(&self, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
-        self.run_until(None, interrupted)
-    }
-
-    /// [`Self::run`], ended with [`ErrorDetail::Timeout`] at `deadline`, whichever thread runs it.
-    pub fn run_until(
-        &self,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<(), RuntimeError> {
+    /// Blocking: as long as the device takes, and inferences before it where state is retained. During an inference that is
+    /// known to be short only a device that waits for it looks at the scope.
+    pub fn run(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
         let (body, begun) = self.begin(None, None)?;
         let body = if scheduler.may_run_here(body.variant()) {
-            let since = deadline.map(|_| Instant::now());
+            let deadline = scope.deadline();
             let mut given_up = None;
-            // Not where nothing was waited for yet: to ask Python costs more than a short inference.
-            let mut has_waited = false;
             let mut check = || {
-                if given_up.is_none() && mem::replace(&mut has_waited, true) {
-                    given_up = give_up(INFERENCE, deadline, since, &mut interrupted);
-                }
+                given_up = given_up.take().or_else(|| scope.poll(INFERENCE).err());
                 given_up.is_some()
             };
             match scheduler.run_here(&self.request, body, deadline, &mut check) {
-                Ok(()) => return self.ran(deadline, since, given_up),
+                Ok(()) => return self.ran(deadline, given_up),
                 Err(body) => body,
             }
         } else {
@@ -212,7 +196,7 @@ impl ExecObj {
         scheduler
             .submit(&self.request, body, begun.generation, false)
             .inspect_err(|_| self.request.withdraw(begun.origin))?;
-        let awaited = self.wait(deadline, interrupted);
+        let awaited = self.wait(scope);
         if self.request.state().is_in_flight() {
             self.end();
         }
@@ -220,12 +204,7 @@ impl ExecObj {
     }
 
     /// How an inference ended that ran on the calling thread. An outcome after the deadline is a timeout.
-    fn ran(
-        &self,
-        deadline: Option<Instant>,
-        began: Option<Instant>,
-        given_up: Option<RuntimeError>,
-    ) -> Result<(), RuntimeError> {
+    fn ran(&self, deadline: Option<Deadline>, given_up: Option<RuntimeError>) -> Result<(), RuntimeError> {
         let outcome = self.request.outcome();
         let is_ended = matches!(
             outcome.as_ref().err().map(RuntimeError::detail),
@@ -234,11 +213,10 @@ impl ExecObj {
         if is_ended && let Some(error) = given_up {
             return Err(error);
         }
-        if is_ended || outcome.is_ok() {
-            let late = give_up(INFERENCE, deadline, began, &mut || false);
-            if let Some(late) = late {
-                return Err(late);
-            }
+        if (is_ended || outcome.is_ok())
+            && let Some(passed) = deadline.filter(|deadline| deadline.has_passed())
+        {
+            return Err(passed.error(INFERENCE));
         }
         self.collected(outcome)
     }
@@ -247,27 +225,15 @@ impl ExecObj {
     /// never was one. An inference that takes longer than the program's time limit is ended with
     /// [`ErrorDetail::Timeout`].
     ///
-    /// Blocking: until it ends, `deadline`, or `interrupted`, which is asked about every 50 ms. In the last two cases
-    /// the inference goes on and can be waited for again.
-    pub fn wait(
-        &self,
-        deadline: Option<Instant>,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<(), RuntimeError> {
+    /// Blocking: until it ends, or until `scope` ends the wait; then the inference goes on and can be waited for again.
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
-        // Only a deadline asks what time it is.
-        let began = deadline.map(|_| Instant::now());
         let state = self.request.state();
         loop {
             let Some(generation) = state.under_way() else { return self.collected(self.request.outcome()) };
             let mut given_up = None;
-            let mut has_waited = false;
             let mut check = || {
-                // As in `run_until`.
-                if mem::replace(&mut has_waited, true) {
-                    given_up =
-                        given_up.take().or_else(|| give_up(INFERENCE, deadline, began, &mut interrupted));
-                }
+                given_up = given_up.take().or_else(|| scope.poll(INFERENCE).err());
                 given_up.is_some()
             };
             let has_helped = self.help(&mut check);
@@ -276,10 +242,8 @@ impl ExecObj {
             }
             if !has_helped {
                 let ended = || (state.under_way() != Some(generation)).then_some(());
-                let limit = until(deadline).min(check_period(None));
-                let has_ended = state.wait(limit, ended).is_some();
-                if !has_ended && let Some(error) = give_up(INFERENCE, deadline, began, &mut interrupted) {
-                    return Err(error);
+                if state.wait(scope.sleep_limit(), ended).is_none() {
+                    scope.poll(INFERENCE)?;
                 }
             }
         }

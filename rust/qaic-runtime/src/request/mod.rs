@@ -11,7 +11,7 @@ mod completed;
 mod exec_obj;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
 
@@ -285,26 +285,4 @@ impl Drop for Edited<'_> {
 /// A time on the process's clock, `after` from now.
 pub(crate) fn clock_after(after: Duration) -> u64 {
     clock::now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// Time left until a deadline.
-pub(crate) fn until(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
-}
-
-/// Why a wait for `what`, which began at `began`, ends without it.
-pub(crate) fn give_up(
-    what: &'static str,
-    deadline: Option<Instant>,
-    began: Option<Instant>,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> Option<RuntimeError> {
-    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-        let waited = began.map(|began| began.elapsed()).unwrap_or_default();
-        return Some(
-            ErrorDetail::Timeout { what, timeout_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX) }
-                .into(),
-        );
-    }
-    interrupted().then(|| ErrorDetail::Interrupted.into())
 }

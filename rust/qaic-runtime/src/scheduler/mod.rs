@@ -26,16 +26,14 @@ mod worker;
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qaic_sync::{AskedToEnd, Event, EventCount, Generation, RunQueues, Turn};
 
-use crate::binding::CancellationCheck;
 use crate::device::Device;
 use crate::error::{ErrorDetail, RuntimeError, StateError};
-use crate::process::ForkGuard;
-use crate::process::cancellation::check_period;
-use crate::request::{Body, Finished, Request, clock_after, give_up, until};
+use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope};
+use crate::request::{Body, Finished, Request, clock_after};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use durations::Durations;
 use in_flight::{InFlight, MOST_PER_THREAD};
@@ -222,7 +220,7 @@ impl Scheduler {
         &self,
         request: &Request,
         mut body: Box<Body>,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         check: CancellationCheck<'_>,
     ) -> Result<(), Box<Body>> {
         let shared = &self.shared;
@@ -297,39 +295,29 @@ impl Scheduler {
 
     /// Works with the turn of an ordered queue, when it comes.
     ///
-    /// Blocking: until the inferences and accesses before it have ended, until `deadline`, or until `interrupted` says so.
+    /// Blocking: until the inferences and accesses before it have ended, or until `scope` ends the wait.
     pub(crate) fn with_turn<T>(
         &self,
         queue: u32,
-        deadline: Option<Instant>,
-        interrupted: &mut dyn FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
         work: impl FnOnce() -> T,
     ) -> Result<T, RuntimeError> {
-        let _turn = self.turn(queue, deadline, interrupted)?;
+        let _turn = self.turn(queue, scope)?;
         Ok(work())
     }
 
-    fn turn(
-        &self,
-        queue: u32,
-        deadline: Option<Instant>,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<ServedTurn<'_>, RuntimeError> {
+    fn turn(&self, queue: u32, scope: &mut WaitScope<'_>) -> Result<ServedTurn<'_>, RuntimeError> {
         const WHAT: &str = "the state of a program";
         let shared = &self.shared;
         if let Some(turn) = shared.queues.try_turn(queue) {
             return Ok(ServedTurn { shared, turn: Some(turn) });
         }
-        let began = deadline.map(|_| Instant::now());
         let access = &shared.state_access;
         let mut wait = |event: &EventCount, is_there: &dyn Fn() -> Option<u32>| loop {
-            let limit = until(deadline).min(check_period(None));
-            if let Some(found) = event.wait(limit, is_there) {
+            if let Some(found) = event.wait(scope.sleep_limit(), is_there) {
                 return Ok(found);
             }
-            if let Some(error) = give_up(WHAT, deadline, began, interrupted) {
-                return Err(error);
-            }
+            scope.poll(WHAT)?;
         };
         let ticket = wait(access.freed(), &|| access.take())?;
         if shared.queues.push(queue, STATE_ACCESS | ticket).is_err() {
@@ -540,8 +528,8 @@ impl Shared {
     }
 
     /// Has an inference count as stuck after the time limit of its program, or at `deadline`.
-    fn limit(self: &Arc<Self>, request: &Request, deadline: Option<Instant>) {
-        let limit = match (request.limit(), deadline.map(|_| until(deadline))) {
+    fn limit(self: &Arc<Self>, request: &Request, deadline: Option<Deadline>) {
+        let limit = match (request.limit(), deadline.map(Deadline::remaining)) {
             (None, None) => return,
             (Some(limit), Some(left)) => limit.min(left),
             (limit, left) => limit.or(left).unwrap_or(Duration::MAX),

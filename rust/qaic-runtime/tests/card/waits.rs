@@ -147,11 +147,11 @@ fn cancelled_inference_ends_soon_and_its_buffers_are_reclaimed() {
     assert_eq!(exec.submit().unwrap_err().code(), "inference.in_flight");
     assert_eq!(exec.reclaim(&mut || false).unwrap_err().code(), "device.timeout");
     let mut looks = 0;
-    let mut interrupted = || {
+    let mut check = || {
         looks += 1;
         looks == 4
     };
-    assert_eq!(exec.execute_interruptibly(&mut interrupted).unwrap_err().code(), "call.interrupted");
+    assert_eq!(exec.execute_interruptibly(&mut check).unwrap_err().code(), "call.interrupted");
     assert_eq!(looks, 4);
     drop((exec, activation));
     rig.finish();

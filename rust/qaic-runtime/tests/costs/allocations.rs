@@ -12,6 +12,7 @@ use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
@@ -70,7 +71,7 @@ fn allocations_of_runs(dtype: ElementType, place: Where) -> u64 {
     let mut run = |turn: usize| {
         let lease = tiny.set.try_lease().unwrap();
         let outputs = &mut [Some(tiny.outputs[turn % 2].memory_mut())];
-        lease.run(&mut lender, &[tiny.input.memory()], outputs, None, || false).unwrap();
+        lease.run(&mut lender, &[tiny.input.memory()], outputs, &mut WaitScope::default()).unwrap();
     };
     (0..WARM_UP).for_each(&mut run);
     allocations(|| (0..100).for_each(&mut run))
@@ -131,7 +132,7 @@ fn run_with_conversions_allocates_nothing() {
 
 #[test]
 fn submission_collected_in_order_allocates_nothing() {
-    let collect = |set: &InferenceSet, _| set.get_completed(None, || false).unwrap();
+    let collect = |set: &InferenceSet, _| set.get_completed(&mut WaitScope::default()).unwrap();
     for place in EVERYWHERE {
         assert_eq!(allocations_of_batches(place, collect), 0);
     }
@@ -139,7 +140,7 @@ fn submission_collected_in_order_allocates_nothing() {
 
 #[test]
 fn submission_collected_by_id_allocates_nothing() {
-    let collect = |set: &InferenceSet, id| set.get_completed_id(id, None, || false).unwrap();
+    let collect = |set: &InferenceSet, id| set.get_completed_id(id, &mut WaitScope::default()).unwrap();
     for place in EVERYWHERE {
         assert_eq!(allocations_of_batches(place, collect), 0);
     }
@@ -159,7 +160,7 @@ fn exec_object_on_a_card_takes_little_besides_its_buffers() {
         let ((), used) = bytes_of(|| {
             for lease in &leases {
                 let outputs = &mut [Some(outputs[0].memory_mut())];
-                lease.run(&mut lender, &[input.memory()], outputs, None, || false).unwrap();
+                lease.run(&mut lender, &[input.memory()], outputs, &mut WaitScope::default()).unwrap();
             }
         });
         bytes + used

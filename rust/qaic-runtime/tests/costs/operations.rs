@@ -19,7 +19,7 @@ use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, InferenceSet, PendingInference};
-use qaic_runtime::process::Deadline;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{BoundBuffers, Part};
 use qaic_sync::count::Operations;
@@ -84,10 +84,13 @@ fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
 /// which the clients of `qaicrt` bind buffers first.
 fn of_each_way(device: &str, set: &Arc<InferenceSet>) -> [(u64, u64); 8] {
     let ways = [
-        ("submit, collect the next", submit_and_collect(set, |_| set.get_completed(None, || false).unwrap())),
+        (
+            "submit, collect the next",
+            submit_and_collect(set, |_| set.get_completed(&mut WaitScope::default()).unwrap()),
+        ),
         (
             "submit, collect by id",
-            submit_and_collect(set, |id| set.get_completed_id(id, None, || false).unwrap()),
+            submit_and_collect(set, |id| set.get_completed_id(id, &mut WaitScope::default()).unwrap()),
         ),
         ("run", run(set)),
         ("bind the buffers of before, submit, collect the next", bind_a_vector(set, 1)),
@@ -119,7 +122,7 @@ fn run(set: &InferenceSet) -> (u64, u64) {
     counted(|_| {
         let lease = set.try_lease().unwrap();
         let outputs = &mut [Some(output.memory_mut())];
-        lease.run(&mut lender, &given, outputs, None, || false).unwrap();
+        lease.run(&mut lender, &given, outputs, &mut WaitScope::default()).unwrap();
     })
 }
 
@@ -148,7 +151,7 @@ fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
         bound.replace_for_new_inference(&vectors[usize::try_from(id).unwrap() % vectors.len()]).unwrap();
         bound.check_announced().unwrap();
         set.submit(handle, id).unwrap();
-        assert_eq!(set.get_completed(None, || false).unwrap(), handle);
+        assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
         set.outcome(handle).unwrap();
         set.put_completed(handle).unwrap();
     })
@@ -168,7 +171,7 @@ fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u6
         bound.replace_part(Part::All, &buffers).unwrap();
         bound.check_announced().unwrap();
         set.submit(handle, id).unwrap();
-        assert_eq!(set.get_completed_id(id, None, || false).unwrap(), handle);
+        assert_eq!(set.get_completed_id(id, &mut WaitScope::default()).unwrap(), handle);
         set.outcome(handle).unwrap();
         assert!(bound.buffers().unwrap().iter().all(Option::is_some));
         set.put_completed(handle).unwrap();
@@ -205,7 +208,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
             let inference = PendingInference::new(set, 0, inputs(), outputs(), Deadline::after(LONG));
             assert!(inference.try_start(set, Some((&queue, token))).unwrap());
             if !inference.has_ended_in_start() {
-                inference.wait(|| false).unwrap();
+                inference.wait(&mut WaitScope::default()).unwrap();
                 assert_eq!(queue.wait(Duration::ZERO).unwrap(), [token]);
             }
             assert_eq!(queue.awaited(), 0);
@@ -298,7 +301,7 @@ fn inferences_in_flight_under_one_id_cost_what_one_costs() {
                 set.submit(handle, 7).unwrap();
             }
             for _ in 0..count {
-                let handle = set.get_completed_id(7, None, || false).unwrap();
+                let handle = set.get_completed_id(7, &mut WaitScope::default()).unwrap();
                 set.put_completed(handle).unwrap();
             }
         });

@@ -15,7 +15,7 @@ use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::Deadline;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
 
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     fn run(&mut self, arrays: &Parts) -> Result<(), RuntimeError> {
-        self.bound.run(&self.set, &self.tensors, arrays, None, || false)
+        self.bound.run(&self.set, &self.tensors, arrays, &mut WaitScope::default())
     }
 
     fn taken(&mut self, output: usize) -> Option<Vec<u8>> {
@@ -178,7 +178,7 @@ fn failed_inference_leaves_the_arrays_and_the_set() {
     bench.bind(&arrays, 0, Some(0), &[to(1), to(0)]);
     bench.control.hold().unwrap();
     let deadline = Deadline::after(Duration::from_millis(5));
-    let late = bench.bound.run(&bench.set, &bench.tensors, &arrays, deadline, || false);
+    let late = bench.bound.run(&bench.set, &bench.tensors, &arrays, &mut WaitScope::until(deadline));
     assert_eq!(late.unwrap_err().code(), "device.timeout");
     bench.control.release().unwrap();
     assert_eq!(arrays.bytes(1), before);
@@ -202,8 +202,8 @@ fn input_left_out_is_the_value_that_the_device_keeps() {
     // Its next value stays there too.
     bench.bind(&arrays, 0, None, &[]);
     let pending = bench.bound.prepare(&bench.set, &bench.tensors, &arrays, None).unwrap();
-    pending.start(&bench.set, None, || false).unwrap();
-    pending.wait(|| false).unwrap();
+    pending.start(&bench.set, None, &mut WaitScope::default()).unwrap();
+    pending.wait(&mut WaitScope::default()).unwrap();
     assert!(matches!(pending.take_outputs()[..], [None]));
 }
 
@@ -217,8 +217,8 @@ fn prepared_inference_has_copies() {
         assert_eq!(bench.bound.input_bytes(&arrays), 4 * elements);
         let pending = bench.bound.prepare(&bench.set, &bench.tensors, &arrays, None).unwrap();
         arrays.memory_mut(ArrayId(0)).fill(0);
-        pending.start(&bench.set, None, || false).unwrap();
-        pending.wait(|| false).unwrap();
+        pending.start(&bench.set, None, &mut WaitScope::default()).unwrap();
+        pending.wait(&mut WaitScope::default()).unwrap();
         let outputs = pending.take_outputs();
         assert_eq!(outputs.len(), 2);
         for output in outputs {
@@ -232,7 +232,8 @@ fn benchmark_runs_on_the_arrays_without_outputs() {
     let mut bench = Bench::new(&image(ElementType::Float32));
     let arrays = Parts::new(&counted(ALL), &[(0, ALL)]);
     bench.bind(&arrays, 0, Some(0), &[]);
-    let outcome = bench.bound.benchmark(&bench.set, &arrays, Some(7), None, || false).unwrap();
+    let outcome =
+        bench.bound.benchmark(&bench.set, &arrays, Some(7), None, &mut WaitScope::default()).unwrap();
     assert_eq!(outcome.completed, 7);
     // Nothing stays lent.
     bench.bind(&arrays, 0, Some(0), &[Destination::New]);
@@ -264,8 +265,8 @@ fn arrays_in_place_of_blocks_are_made_into_them_and_back() {
     assert_eq!(arrays.bytes(1), halves());
     bench.bind(&arrays, 0, Some(0), &[]);
     let pending = bench.bound.prepare(&bench.set, &bench.tensors, &arrays, None).unwrap();
-    pending.start(&bench.set, None, || false).unwrap();
-    pending.wait(|| false).unwrap();
+    pending.start(&bench.set, None, &mut WaitScope::default()).unwrap();
+    pending.wait(&mut WaitScope::default()).unwrap();
     let written = pending.take_outputs().pop().flatten().unwrap();
     let array = bench.tensors.output_array(0, 0, written).unwrap();
     assert_eq!(array.memory().to_vec(), halves());
@@ -277,9 +278,9 @@ fn state_is_read_and_written_as_an_array() {
     let state = bench.tensors.state(&bench.set, "x", None).unwrap();
     assert_eq!((state.dims(), state.element_type()), (&[1, ALL][..], "float32"));
     assert_eq!((state.layout().shape.to_vec(), state.layout().format.to_bytes()), (vec![1, 64], &b"f"[..]));
-    state.write(HostSlice::of(&counted(ALL)), || false).unwrap();
-    assert_eq!(state.read(|| false).unwrap().memory().to_vec(), f32_bytes(&counted(ALL)));
-    let short = state.write(HostSlice::of(&counted(HALF)), || false).unwrap_err();
+    state.write(HostSlice::of(&counted(ALL)), &mut WaitScope::default()).unwrap();
+    assert_eq!(state.read(&mut WaitScope::default()).unwrap().memory().to_vec(), f32_bytes(&counted(ALL)));
+    let short = state.write(HostSlice::of(&counted(HALF)), &mut WaitScope::default()).unwrap_err();
     assert_eq!(short.code(), "internal.coerce");
     assert_eq!(bench.tensors.state(&bench.set, "y", None).unwrap_err().code(), "state.unknown_name");
     let last = bench.tensors.state(&bench.set, "x", Some(0)).unwrap();

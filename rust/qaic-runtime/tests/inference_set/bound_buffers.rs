@@ -13,6 +13,7 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{BoundBuffers, ListedBuffer, Part};
 
@@ -46,7 +47,7 @@ impl Bench {
     }
 
     fn run(&self) -> Result<(), RuntimeError> {
-        self.bound.exec().run(|| false)
+        self.bound.exec().run(&mut WaitScope::default())
     }
 
     fn is_bound_to(&self, expected: &[&Memory]) -> bool {
@@ -160,7 +161,7 @@ fn memory_of_an_inference_under_way_is_not_replaced() {
     assert_eq!(code(bench.bound.announce(shapes([ALL; 3]))), in_flight);
     assert!(bench.is_bound_to(&[&all[0], &all[1], &all[2]]));
     bench.control.release().unwrap();
-    bench.set.wait_for_completion(|| false).unwrap();
+    bench.set.wait_for_completion(&mut WaitScope::default()).unwrap();
     bench.set.check_completed().unwrap();
     assert!(holds(&all[2], ALL, 2.0));
     bench.bound.replace_all(&other, None).unwrap();
@@ -257,7 +258,7 @@ fn buffers_of_an_inference_under_way_are_read_by_any_thread() {
         assert!(elsewhere.join().unwrap());
     });
     bench.control.release().unwrap();
-    bench.set.wait_for_completion(|| false).unwrap();
+    bench.set.wait_for_completion(&mut WaitScope::default()).unwrap();
     bench.set.check_completed().unwrap();
 }
 

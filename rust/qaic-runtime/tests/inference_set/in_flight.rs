@@ -17,17 +17,13 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
-use qaic_runtime::process::clock;
+use qaic_runtime::process::{Deadline, WaitScope, clock};
 use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
-
-fn never() -> bool {
-    false
-}
 
 /// A set on a device of its own, with memory for each of its exec objects.
 struct Bench {
@@ -121,7 +117,7 @@ impl Bench {
 
     /// Waits until `count` inferences are on the device.
     fn on_device(&self, count: u32) {
-        assert!(self.control.wait_executing(count, LONG, never).unwrap());
+        assert!(self.control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG))).unwrap());
     }
 
     /// Runs a few inferences, after which it is known that they are short.
@@ -129,7 +125,7 @@ impl Bench {
         let handle = self.set().try_acquire().unwrap();
         self.bind(handle, 1);
         for _ in 0..64 {
-            self.exec(handle).run(never).unwrap();
+            self.exec(handle).run(&mut WaitScope::default()).unwrap();
         }
         self.set().put_completed(handle).unwrap();
     }
@@ -155,7 +151,7 @@ fn as_many_are_in_flight_as_there_are_exec_objects() {
             handles.iter().all(|&handle| bench.exec(handle).is_running() && !bench.exec(handle).revoke())
         );
         bench.control.release().unwrap();
-        bench.set().wait_for_completion(never).unwrap();
+        bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
         for &handle in &handles {
             assert_eq!(bench.code(handle), "");
             assert!(bench.holds(handle, handle.0.try_into().unwrap()));
@@ -172,12 +168,14 @@ fn a_thread_leaves_no_more_to_the_device_than_it_can_watch() {
     bench.on_device(64);
     for handle in &handles[..36] {
         bench.control.let_through(1).unwrap();
-        let id = bench.set().id_of(bench.set().get_completed(Some(Instant::now() + LONG), never).unwrap());
+        let id = bench
+            .set()
+            .id_of(bench.set().get_completed(&mut WaitScope::until(Deadline::after(LONG))).unwrap());
         assert_eq!(id, u64::from(handle.0));
         bench.on_device(64);
     }
     bench.control.release().unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert_eq!(bench.control.most_executing().unwrap(), 64);
     assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
 }
@@ -190,7 +188,7 @@ fn inferences_end_in_the_order_in_which_they_were_submitted() {
     bench.on_device(8);
     for handle in handles {
         bench.control.let_through(1).unwrap();
-        assert_eq!(bench.set().get_completed(Some(Instant::now() + LONG), never).unwrap(), handle);
+        assert_eq!(bench.set().get_completed(&mut WaitScope::until(Deadline::after(LONG))).unwrap(), handle);
     }
 }
 
@@ -201,7 +199,7 @@ fn activations_share_the_threads_and_the_device() {
     let handles = bench.submit_all();
     bench.on_device(64);
     bench.control.release().unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert!(handles.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
     assert_eq!(bench.set().programs().iter().map(|program| program.completed()).sum::<u64>(), 64);
 }
@@ -211,7 +209,7 @@ fn one_that_fails_in_the_middle_fails_alone() {
     let mut bench = Bench::new(16, 2);
     bench.control.plan("execute@5=fail; execute@9=slow:5ms").unwrap();
     let handles = bench.submit_all();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let failed: Vec<_> = handles.iter().filter(|&&handle| bench.code(handle) == "inference.failed").collect();
     assert_eq!(failed.len(), 1);
     assert_eq!(bench.set().check_completed().unwrap_err().code(), "inference.failed");
@@ -235,7 +233,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             // The others are held, and a thread may wait for the oldest of them: none of that is in the way.
             let id = cancelled.0.into();
             assert_eq!(
-                bench.set().get_completed_id(id, Some(Instant::now() + LONG), never).unwrap(),
+                bench.set().get_completed_id(id, &mut WaitScope::until(Deadline::after(LONG))).unwrap(),
                 cancelled
             );
             assert_eq!(bench.code(cancelled), "inference.cancelled");
@@ -244,7 +242,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             bench.bind(cancelled, 100);
             bench.set().submit_eager(cancelled, 100).unwrap();
             bench.control.release().unwrap();
-            bench.set().wait_for_completion(never).unwrap();
+            bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
             assert!(bench.holds(cancelled, 100));
             for &handle in &handles {
                 assert_eq!(bench.code(handle), "");
@@ -272,15 +270,15 @@ fn stuck_inference_times_out_and_the_others_end() {
     let mut bench = Bench::with(&image(ElementType::Float32), 8, 1, 1, wait);
     bench.control.plan("execute@3=stuck").unwrap();
     let handles = bench.submit_all();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     // Those behind it had ended; only no worker was free to collect them.
     let codes: Vec<_> = handles.iter().map(|&handle| bench.code(handle)).collect();
     assert_eq!(codes.iter().filter(|&&code| code == "device.timeout").count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| code.is_empty()).count(), 7, "{codes:?}");
     for handle in handles {
-        assert_eq!(bench.set().get_completed_id(handle.0.into(), None, never).unwrap(), handle);
+        assert_eq!(bench.set().get_completed_id(handle.0.into(), &mut WaitScope::default()).unwrap(), handle);
         bench.bind(handle, 9);
-        bench.exec(handle).run(never).unwrap();
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
         assert!(bench.holds(handle, 9));
     }
 }
@@ -292,7 +290,7 @@ fn a_lost_device_ends_all_that_is_on_it() {
     let handles = bench.submit_all();
     bench.on_device(32);
     bench.control.lose().unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert!(handles.iter().all(|&handle| bench.code(handle) == "device.lost"));
     assert_eq!(bench.control.executing().unwrap(), 0);
 }
@@ -306,20 +304,20 @@ fn a_caller_runs_beside_what_is_on_the_device() {
     let (&own, others) = handles.split_last().unwrap();
     bench.on_device(9);
     bench.set().cancel(own).unwrap();
-    assert_eq!(bench.exec(own).wait(None, never).unwrap_err().code(), "inference.cancelled");
-    assert_eq!(bench.set().get_completed_id(own.0.into(), None, never).unwrap(), own);
+    assert_eq!(bench.exec(own).wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
+    assert_eq!(bench.set().get_completed_id(own.0.into(), &mut WaitScope::default()).unwrap(), own);
     bench.bind(own, 77);
     let exec = Arc::clone(bench.exec(own));
     thread::scope(|scope| {
         // It first gets its buffers back, which the device lets go of after the eight before.
-        let runner = scope.spawn(|| exec.run(never));
+        let runner = scope.spawn(|| exec.run(&mut WaitScope::default()));
         bench.control.let_through(9).unwrap();
         bench.on_device(1);
         assert!(!runner.is_finished());
         bench.control.release().unwrap();
         runner.join().unwrap().unwrap();
     });
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     assert!(bench.holds(own, 77));
     assert!(others.iter().all(|&handle| bench.holds(handle, handle.0.try_into().unwrap())));
 }
@@ -334,16 +332,16 @@ fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
         bench.bind(handle, 5);
         let exec = bench.exec(handle);
         let ended = if round == 0 {
-            exec.run(|| true)
+            exec.run(&mut WaitScope::default().checked_by(&mut || true))
         } else {
-            exec.run_until(Some(Instant::now() + Duration::from_millis(1)), never)
+            exec.run(&mut WaitScope::until(Deadline::after(Duration::from_millis(1))))
         };
         assert_eq!(ended.unwrap_err().code(), ["call.interrupted", "device.timeout"][round]);
         assert!(!exec.is_in_flight());
         assert_eq!(exec.outcome().unwrap_err().code(), ["inference.cancelled", "device.timeout"][round]);
         bench.control.release().unwrap();
         bench.bind(handle, 6);
-        bench.exec(handle).run(never).unwrap();
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
         assert!(bench.holds(handle, 6));
     }
 }
@@ -356,16 +354,32 @@ fn an_interrupted_wait_leaves_the_inference_to_the_device() {
     let handles = bench.submit_all();
     bench.on_device(2);
     for handle in &handles {
-        assert_eq!(bench.exec(*handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
-        let soon = Some(Instant::now() + Duration::from_millis(1));
-        assert_eq!(bench.exec(*handle).wait(soon, never).unwrap_err().code(), "device.timeout");
-        assert_eq!(bench.set().get_completed(soon, never).unwrap_err().code(), "device.timeout");
-        assert_eq!(bench.set().wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
+        assert_eq!(
+            bench.exec(*handle).wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+            "call.interrupted"
+        );
+        let soon = Deadline::after(Duration::from_millis(1));
+        assert_eq!(
+            bench.exec(*handle).wait(&mut WaitScope::until(soon)).unwrap_err().code(),
+            "device.timeout"
+        );
+        assert_eq!(
+            bench.set().get_completed(&mut WaitScope::until(soon)).unwrap_err().code(),
+            "device.timeout"
+        );
+        assert_eq!(
+            bench
+                .set()
+                .wait_for_completion(&mut WaitScope::default().checked_by(&mut || true))
+                .unwrap_err()
+                .code(),
+            "call.interrupted"
+        );
         assert!(bench.exec(*handle).is_in_flight());
     }
     bench.control.release().unwrap();
     for handle in handles {
-        bench.exec(handle).wait(None, never).unwrap();
+        bench.exec(handle).wait(&mut WaitScope::default()).unwrap();
         assert!(bench.holds(handle, handle.0.try_into().unwrap()));
     }
 }
@@ -379,9 +393,12 @@ fn a_wait_for_a_program_with_state_answers_signals() {
     bench.bind(handle, 5);
     bench.set().submit(handle, 0).unwrap();
     // Its inferences are short, and a caller that ran this one could not answer a signal.
-    assert_eq!(bench.exec(handle).wait(None, || true).unwrap_err().code(), "call.interrupted");
+    assert_eq!(
+        bench.exec(handle).wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
     bench.control.release().unwrap();
-    bench.exec(handle).wait(None, never).unwrap();
+    bench.exec(handle).wait(&mut WaitScope::default()).unwrap();
     assert!(bench.holds(handle, 5));
 }
 
@@ -396,7 +413,7 @@ fn stages_are_those_of_the_device() {
     bench.on_device(8);
     let released_ns = clock::now_ns();
     bench.control.release().unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let samples = profiler.drain().unwrap().samples;
     assert_eq!(samples.len(), 8);
     for sample in samples {
@@ -424,16 +441,16 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     let handles = bench.submit_all();
     bench.on_device(4);
     bench.control.release().unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     for handle in &handles {
         assert_eq!(bench.code(*handle), "");
         let crcs = bench.exec(*handle).io_crcs().unwrap();
         assert_eq!(crcs.inputs, crcs.outputs);
     }
     // Written to between the end and the collection.
-    bench.set().get_completed_id(0, None, never).unwrap();
+    bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
     bench.set().submit_eager(HandleId(0), 0).unwrap();
-    bench.set().wait_for_completion(never).unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let mut bytes = bench.outputs[0].bytes();
     bytes[3] ^= 1;
     bench.outputs[0].write(&bytes);
@@ -491,7 +508,7 @@ proptest! {
             bench.set().put_completed(handle).unwrap();
             Ok(())
         };
-        let soon = || Some(Instant::now() + Duration::from_millis(1));
+        let soon = || Deadline::after(Duration::from_millis(1));
         for step in steps {
             match step {
                 Step::Submit { eager } => {
@@ -514,14 +531,14 @@ proptest! {
                 }
                 Step::LetThrough(count) => bench.control.let_through(count).unwrap(),
                 Step::Collect => {
-                    let Ok(handle) = bench.set().get_completed(soon(), never) else { continue };
+                    let Ok(handle) = bench.set().get_completed(&mut WaitScope::until(soon())) else { continue };
                     let at = flying.iter().position(|one| one.0 == handle);
                     prop_assert!(at.is_some(), "an inference ended twice");
                     end(&bench, flying.remove(at.unwrap()))?;
                 }
                 Step::Wait(which) => {
                     let Some(one) = flying.get(which % flying.len().max(1)) else { continue };
-                    let code = bench.exec(one.0).wait(soon(), never).map_or_else(|e| e.code(), |()| "");
+                    let code = bench.exec(one.0).wait(&mut WaitScope::until(soon())).map_or_else(|e| e.code(), |()| "");
                     prop_assert!(["", "device.timeout", "inference.failed", "inference.cancelled"].contains(&code));
                 }
                 Step::Hold => bench.control.hold().unwrap(),
@@ -530,7 +547,7 @@ proptest! {
         }
         bench.control.release().unwrap();
         for one in std::mem::take(&mut flying) {
-            let found = bench.set().get_completed_id(one.1.into(), Some(Instant::now() + LONG), never);
+            let found = bench.set().get_completed_id(one.1.into(), &mut WaitScope::until(Deadline::after(LONG)));
             prop_assert_eq!(found.unwrap(), one.0);
             end(&bench, one)?;
         }
@@ -561,7 +578,7 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
             let busy_until = Instant::now() + Duration::from_millis(5);
             while Instant::now() < busy_until {
                 for _ in bench.submit_all_lazily() {
-                    let handle = bench.set().get_completed(None, never).unwrap();
+                    let handle = bench.set().get_completed(&mut WaitScope::default()).unwrap();
                     bench.set().put_completed(handle).unwrap();
                 }
             }

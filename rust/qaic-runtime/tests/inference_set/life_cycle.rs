@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qaic_mem::Storage;
 use qaic_runtime::binding::{Bindings, InputBinding};
@@ -13,6 +13,7 @@ use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::{Program, ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
 
@@ -65,10 +66,6 @@ fn control(context: &Context) -> Arc<Control> {
     Arc::clone(context.noop_control(DeviceId(0)).unwrap())
 }
 
-fn never() -> bool {
-    false
-}
-
 fn limits(try_ms: u32, retries: u32) -> ProgramOptions {
     ProgramOptions {
         wait: WaitLimits { try_ms, retries, ..WaitLimits::default() },
@@ -86,16 +83,17 @@ fn inferences_are_collected_by_id_and_in_order() {
     }
     assert!(set.try_acquire().is_none());
     for id in [12, 10] {
-        let handle = set.get_completed_id(id, None, never).unwrap();
+        let handle = set.get_completed_id(id, &mut WaitScope::default()).unwrap();
         assert_eq!(set.id_of(handle), id);
         set.outcome(handle).unwrap();
         set.put_completed(handle).unwrap();
     }
-    let mut others: Vec<_> = (0..2).map(|_| set.id_of(set.get_completed(None, never).unwrap())).collect();
+    let mut others: Vec<_> =
+        (0..2).map(|_| set.id_of(set.get_completed(&mut WaitScope::default()).unwrap())).collect();
     others.sort_unstable();
     assert_eq!(others, [11, 13]);
-    assert_eq!(set.get_completed(None, never).unwrap_err().code(), "inference.none");
-    assert_eq!(set.get_completed_id(12, None, never).unwrap_err().code(), "inference.unknown");
+    assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap_err().code(), "inference.none");
+    assert_eq!(set.get_completed_id(12, &mut WaitScope::default()).unwrap_err().code(), "inference.unknown");
 }
 
 #[test]
@@ -111,22 +109,28 @@ fn misused_handle_is_refused_and_unchanged() {
     let exec = set.exec_obj(handle).unwrap();
     assert_eq!(exec.bind(|_| ()).unwrap_err().code(), "inference.in_flight");
     assert_eq!(exec.enqueue().unwrap_err().code(), "inference.in_flight");
-    let soon = Some(Instant::now());
-    assert_eq!(set.get_completed(soon, never).unwrap_err().code(), "device.timeout");
-    assert_eq!(set.get_completed_id(1, None, || true).unwrap_err().code(), "call.interrupted");
-    assert_eq!(set.wait_for_completion(|| true).unwrap_err().code(), "call.interrupted");
+    let soon = Deadline::after(Duration::ZERO);
+    assert_eq!(set.get_completed(&mut WaitScope::until(soon)).unwrap_err().code(), "device.timeout");
+    assert_eq!(
+        set.get_completed_id(1, &mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
+    assert_eq!(
+        set.wait_for_completion(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
     control.release().unwrap();
-    set.wait_for_completion(never).unwrap();
+    set.wait_for_completion(&mut WaitScope::default()).unwrap();
     // Put back without having been collected: a wait for all needs no collection.
     set.put_completed(handle).unwrap();
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "call.state");
     // Kept and submitted again: it leaves the list of free ones.
     set.submit(handle, 3).unwrap();
     assert!(set.try_acquire().is_none());
-    assert_eq!(set.get_completed_id(3, None, never).unwrap(), handle);
+    assert_eq!(set.get_completed_id(3, &mut WaitScope::default()).unwrap(), handle);
     // Collected and submitted again at once.
     set.submit(handle, 3).unwrap();
-    assert_eq!(set.get_completed(None, never).unwrap(), handle);
+    assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
     set.put_completed(handle).unwrap();
     assert_eq!(set.try_acquire(), Some(handle));
     assert!(set.try_acquire().is_none());
@@ -139,10 +143,10 @@ fn inference_without_its_input_is_refused_at_submission() {
     let set = InferenceSet::new(&context, &image(), &place, 1, 1, ProgramOptions::default()).unwrap();
     let handle = set.try_acquire().unwrap();
     assert_eq!(set.submit(handle, 1).unwrap_err().code(), "input.state_required");
-    assert_eq!(set.get_completed_id(1, None, never).unwrap_err().code(), "inference.unknown");
+    assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap_err().code(), "inference.unknown");
     set.exec_obj(handle).unwrap().bind(bind_input).unwrap();
     set.submit(handle, 1).unwrap();
-    assert_eq!(set.get_completed_id(1, None, never).unwrap(), handle);
+    assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
 }
 
 #[test]
@@ -153,11 +157,11 @@ fn stuck_inference_times_out_and_the_set_works_on() {
     let set = set(&context, 1, 1, limits(20, 2));
     let handle = set.try_acquire().unwrap();
     set.submit(handle, 1).unwrap();
-    assert_eq!(set.get_completed_id(1, None, never).unwrap(), handle);
+    assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
     let error = set.outcome(handle).unwrap_err();
     assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
     set.submit(handle, 2).unwrap();
-    set.get_completed_id(2, None, never).unwrap();
+    set.get_completed_id(2, &mut WaitScope::default()).unwrap();
     set.outcome(handle).unwrap();
 }
 
@@ -182,7 +186,7 @@ fn lost_device_fails_all_inferences_and_a_new_load_works() {
     }
     control.lose().unwrap();
     for id in 0..4 {
-        let handle = first.get_completed_id(id, None, never).unwrap();
+        let handle = first.get_completed_id(id, &mut WaitScope::default()).unwrap();
         assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
         first.put_completed(handle).unwrap();
     }
@@ -190,13 +194,13 @@ fn lost_device_fails_all_inferences_and_a_new_load_works() {
     control.release().unwrap();
     let handle = first.try_acquire().unwrap();
     first.submit(handle, 9).unwrap();
-    first.get_completed_id(9, None, never).unwrap();
+    first.get_completed_id(9, &mut WaitScope::default()).unwrap();
     assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
     drop(first);
     let second = set(&context, 1, 1, ProgramOptions::default());
     let handle = second.try_acquire().unwrap();
     second.submit(handle, 1).unwrap();
-    second.get_completed_id(1, None, never).unwrap();
+    second.get_completed_id(1, &mut WaitScope::default()).unwrap();
     second.outcome(handle).unwrap();
 }
 
@@ -223,7 +227,7 @@ fn exec_object_of_a_dropped_set_stays_valid() {
     let set = set(&context, 1, 1, ProgramOptions::default());
     let exec = Arc::clone(set.exec_obj(set.try_acquire().unwrap()).unwrap());
     drop(set);
-    exec.run(never).unwrap();
+    exec.run(&mut WaitScope::default()).unwrap();
 }
 
 #[test]
@@ -234,18 +238,24 @@ fn cancelled_inference_ends_with_its_error() {
         Program::new(&context, &image(), &Placement::one(DeviceId(0)), &ProgramOptions::default()).unwrap();
     let exec = ExecObj::new(&program, true).unwrap();
     exec.bind(bind_input).unwrap();
-    exec.wait(None, never).unwrap();
+    exec.wait(&mut WaitScope::default()).unwrap();
     control.hold().unwrap();
     exec.enqueue().unwrap();
-    assert_eq!(exec.wait(None, || true).unwrap_err().code(), "call.interrupted");
+    assert_eq!(
+        exec.wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
     assert!(exec.is_in_flight());
     exec.cancel();
-    assert_eq!(exec.wait(None, never).unwrap_err().code(), "inference.cancelled");
+    assert_eq!(exec.wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
     // Run, and interrupted: it is cancelled, and ends before the call does.
-    assert_eq!(exec.run(|| true).unwrap_err().code(), "call.interrupted");
+    assert_eq!(
+        exec.run(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
     assert!(!exec.is_in_flight());
     control.release().unwrap();
-    exec.run(never).unwrap();
+    exec.run(&mut WaitScope::default()).unwrap();
     assert_eq!(program.completed(), 1);
     assert_eq!(program.unload().unwrap_err().code(), "program.live_exec_objs");
     program.deactivate().unwrap();
@@ -270,15 +280,15 @@ fn inferences_collected_by_many_threads_reach_their_callers() {
         for id in 0..THREADS {
             let set = &set;
             scope.spawn(move || {
-                let handle = set.acquire(None, never).unwrap();
+                let handle = set.acquire(&mut WaitScope::default()).unwrap();
                 set.submit(handle, id).unwrap();
-                let found = set.get_completed_id(id, None, never).unwrap();
+                let found = set.get_completed_id(id, &mut WaitScope::default()).unwrap();
                 assert_eq!((found, set.id_of(found)), (handle, id));
                 set.outcome(found).unwrap();
                 set.put_completed(found).unwrap();
             });
         }
-        control.wait_executing(8, Duration::from_mins(1), never).unwrap();
+        control.wait_executing(8, &mut WaitScope::until(Deadline::after(Duration::from_mins(1)))).unwrap();
         control.release().unwrap();
     });
     assert_eq!(std::iter::from_fn(|| set.try_acquire()).count(), 32);

@@ -14,7 +14,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{CompletionQueue, InferenceSet, PendingInference};
-use qaic_runtime::process::Deadline;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::ProgramOptions;
 
 /// Longer than any test takes.
@@ -25,10 +25,6 @@ const LIMIT: Duration = Duration::from_millis(30);
 
 /// No tokens.
 const NONE: [u64; 0] = [];
-
-fn never() -> bool {
-    false
-}
 
 struct Rig {
     control: Arc<Control>,
@@ -83,7 +79,7 @@ impl Rig {
     }
 
     fn on_device(&self, count: u32) {
-        assert!(self.control.wait_executing(count, LONG, never).unwrap());
+        assert!(self.control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG))).unwrap());
     }
 
     /// Waits until the queue looks after no inference; what it reports meanwhile.
@@ -121,7 +117,7 @@ fn pending_that_ended_has_its_outputs_once_and_keeps_no_exec_object() {
         let inference = rig.prepare(value);
         assert!(!inference.has_ended() && !inference.is_running() && inference.outcome().is_none());
         assert!(inference.try_start(&rig.set, None).unwrap());
-        inference.wait(never).unwrap();
+        inference.wait(&mut WaitScope::default()).unwrap();
         assert!(inference.has_ended() && inference.set().is_none() && code(&inference).is_empty());
         assert_eq!(rig.free_handles(), 1);
         assert!(gives(&inference, value));
@@ -139,16 +135,21 @@ fn pending_without_a_free_exec_object_starts_when_one_is_given_back() {
     assert!(first.is_running());
     let second = rig.prepare(2.0);
     assert!(!second.try_start(&rig.set, None).unwrap());
-    assert!(second.start(&rig.set, None, || true).unwrap_err().is_interrupted());
+    assert!(
+        second
+            .start(&rig.set, None, &mut WaitScope::default().checked_by(&mut || true))
+            .unwrap_err()
+            .is_interrupted()
+    );
     let late = rig.prepare_until(3.0, Deadline::after(LIMIT));
-    let error = late.start(&rig.set, None, never).unwrap_err();
+    let error = late.start(&rig.set, None, &mut WaitScope::default()).unwrap_err();
     assert_eq!(error.to_string(), "timed out after 30 ms waiting for a free exec object");
     thread::scope(|scope| {
-        let starter = scope.spawn(|| second.start(&rig.set, None, never));
+        let starter = scope.spawn(|| second.start(&rig.set, None, &mut WaitScope::default()));
         rig.control.release().unwrap();
         starter.join().unwrap().unwrap();
     });
-    second.wait(never).unwrap();
+    second.wait(&mut WaitScope::default()).unwrap();
     assert!(gives(&first, 1.0) && gives(&second, 2.0));
 }
 
@@ -163,7 +164,7 @@ fn pending_revoked_before_its_start_gives_the_handle_back() {
     assert_eq!((rig.queue.awaited(), rig.free_handles()), (0, 1));
     assert!(inference.try_start(&rig.set, None).unwrap());
     assert_eq!(rig.free_handles(), 1);
-    assert_eq!(inference.wait(never).unwrap_err().code(), "inference.cancelled");
+    assert_eq!(inference.wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
     assert_eq!(rig.queue.wait(Duration::ZERO).unwrap(), NONE);
 }
 
@@ -213,7 +214,7 @@ fn queue_expecting_an_ended_inference_awaits_nothing() {
     let rig = Rig::new(1);
     let inference = rig.prepare(1.0);
     assert!(inference.try_start(&rig.set, None).unwrap());
-    inference.wait(never).unwrap();
+    inference.wait(&mut WaitScope::default()).unwrap();
     inference.report_to(&rig.queue, 1);
     assert_eq!(rig.queue.awaited(), 0);
 }
@@ -230,7 +231,7 @@ fn pending_past_its_deadline_is_reported_and_the_device_lets_go_of_it() {
     assert_eq!(rig.reported_until_settled(), NONE);
     assert!(inference.set().is_none());
     assert_eq!(rig.free_handles(), 1);
-    assert_eq!(inference.wait(never).unwrap_err().code(), "device.timeout");
+    assert_eq!(inference.wait(&mut WaitScope::default()).unwrap_err().code(), "device.timeout");
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn pending_waited_for_past_its_deadline_has_left_the_device() {
     rig.control.hold().unwrap();
     let inference = rig.prepare_until(1.0, Deadline::after(LIMIT));
     assert!(inference.try_start(&rig.set, None).unwrap());
-    let error = inference.wait(never).unwrap_err();
+    let error = inference.wait(&mut WaitScope::default()).unwrap_err();
     assert_eq!(error.to_string(), "timed out after 30 ms waiting for an inference");
     assert!(inference.set().is_none());
     assert_eq!(rig.free_handles(), 1);
@@ -262,10 +263,10 @@ fn pending_whose_wait_is_interrupted_goes_on() {
     rig.control.hold().unwrap();
     let inference = rig.start(4.0, 1);
     rig.on_device(1);
-    assert!(inference.wait(|| true).unwrap_err().is_interrupted());
+    assert!(inference.wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().is_interrupted());
     assert!(inference.is_running() && !inference.has_ended());
     rig.control.release().unwrap();
-    inference.wait(never).unwrap();
+    inference.wait(&mut WaitScope::default()).unwrap();
     assert!(gives(&inference, 4.0));
     assert_eq!(rig.reported_until_settled(), [1]);
 }
@@ -313,7 +314,7 @@ fn pending_known_to_be_short_ends_in_its_start_and_is_not_reported() {
         let inference = rig.start(value, round);
         let is_in_start = inference.has_ended_in_start();
         in_start += u32::from(is_in_start);
-        inference.wait(never).unwrap();
+        inference.wait(&mut WaitScope::default()).unwrap();
         assert!(gives(&inference, value));
         let expected = if is_in_start { NONE.to_vec() } else { vec![round] };
         assert_eq!(rig.reported_until_settled(), expected);
@@ -372,10 +373,12 @@ fn pending_started_cancelled_and_revoked_by_many_threads_ends_exactly_once() {
                                     }
                                     _ => other.has_ended() && other.revoke(),
                                 });
-                                inference.start(&rig.set, Some((&rig.queue, token)), never).unwrap();
+                                inference
+                                    .start(&rig.set, Some((&rig.queue, token)), &mut WaitScope::default())
+                                    .unwrap();
                                 second.join().unwrap()
                             });
-                            let outcome = inference.wait(never);
+                            let outcome = inference.wait(&mut WaitScope::default());
                             let is_silent = inference.has_ended_in_start() || is_revoked;
                             match outcome {
                                 Ok(()) => {

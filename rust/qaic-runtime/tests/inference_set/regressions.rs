@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qaic_mem::Storage;
 use qaic_runtime::binding::InputBinding;
@@ -12,12 +12,9 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
-
-fn never() -> bool {
-    false
-}
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context(marker: &str) -> Arc<Context> {
@@ -71,12 +68,12 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
         }
     });
     assert!(accepted.into_inner() > 0);
-    let deadline = Some(Instant::now() + Duration::from_mins(1));
+    let deadline = Deadline::after(Duration::from_mins(1));
     for exec in &execs {
         // Cancelled, refused or done; a timeout would be one that never runs.
-        let ended = exec.wait(deadline, never).map_err(|error| error.code());
+        let ended = exec.wait(&mut WaitScope::until(deadline)).map_err(|error| error.code());
         assert!(ended != Err("device.timeout"), "{ended:?}");
-        exec.run_until(deadline, never).unwrap();
+        exec.run(&mut WaitScope::until(deadline)).unwrap();
     }
 }
 
@@ -96,9 +93,9 @@ fn oldest_of_many_inferences_under_one_id_is_collected_first() {
         set.submit(handle, 7).unwrap();
     }
     for &handle in handles.iter().rev() {
-        assert_eq!(set.get_completed_id(7, None, never).unwrap(), handle);
+        assert_eq!(set.get_completed_id(7, &mut WaitScope::default()).unwrap(), handle);
     }
-    assert_eq!(set.get_completed_id(7, None, never).unwrap_err().code(), "inference.unknown");
+    assert_eq!(set.get_completed_id(7, &mut WaitScope::default()).unwrap_err().code(), "inference.unknown");
 }
 
 /// A panic in what a worker calls ends neither the worker nor what is queued behind.
@@ -131,7 +128,7 @@ fn worker_whose_callback_panics_goes_on() {
     }
     for id in 0..10 {
         set.submit_eager(handles[1], id).unwrap();
-        let deadline = Some(Instant::now() + Duration::from_mins(1));
-        assert_eq!(set.get_completed_id(id, deadline, never).unwrap(), handles[1]);
+        let deadline = Deadline::after(Duration::from_mins(1));
+        assert_eq!(set.get_completed_id(id, &mut WaitScope::until(deadline)).unwrap(), handles[1]);
     }
 }

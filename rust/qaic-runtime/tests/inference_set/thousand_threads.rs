@@ -10,6 +10,7 @@ use qaic_qpc::dtype::ElementType;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet, PendingInference};
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::BoundBuffers;
 
@@ -17,10 +18,6 @@ const THREADS: u16 = 1_000;
 
 /// Inferences of each thread.
 const ROUNDS: u16 = 2;
-
-fn never() -> bool {
-    false
-}
 
 /// Sixteen exec objects on two activations, of a device that computes on the calling thread, or of one that queues inferences.
 fn set(marker: &str, is_queueing: bool) -> Arc<InferenceSet> {
@@ -75,10 +72,13 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
         on_every_thread(|number, value| {
             let given: Arc<SharedMemory> = Storage::of(&tensor(value)).unwrap().into();
             let wanted: Arc<SharedMemory> = empty().into();
-            let HandleId(acquired) = set.acquire(None, never).unwrap();
+            let HandleId(acquired) = set.acquire(&mut WaitScope::default()).unwrap();
             bound[acquired as usize].replace_for_new_inference(&[given, Arc::clone(&wanted)]).unwrap();
             set.submit(HandleId(acquired), number.into()).unwrap();
-            assert_eq!(set.get_completed_id(number.into(), None, never).unwrap(), HandleId(acquired));
+            assert_eq!(
+                set.get_completed_id(number.into(), &mut WaitScope::default()).unwrap(),
+                HandleId(acquired)
+            );
             set.outcome(HandleId(acquired)).unwrap();
             assert_eq!(wanted.memory().to_vec(), tensor(value));
             set.put_completed(HandleId(acquired)).unwrap();
@@ -94,8 +94,8 @@ fn thousand_threads_that_run_get_their_own_results() {
         on_every_thread(|_, value| {
             let (given, mut wanted) = (Storage::of(&tensor(value)).unwrap(), empty());
             let outputs = &mut [Some(wanted.memory_mut())];
-            let lease = set.lease(None, never).unwrap();
-            lease.run(&mut Lender::default(), &[given.memory()], outputs, None, never).unwrap();
+            let lease = set.lease(&mut WaitScope::default()).unwrap();
+            lease.run(&mut Lender::default(), &[given.memory()], outputs, &mut WaitScope::default()).unwrap();
             drop(lease);
             assert_eq!(wanted.memory().to_vec(), tensor(value));
         });
@@ -112,8 +112,8 @@ fn thousand_threads_that_wait_for_what_they_started_get_their_own_results() {
             let bytes = given.memory().len();
             let inference =
                 PendingInference::new(&set, 0, vec![Some((given, bytes))], vec![Some(empty())], None);
-            inference.start(&set, None, never).unwrap();
-            inference.wait(never).unwrap();
+            inference.start(&set, None, &mut WaitScope::default()).unwrap();
+            inference.wait(&mut WaitScope::default()).unwrap();
             let outputs = inference.take_outputs();
             assert_eq!(outputs[0].as_ref().unwrap().memory().to_vec(), tensor(value));
         });

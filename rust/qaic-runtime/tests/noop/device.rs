@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::oracle::{view, view_mut};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
@@ -14,6 +14,7 @@ use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::{BenchmarkOutcome, BenchmarkProgress, InferenceSet, Lease};
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
 
@@ -52,7 +53,7 @@ fn run(
     inputs: &[HostSlice<'_>],
     outputs: &mut [Option<HostSliceMut<'_>>],
 ) -> Result<(), RuntimeError> {
-    lease.run(&mut Lender::default(), inputs, outputs, None, || false)
+    lease.run(&mut Lender::default(), inputs, outputs, &mut WaitScope::default())
 }
 
 fn free_cores(context: &Context, device: u32) -> u32 {
@@ -167,11 +168,14 @@ fn wait_for_an_exec_object_ends_by_deadline_interrupt_or_return() {
     let set = set(&context, "s01_simple_f32_file.qpc", 1, 1);
     let held = set.try_lease().unwrap();
     assert!(set.try_acquire().is_none());
-    let soon = Instant::now() + Duration::from_millis(1);
-    assert_eq!(set.acquire(Some(soon), || false).unwrap_err().code(), "device.timeout");
-    assert_eq!(set.acquire(None, || true).unwrap_err().code(), "call.interrupted");
+    let soon = Deadline::after(Duration::from_millis(1));
+    assert_eq!(set.acquire(&mut WaitScope::until(soon)).unwrap_err().code(), "device.timeout");
+    assert_eq!(
+        set.acquire(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
+        "call.interrupted"
+    );
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| set.lease(None, || false).map(drop));
+        let waiter = scope.spawn(|| set.lease(&mut WaitScope::default()).map(drop));
         drop(held);
         waiter.join().unwrap().unwrap();
     });
@@ -189,7 +193,7 @@ fn exec_objects_shared_by_many_threads_give_each_its_result() {
             scope.spawn(move || {
                 let input = [seed; 768];
                 for _ in 0..50 {
-                    let handle = set.lease(None, || false).unwrap();
+                    let handle = set.lease(&mut WaitScope::default()).unwrap();
                     assert!(in_flight.fetch_add(1, Ordering::SeqCst) < 2);
                     let mut output = [0; 40];
                     run(&handle, &[view(&input)], &mut [Some(view_mut(&mut output))]).unwrap();
@@ -230,7 +234,7 @@ fn benchmark_that_is_to_go_no_further_ends_and_gives_its_handles_back() {
             ended += 1;
             ended < last
         };
-        let outcome = set.benchmark(None, None, &progress, &mut bind, go_on, || false);
+        let outcome = set.benchmark(None, None, &progress, &mut bind, go_on, &mut WaitScope::default());
         assert_eq!(outcome.unwrap_err().code(), "call.interrupted");
         assert_eq!((ended, progress.completed().sum::<u64>()), (last, last));
     }
@@ -250,7 +254,7 @@ fn benchmark(
         &progress,
         |_, bindings| bindings.inputs[0] = InputBinding::Memory(Storage::of(input).unwrap().into()),
         |_| true,
-        || false,
+        &mut WaitScope::default(),
     )?;
     assert_eq!(progress.completed().sum::<u64>(), outcome.completed);
     Ok(outcome)

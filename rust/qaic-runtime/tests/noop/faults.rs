@@ -13,6 +13,7 @@ use qaic_runtime::device::{
 };
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
+use qaic_runtime::process::{Deadline, WaitScope};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -57,7 +58,7 @@ impl Bench {
 
     /// Waits until `count` executions are inside.
     fn inside(&self, count: u32) {
-        assert!(self.control.wait_executing(count, LONG, || false).unwrap());
+        assert!(self.control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG))).unwrap());
     }
 }
 
@@ -152,8 +153,20 @@ fn closed_barrier_holds_executions_until_its_release() {
         }
         bench.inside(3);
         assert_eq!(ended.load(Ordering::SeqCst), 0);
-        assert!(!bench.control.wait_executing(4, Duration::from_millis(1), || false).unwrap());
-        assert_eq!(bench.control.wait_executing(4, LONG, || true).unwrap_err().code(), "call.interrupted");
+        assert!(
+            !bench
+                .control
+                .wait_executing(4, &mut WaitScope::until(Deadline::after(Duration::from_millis(1))))
+                .unwrap()
+        );
+        assert_eq!(
+            bench
+                .control
+                .wait_executing(4, &mut WaitScope::until(Deadline::after(LONG)).checked_by(&mut || true))
+                .unwrap_err()
+                .code(),
+            "call.interrupted"
+        );
         bench.control.release().unwrap();
     });
     assert_eq!(ended.load(Ordering::SeqCst), 3);

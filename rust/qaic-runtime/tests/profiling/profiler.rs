@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::oracle::{view, view_mut};
 use qaic_mem::{Lender, Storage};
@@ -13,7 +13,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
-use qaic_runtime::process::clock;
+use qaic_runtime::process::{Deadline, WaitScope, clock};
 use qaic_runtime::profiling::{Collected, DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::ProgramOptions;
 
@@ -46,9 +46,14 @@ pub(crate) fn run(set: &InferenceSet, count: usize) {
     let input = vec![0_u8; 768];
     for _ in 0..count {
         let mut output = vec![0_u8; 40];
-        let lease = set.lease(Some(Instant::now() + LONG), || false).unwrap();
+        let lease = set.lease(&mut WaitScope::until(Deadline::after(LONG))).unwrap();
         lease
-            .run(&mut Lender::default(), &[view(&input)], &mut [Some(view_mut(&mut output))], None, || false)
+            .run(
+                &mut Lender::default(),
+                &[view(&input)],
+                &mut [Some(view_mut(&mut output))],
+                &mut WaitScope::default(),
+            )
             .unwrap();
     }
 }
@@ -98,7 +103,7 @@ fn profiler_started_later_numbers_earlier_inferences_too() {
     let rule = SamplingRule { first: 2, count: Some(2), every: 2 };
     let profiler = profiler(&set, rule);
     run(&set, 9);
-    assert!(profiler.wait(None, || false).unwrap());
+    assert!(profiler.wait(&mut WaitScope::default()).unwrap());
     assert_eq!(numbers(&profiler.drain().unwrap()), [7, 9]);
     // A second start behaves like the first.
     assert!(profiler.stop().unwrap());
@@ -106,7 +111,7 @@ fn profiler_started_later_numbers_earlier_inferences_too() {
     run(&set, 4);
     assert!(profiler.start().unwrap());
     assert!(!profiler.start().unwrap());
-    assert!(!profiler.wait(Some(Instant::now()), || false).unwrap());
+    assert!(!profiler.wait(&mut WaitScope::until(Deadline::after(Duration::ZERO))).unwrap());
     run(&set, 5);
     assert_eq!(numbers(&profiler.drain().unwrap()), [20, 22]);
 }
@@ -153,11 +158,11 @@ fn profiler_with_a_failed_inference_records_the_next_instead() {
     let input = vec![0_u8; 768];
     set.try_lease()
         .unwrap()
-        .run(&mut Lender::default(), &[view(&input)], &mut [None], None, || false)
+        .run(&mut Lender::default(), &[view(&input)], &mut [None], &mut WaitScope::default())
         .unwrap_err();
     assert!(profiler.drain().unwrap().samples.is_empty());
     run(&set, 1);
-    assert!(profiler.wait(None, || false).unwrap());
+    assert!(profiler.wait(&mut WaitScope::default()).unwrap());
     assert_eq!(numbers(&profiler.drain().unwrap()), [1]);
 }
 
@@ -177,7 +182,7 @@ fn profiler_started_after_a_submission_skips_that_inference() {
     let profiler = profiler(&set, SamplingRule::default());
     submit(1);
     control.release().unwrap();
-    set.wait_for_completion(|| false).unwrap();
+    set.wait_for_completion(&mut WaitScope::default()).unwrap();
     assert_eq!(profiler.drain().unwrap().samples.len(), 1);
     for handle in handles {
         set.put_completed(handle).unwrap();
@@ -191,7 +196,7 @@ fn profiler_with_a_count_takes_it_from_each_activation() {
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                while !profiler.wait(Some(Instant::now()), || false).unwrap() {
+                while !profiler.wait(&mut WaitScope::until(Deadline::after(Duration::ZERO))).unwrap() {
                     run(&set, 6);
                 }
             });

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
+use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
 
@@ -36,7 +37,7 @@ fn check(
     let exec = ExecObj::new(&program, true).unwrap();
     for call in calls {
         let expected = exec.bind(|bindings| model.bind(call, bindings)).unwrap();
-        exec.run(|| false).unwrap();
+        exec.run(&mut WaitScope::default()).unwrap();
         for array in expected {
             array.check()?;
         }

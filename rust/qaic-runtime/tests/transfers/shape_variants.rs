@@ -25,6 +25,7 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{ErrorDetail, InputError};
 use qaic_runtime::image::Image;
+use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
 
@@ -393,7 +394,7 @@ fn exec_object_changes_between_variants() {
         bindings.outputs = vec![output(16)];
     })
     .unwrap();
-    exec.run(|| false).unwrap();
+    exec.run(&mut WaitScope::default()).unwrap();
     let inbound: Vec<u8> = half(&full).into_iter().chain([7, 8, 0, 0]).collect();
     let outbound: Vec<u8> = inbound.iter().chain(&inbound).copied().collect();
     assert_eq!(result(&exec, 0), outbound[4..20]);
@@ -404,7 +405,7 @@ fn exec_object_changes_between_variants() {
         bindings.outputs = vec![output(16)];
     })
     .unwrap();
-    exec.run(|| false).unwrap();
+    exec.run(&mut WaitScope::default()).unwrap();
     let short = result(&exec, 0);
     let inbound: Vec<u8> =
         half(&small).into_iter().chain(inbound[2..8].to_vec()).chain([9, 9, 0, 0]).collect();
@@ -413,7 +414,7 @@ fn exec_object_changes_between_variants() {
 
     // The buffers of one variant do not do for the other.
     exec.bind(|bindings| bindings.shapes = Shapes::Variant(0)).unwrap();
-    assert_eq!(exec.run(|| false).unwrap_err().code(), "input.size");
+    assert_eq!(exec.run(&mut WaitScope::default()).unwrap_err().code(), "input.size");
 }
 
 #[test]
@@ -434,7 +435,7 @@ fn state_is_kept_between_variants() {
                 vec![OutputBinding::Dropped, output(8), OutputBinding::Dropped, OutputBinding::Dropped];
         })
         .unwrap();
-        exec.run(|| false).unwrap();
+        exec.run(&mut WaitScope::default()).unwrap();
         result(&exec, 1)
     };
     // In:  ids, k, v. Out: v' = ids, out = k, k' = v.
@@ -463,20 +464,22 @@ fn inference_after_a_revoked_one_waits_for_its_turn() {
     };
     control.hold().unwrap();
     enqueue(&first, &[1; 8]);
-    assert!(control.wait_executing(1, Duration::from_mins(1), || false).unwrap());
+    assert!(
+        control.wait_executing(1, &mut WaitScope::until(Deadline::after(Duration::from_mins(1)))).unwrap()
+    );
     enqueue(&second, &[2; 8]);
     enqueue(&third, &[3; 8]);
     assert!(second.revoke());
-    assert_eq!(second.wait(None, || false).unwrap_err().code(), "inference.cancelled");
+    assert_eq!(second.wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
     enqueue(&second, &[4; 8]);
     control.release().unwrap();
     let mut outs = Vec::new();
     for exec in [&first, &third, &second] {
-        exec.wait(None, || false).unwrap();
+        exec.wait(&mut WaitScope::default()).unwrap();
         outs.push(result(exec, 1)[0]);
     }
     enqueue(&first, &[5; 8]);
-    first.wait(None, || false).unwrap();
+    first.wait(&mut WaitScope::default()).unwrap();
     outs.push(result(&first, 1)[0]);
     assert_eq!(outs, [0, 0, 1, 3]);
 }

@@ -7,7 +7,7 @@ use qaic_qpc::network_desc::Direction;
 
 use crate::device::{Activation, Canceller, Exec, HostTensors};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::clock;
+use crate::process::{CancellationCheck, clock};
 use crate::profiling::{Identity, Stages};
 
 /// A call of a device.
@@ -82,7 +82,7 @@ impl EchoExec {
     }
 
     /// Fails where the test wants it.
-    fn end(&self, check: Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+    fn end(&self, check: Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         self.ask(Asked::Execute);
         let mut device = self.device();
         if std::mem::take(&mut device.waits) && check.is_some_and(|check| check()) {
@@ -166,9 +166,9 @@ impl Exec for EchoExec {
         Ok(self.stats.memory())
     }
 
-    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+    fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         self.ask(Asked::Reclaim);
-        if interrupted() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
+        if check() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
     }
 
     fn set_transfer_bytes(&mut self, bytes: &[u32]) {
@@ -185,7 +185,7 @@ impl Exec for EchoExec {
         self.end(None)
     }
 
-    fn execute_interruptibly(&mut self, check: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+    fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         self.end(Some(check))
     }
 

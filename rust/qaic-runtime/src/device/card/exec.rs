@@ -19,7 +19,7 @@ use super::submit_queue::{Scratch, Submission};
 use super::wait_limits::{self, RING_ATTEMPTS};
 use crate::device::{Canceller, Exec, HostTensors};
 use crate::error::{CardError, ErrorDetail, InputError, RuntimeError, StateError};
-use crate::process::log;
+use crate::process::{CancellationCheck, log};
 use crate::profiling::{Identity, Stages};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -246,10 +246,7 @@ impl CardExec {
     }
 
     /// Submits the inference again until there is room.
-    fn submit_with_backoff(
-        &mut self,
-        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
-    ) -> Result<(), RuntimeError> {
+    fn submit_with_backoff(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         // The first attempt was the submission's.
         if let Err(error) = self.check_room() {
             self.end();
@@ -261,7 +258,7 @@ impl CardExec {
         for attempt in 1..=RING_ATTEMPTS {
             // Between the submission and the listening, or the listening and its renewal, room may have come.
             listener.renew();
-            self.check_interrupts(interrupted)?;
+            self.check_interrupts(check)?;
             if let Some(lost) = activation.channel.lost() {
                 let lost = lost.clone();
                 self.end();
@@ -279,11 +276,11 @@ impl CardExec {
             }
             let mut left = wait_limits::pause_after(attempt);
             while !left.is_zero() {
-                let nap = if interrupted.is_some() { left.min(wait_limits::CHECK_PERIOD) } else { left };
+                let nap = if check.is_some() { left.min(wait_limits::CHECK_PERIOD) } else { left };
                 if clock.wait(nap, &listener) {
                     break;
                 }
-                self.check_interrupts(interrupted)?;
+                self.check_interrupts(check)?;
                 left = left.saturating_sub(nap);
             }
         }
@@ -313,12 +310,12 @@ impl CardExec {
     }
 
     /// Waits for the end of the queued inference.
-    fn wait(&mut self, interrupted: &mut Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+    fn wait(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         let limits = self.activation.program.wait;
         let handle = self.submission.handle(self.activation.program.layout.awaited);
         for _ in 0..=limits.retries {
             for limit_ms in wait_limits::calls(limits) {
-                if self.wait_once(handle, limit_ms, interrupted)? {
+                if self.wait_once(handle, limit_ms, check)? {
                     return Ok(());
                 }
             }
@@ -334,11 +331,11 @@ impl CardExec {
         &mut self,
         handle: u32,
         limit_ms: u32,
-        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
+        check: &mut Option<CancellationCheck<'_>>,
     ) -> Result<bool, RuntimeError> {
         let mut remaining: Option<wait_limits::RemainingTime> = None;
         loop {
-            self.check_interrupts(interrupted)?;
+            self.check_interrupts(check)?;
             let ActivationShared { program, channel, .. } = &*self.activation;
             let left_ms = remaining.as_mut().map_or(Some(limit_ms), wait_limits::RemainingTime::left_ms);
             let Some(left_ms) = left_ms else { return Ok(false) };
@@ -364,12 +361,9 @@ impl CardExec {
     }
 
     /// Ends the call early, if that was asked for. What the card has, it keeps.
-    fn check_interrupts(
-        &mut self,
-        interrupted: &mut Option<&mut dyn FnMut() -> bool>,
-    ) -> Result<(), RuntimeError> {
+    fn check_interrupts(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         let is_cancelled = self.canceller.phase.load(Ordering::Acquire) == CANCELLED;
-        if !is_cancelled && !interrupted.as_mut().is_some_and(|interrupted| interrupted()) {
+        if !is_cancelled && !check.as_mut().is_some_and(|check| check()) {
             return Ok(());
         }
         if is_cancelled {
@@ -391,7 +385,7 @@ impl CardExec {
         }
     }
 
-    fn finish(&mut self, mut interrupted: Option<&mut dyn FnMut() -> bool>) -> Result<(), RuntimeError> {
+    fn finish(&mut self, mut check: Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         self.activation.program.session.fork_guard.check()?;
         if self.state == ExecState::Idle {
             self.submit()?;
@@ -400,9 +394,9 @@ impl CardExec {
             self.resolve_submission()?;
         }
         if self.state == ExecState::Deferred {
-            self.submit_with_backoff(&mut interrupted)?;
+            self.submit_with_backoff(&mut check)?;
         }
-        self.wait(&mut interrupted)
+        self.wait(&mut check)
     }
 }
 
@@ -495,7 +489,7 @@ impl Exec for CardExec {
         Ok(memory.into_const())
     }
 
-    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
+    fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         self.activation.program.session.fork_guard.check()?;
         if self.state == ExecState::Submitting {
             // Whatever became of it; where it failed, there is nothing to wait for.
@@ -514,7 +508,7 @@ impl Exec for CardExec {
             }
             ExecState::Queued => {
                 self.canceller.phase.store(RUNNING, Ordering::Release);
-                self.wait(&mut Some(interrupted))
+                self.wait(&mut Some(check))
             }
         }
     }
@@ -546,8 +540,8 @@ impl Exec for CardExec {
         self.finish(None)
     }
 
-    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
-        self.finish(Some(interrupted))
+    fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
+        self.finish(Some(check))
     }
 
     fn canceller(&self) -> Arc<dyn Canceller> {

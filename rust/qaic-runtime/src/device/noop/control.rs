@@ -10,8 +10,7 @@ use qaic_emu::fault::{Action, FaultPlan, Target};
 use super::call::Call;
 use crate::device::{DeviceId, DeviceStatus};
 use crate::error::{DeviceError, EngineError, ErrorDetail, InputError, RuntimeError};
-use crate::process::ForkGuard;
-use crate::process::cancellation::CHECK_PERIOD;
+use crate::process::{ForkGuard, WaitScope};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
 /// A wait without a limit of its own wakes this often to look again.
@@ -138,28 +137,20 @@ impl Control {
 
     /// Waits until `count` executions or more are inside the device; whether they are.
     ///
-    /// Blocking: until then, until `limit` has passed, or until `interrupted`, asked about every 50 ms, says so.
-    pub fn wait_executing(
-        &self,
-        count: u32,
-        limit: Duration,
-        mut interrupted: impl FnMut() -> bool,
-    ) -> Result<bool, RuntimeError> {
-        let deadline = Instant::now().checked_add(limit);
+    /// Blocking: until then, or until `scope` ends the wait; at its deadline they are not.
+    pub fn wait_executing(&self, count: u32, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         loop {
             let mut state = self.state()?;
             if state.inside < count {
-                state = self.changed.wait_at_most(state, CHECK_PERIOD.min(limit));
+                state = self.changed.wait_at_most(state, scope.sleep_limit());
             }
             if state.inside >= count {
                 return Ok(true);
             }
             drop(state);
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(false);
-            }
-            if interrupted() {
-                return Err(ErrorDetail::Interrupted.into());
+            match scope.poll("executions") {
+                Err(error) if error.is_timeout() => return Ok(false),
+                polled => polled?,
             }
         }
     }

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::image::Image;
+use crate::process::CancellationCheck;
 use crate::process::clock::ucycles;
 use crate::profiling::{Identity, Stages};
 pub use call::Call;
@@ -234,11 +235,11 @@ impl NoopExec {
     }
 
     /// Waits until the device has let go of what was submitted.
-    fn end(&mut self, look: Option<&mut dyn FnMut() -> bool>, is_reclaim: bool) -> Result<(), RuntimeError> {
+    fn end(&mut self, check: Option<CancellationCheck<'_>>, is_reclaim: bool) -> Result<(), RuntimeError> {
         let Some(submission) = self.submission.take() else {
             return if is_reclaim { Ok(()) } else { self.stop.control.execute(self.losses, &self.stop.stop) };
         };
-        let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, look, is_reclaim);
+        let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, check, is_reclaim);
         if matches!(&ended, Err(error) if error.is_interrupted()) {
             self.submission = Some(submission);
         } else if submission.sum != self.sum() {
@@ -259,8 +260,8 @@ impl Exec for NoopExec {
         })
     }
 
-    fn reclaim(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
-        self.end(Some(interrupted), true)
+    fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
+        self.end(Some(check), true)
     }
 
     fn submit(&mut self) -> Result<(), RuntimeError> {
@@ -277,8 +278,8 @@ impl Exec for NoopExec {
         Ok(())
     }
 
-    fn execute_interruptibly(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), RuntimeError> {
-        self.end(Some(interrupted), false)?;
+    fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
+        self.end(Some(check), false)?;
         self.compute();
         Ok(())
     }

@@ -11,7 +11,7 @@ use qaic_emu::fault::Action;
 use super::call::Call;
 use super::control::{Control, Delay, Stop};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::CHECK_PERIOD;
+use crate::process::cancellation::{CHECK_PERIOD, CancellationCheck};
 use crate::sync::{MutexGuard, Ordering};
 
 /// An execution that was submitted.
@@ -70,7 +70,7 @@ impl Control {
         submission: &Submission,
         losses: u32,
         stop: &Stop,
-        mut look: Option<&mut dyn FnMut() -> bool>,
+        mut check: Option<CancellationCheck<'_>>,
         is_reclaim: bool,
     ) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
@@ -102,9 +102,9 @@ impl Control {
             }
             let limit = if left.is_zero() { CHECK_PERIOD } else { left.min(CHECK_PERIOD) };
             state = self.changed.wait_at_most(state, limit);
-            if let Some(look) = look.as_deref_mut() {
+            if let Some(check) = check.as_deref_mut() {
                 drop(state);
-                if look() {
+                if check() {
                     return Err(ErrorDetail::Interrupted.into());
                 }
                 state = self.state()?;

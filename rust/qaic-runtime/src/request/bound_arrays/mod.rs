@@ -22,7 +22,7 @@ use crate::error::RuntimeError;
 use crate::inference_set::{
     BenchmarkOutcome, BenchmarkProgress, InferenceSet, PendingInference, PendingInput,
 };
-use crate::process::Deadline;
+use crate::process::{Deadline, WaitScope};
 
 /// Number of an array among those of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,28 +187,25 @@ impl BoundArrays {
 
     /// Runs one inference on a free exec object. Then the arrays at hand have their outputs.
     ///
-    /// Blocking: until there is a free exec object, then as [`ExecObj::run_until`](super::ExecObj::run_until).
+    /// Blocking: until there is a free exec object, then as [`ExecObj::run`](super::ExecObj::run).
     pub fn run(
         &mut self,
         set: &InferenceSet,
         tensors: &ArrayTensors,
         arrays: &impl Arrays,
-        deadline: Option<Deadline>,
-        mut interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<(), RuntimeError> {
-        let until = deadline.map(Deadline::at);
         let Self { variant, inputs, outputs, lender, .. } = self;
-        let ran = lender.scope(|loan| {
-            let lease = set.lease(until, &mut interrupted)?;
+        lender.scope(|loan| {
+            let lease = set.lease(scope)?;
             lease.bind(|bindings| {
                 let inputs = inputs.iter().map(|source| source.memory(arrays));
                 let outputs = outputs.iter_mut().map(|target| target.memory(arrays));
                 bindings.lend(loan, *variant, inputs, outputs);
             })?;
             // On this thread where that is as good as on another.
-            lease.run_until(until, interrupted)
-        });
-        ran.map_err(|error| Deadline::restate(deadline, error))?;
+            super::ExecObj::run(&lease, scope)
+        })?;
         for (number, target) in self.outputs.iter_mut().enumerate() {
             let Some(tensor) = tensors.output(number) else { continue };
             match target {
@@ -240,7 +237,7 @@ impl BoundArrays {
         arrays: &impl Arrays,
         count: Option<u64>,
         limit: Option<Duration>,
-        interrupted: impl FnMut() -> bool,
+        scope: &mut WaitScope<'_>,
     ) -> Result<BenchmarkOutcome, RuntimeError> {
         let progress = BenchmarkProgress::new(set);
         let Self { variant, inputs, lender, .. } = self;
@@ -248,7 +245,7 @@ impl BoundArrays {
             let bind = |_, bindings: &mut Bindings| {
                 bindings.lend(loan, *variant, inputs.iter().map(|source| source.memory(arrays)), []);
             };
-            set.benchmark(count, limit, &progress, bind, |_| true, interrupted)
+            set.benchmark(count, limit, &progress, bind, |_| true, scope)
         })
     }
 

@@ -10,6 +10,7 @@ use super::tensor::{decode, encode};
 use crate::binding::{ArgumentError, ArrayLayout, BindingSpec, StatePart};
 use crate::error::RuntimeError;
 use crate::inference_set::InferenceSet;
+use crate::process::WaitScope;
 use crate::program::Program;
 
 /// A state of a program, or the part of it that belongs to one sequence.
@@ -55,10 +56,10 @@ impl ArrayState<'_> {
     /// Its present value, as an array.
     ///
     /// Blocking: as [`Program::read_state`].
-    pub fn read(&self, interrupted: impl FnMut() -> bool) -> Result<Storage, RuntimeError> {
+    pub fn read(&self, scope: &mut WaitScope<'_>) -> Result<Storage, RuntimeError> {
         let Self { program, spec, part } = self;
         let mut held = Storage::new(part.device_bytes)?;
-        program.read_state(part.input, part.device_offset, held.memory_mut(), None, interrupted)?;
+        program.read_state(part.input, part.device_offset, held.memory_mut(), scope)?;
         let Some(columns) = spec.block_columns else { return Ok(held) };
         let mut array = Storage::new(part.array_bytes)?;
         decode(columns, held.memory(), array.memory_mut());
@@ -68,17 +69,17 @@ impl ArrayState<'_> {
     /// Replaces its present value; an array of another size is refused.
     ///
     /// Blocking: as [`Program::write_state`].
-    pub fn write(&self, array: HostSlice<'_>, interrupted: impl FnMut() -> bool) -> Result<(), RuntimeError> {
+    pub fn write(&self, array: HostSlice<'_>, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let Self { program, spec, part } = self;
         if array.len() != part.array_bytes {
             let (what, shape) = (format!("state {:?}", spec.name), part.dims.clone());
             return Err(ArgumentError::NotConverted { what, dtype: self.element_type(), shape }.into());
         }
         let Some(columns) = spec.block_columns else {
-            return program.write_state(part.input, part.device_offset, array, None, interrupted);
+            return program.write_state(part.input, part.device_offset, array, scope);
         };
         let mut blocks = Storage::new(part.device_bytes)?;
         encode(columns, array, blocks.memory_mut());
-        program.write_state(part.input, part.device_offset, blocks.memory(), None, interrupted)
+        program.write_state(part.input, part.device_offset, blocks.memory(), scope)
     }
 }
