@@ -115,6 +115,7 @@ class Session(Measurements):
     ) -> None:
         super().__init__(open_program(model_path, {"backend": backend, **options}, options_path))
         self._submit_limit = _submit_limit(self._runtime)
+        self._is_recorded = _is_recorded(self._runtime)
         self._is_closed = False
         self._collector: Collector | None = None
         self._warm = False
@@ -309,7 +310,7 @@ class Session(Measurements):
             input_dict = {**self._named(input_dict), **inputs}
         if timeout is None:
             timeout = self._submit_limit
-        if self._runtime.enable_metrics or self._runtime.enable_profiling:
+        if self._is_recorded:
             named, memory = self._named(input_dict), outputs_memory(out)
             return given_outputs(self._run_recorded(named, memory, output_names, timeout), out)
         # No local variable for the loaded program, here and below: a kept exception keeps this frame,
@@ -570,6 +571,7 @@ class Session(Measurements):
             if (updated, names_devices) != (self._runtime, self._names_devices):
                 self._runtime, self._names_devices = updated, names_devices
                 self._submit_limit = _submit_limit(updated)
+                self._is_recorded = _is_recorded(updated)
                 is_changed = True
             else:
                 is_changed = False
@@ -591,6 +593,11 @@ def _unload_all() -> None:
 
 
 os.register_at_fork(after_in_child=_unload_all)
+
+
+def _is_recorded(options: RuntimeOptions) -> bool:
+    """Return whether something is written down of every ``run``."""
+    return options.enable_metrics or options.enable_profiling
 
 
 def _submit_limit(options: RuntimeOptions) -> float | None:

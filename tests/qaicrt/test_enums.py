@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 
 import pytest
 
@@ -79,3 +80,15 @@ def test_both_names_of_the_buffer_enumerations():
 )
 def test_codes(enum, codes):
     assert [member.value for member in getattr(qaicrt, enum)] == codes
+
+
+def test_code_of_a_member_runs_no_python_code():
+    # Loops over inferences in flight ask every status for it.
+    calls = []
+    status = qaicrt.QStatus.QS_SUCCESS
+    sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame.f_code.co_name))
+    try:
+        found = status.value
+    finally:
+        sys.setprofile(None)
+    assert (found, calls) == (0, [])

@@ -7,11 +7,18 @@ and the ``repr`` ``<QStatus.QS_SUCCESS: 0>``. They are not integers: ``QStatus.Q
 from __future__ import annotations
 
 import enum
+from operator import attrgetter
 
 from qaic.rt.module_name import of_qaicrt
 
 
-class CodedEnum(enum.Enum):
+class _Coded:
+    """Gives the code of a member, without running Python code: loops ask every status for it."""
+
+    value = property(attrgetter("_value_"))
+
+
+class CodedEnum(_Coded, enum.Enum):
     """An enumeration whose members convert to their code."""
 
     def __int__(self) -> int:

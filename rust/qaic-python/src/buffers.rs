@@ -4,6 +4,7 @@
 //! any numpy works.
 
 mod export;
+mod numpy;
 mod qbuffer;
 
 use std::ffi::{CStr, c_int};
@@ -15,7 +16,6 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::sync::PyOnceLock;
 use qaic_mem::{FileBytes, HostSlice, HostSliceMut, Storage};
 use qaic_runtime::Image;
 use qaic_runtime::binding::{Argument, ArrayLayout, native_format};
@@ -23,6 +23,7 @@ use qaic_runtime::request::{ArrayId, Arrays};
 use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
+pub(crate) use numpy::array_over;
 pub(crate) use qbuffer::{PyQBuffer, ReleaseDropped, copied, zeroed};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.
@@ -227,20 +228,6 @@ impl OutputBuffer {
         // SAFETY: storage and layout belong to `slf`, which the view keeps alive.
         unsafe { fill(slf.as_any(), view, flags, memory, &this.layout, false) }
     }
-}
-
-static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-/// A numpy array over `storage`, without a copy. The array keeps the storage.
-pub(crate) fn array_over<'py>(
-    py: Python<'py>,
-    storage: Storage,
-    layout: &Arc<ArrayLayout>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let asarray =
-        ASARRAY.get_or_try_init(py, || py.import("numpy")?.getattr("asarray").map(Bound::unbind))?;
-    let owner = Bound::new(py, OutputBuffer { storage, layout: Arc::clone(layout) })?;
-    asarray.bind(py).call1((owner,))
 }
 
 /// Bytes that views may show for as long as they keep the owner.

@@ -83,6 +83,15 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<SharedMemory>
     Ok(memories)
 }
 
+/// Whether an entry of a list is a `QBuffer` of this memory.
+pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<SharedMemory>) -> bool {
+    let item = items.get_item(index);
+    let buffer = item.as_ref().ok().and_then(|item| item.cast::<PyQBuffer>().ok()).map(Bound::get);
+    buffer.is_some_and(|buffer| {
+        buffer.buffer().is_declared_right() && Arc::ptr_eq(buffer.buffer().memory(), memory)
+    })
+}
+
 /// The `QBuffer` that an entry of a list is.
 pub(crate) fn buffer<'a, 'py>(
     item: &'a Bound<'py, PyAny>,

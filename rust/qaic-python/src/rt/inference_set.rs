@@ -16,7 +16,7 @@ use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::request::BoundBuffers;
 
-use super::argument::buffers;
+use super::argument::{self, buffers};
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::inference_handle::PyInferenceHandle;
@@ -210,8 +210,9 @@ impl PyQaicInferenceSet {
     /// Blocking, without the interpreter lock, until one is complete.
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let next = outcome(py, || answering_signals(None, |scope| self.core.set.get_completed(scope)));
-        self.collected(py, next)
+        let set = &self.core.set;
+        let ended = || outcome(py, || answering_signals(None, |scope| set.get_completed(scope)));
+        self.collected(py, set.try_get_completed().map_or_else(ended, Ok))
     }
 
     /// (status, handle) of the inference with this id; the status is how it ended.
@@ -223,10 +224,13 @@ impl PyQaicInferenceSet {
         py: Python<'py>,
         #[allow(non_snake_case)] infId: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
+        let set = &self.core.set;
         let found = match inference_id(infId)? {
-            Some(id) => {
-                outcome(py, || answering_signals(None, |scope| self.core.set.get_completed_id(id, scope)))
-            }
+            // To leave the interpreter lock costs more than to look.
+            Some(id) => set.try_get_completed_id(id).map_or_else(
+                || outcome(py, || answering_signals(None, |scope| set.get_completed_id(id, scope))),
+                Ok,
+            ),
             None => Err(refused(format!("no inference has the id {infId}")).into()),
         };
         self.collected(py, found)
@@ -280,15 +284,24 @@ impl PyQaicInferenceSet {
     }
 
     fn submit_vector(&self, py: Python<'_>, vector: &PyInferenceVector, id: u64) -> Answer {
-        // Before a handle is taken, so that nothing has to be given back.
-        let buffers = buffers(vector.buffers(py))?;
-        let handle = self.acquire(py)?;
-        let core = self.core();
-        let outcome = core.place(handle)?.bound.replace_for_new_inference(&buffers);
-        Ok(outcome.and_then(|()| core.submit(handle, id)).inspect_err(|_| {
+        let (core, list) = (self.core(), vector.buffers(py));
+        let (handle, given) = if let Some(handle) = core.set.try_acquire() {
+            (handle, None)
+        } else {
+            // What cannot be submitted is refused before it waits, and other threads may change the list meanwhile.
+            let given = buffers(list)?;
+            (self.acquire(py)?, Some(given))
+        };
+        let bind = || -> Answer {
+            let bound = core.place(handle)?.bound();
+            let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
+            bound.bind_for_new_inference(list.len(), is_same, || given.map_or_else(|| buffers(list), Ok))?;
+            Ok(core.submit(handle, id)?)
+        };
+        bind().inspect_err(|_| {
             // It was acquired here, so it can be put back.
             let _ = core.set.put_completed(handle);
-        })?)
+        })
     }
 
     /// The number of a handle of this set.

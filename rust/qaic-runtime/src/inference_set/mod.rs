@@ -239,6 +239,21 @@ impl InferenceSet {
         self.lists.collect(|number| self.request(number).state().claim_completed_entry()).map(HandleId)
     }
 
+    /// [`Self::get_completed_id`] where the inference has ended; none otherwise, and in a forked process. Never blocks.
+    pub fn try_get_completed_id(&self, id: u64) -> Option<HandleId> {
+        self.fork_guard.check().ok()?;
+        let ids = self.lists.ids();
+        let number = ids.oldest(id, |number| self.request(number).state().is_outstanding())?;
+        let state = self.request(number).state();
+        let generation = state.generation();
+        // The id stays as it is from the begin of the inference until it was collected.
+        let has_ended = state.phase() == Phase::Completed && ids.id_of(number) == Some(id);
+        (has_ended && state.collect(generation)).then(|| {
+            self.lists.collected(number);
+            HandleId(number)
+        })
+    }
+
     /// The handle that carries the inference with this id, completed; the oldest one if there are several.
     ///
     /// Blocking: as [`Self::get_completed`]. Fails with [`StateError::UnknownInference`] when no such inference is

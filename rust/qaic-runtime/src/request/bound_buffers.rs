@@ -41,7 +41,19 @@ struct State {
     shapes: Vec<Option<GivenShape>>,
     /// Whether the shapes are those of the sizes of `buffers`.
     by_size: bool,
+    /// Whether windows were bound since they were last cleared; an inference may have consumed them.
+    has_windows: bool,
     announced: Announced,
+}
+
+impl State {
+    /// Whether as many buffers are bound, all the same, in the shapes of their sizes.
+    fn is_bound_to(&self, count: usize, mut is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool) -> bool {
+        let mut bound = self.buffers.iter().enumerate();
+        self.by_size
+            && self.buffers.len() == count
+            && bound.all(|(index, bound)| bound.as_ref().is_some_and(|bound| is_same(index, bound)))
+    }
 }
 
 /// Dims that came apart from the buffers.
@@ -88,7 +100,8 @@ impl BoundBuffers {
     pub fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
         let count = specs.len();
         let (buffers, shapes) = (vec![None; count], vec![None; count]);
-        let state = State { buffers, shapes, by_size: false, announced: Announced::default() };
+        let state =
+            State { buffers, shapes, by_size: false, has_windows: false, announced: Announced::default() };
         let (has_announced, is_waiting) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { exec, specs, state: ExclusiveCell::new(state), has_announced, is_waiting }
     }
@@ -134,7 +147,10 @@ impl BoundBuffers {
     }
 
     /// Reads or changes the state. `change` runs no code of a caller: what is let go of meanwhile is released later.
-    fn edit<T>(&self, change: impl FnOnce(&mut State) -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+    fn edit<T, E: From<RuntimeError>>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, E>,
+    ) -> Result<T, E> {
         let edited = self.state.try_with(|state| {
             let outcome = change(state);
             // Release: the thread that reads them sees what was bound before.
@@ -144,7 +160,7 @@ impl BoundBuffers {
         });
         edited.unwrap_or_else(|| {
             let what = "another thread binds buffers to this exec object; bind them on one thread at a time";
-            Err(StateError::Invalid { what: what.to_owned() }.into())
+            Err(RuntimeError::from(StateError::Invalid { what: what.to_owned() }).into())
         })
     }
 
@@ -159,11 +175,33 @@ impl BoundBuffers {
 
     /// [`Self::replace_all`] of buffers alone, for an inference set's handle that was just acquired: dims that were announced
     /// for the last inference are forgotten.
-    pub fn replace_for_new_inference(&self, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
+    ///
+    /// Where the same buffers are submitted again and again, nothing is left to do but to see that: `is_same` says whether a
+    /// buffer, by its index among `count`, is the one it is given. `buffers` are asked for otherwise. Neither binds.
+    pub fn bind_for_new_inference<E: From<RuntimeError>>(
+        &self,
+        count: usize,
+        is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool,
+        buffers: impl FnOnce() -> Result<Vec<Arc<SharedMemory>>, E>,
+    ) -> Result<(), E> {
         self.edit(|state| {
             state.announced = Announced::default();
-            self.bind_all(state, buffers, None)
+            if state.is_bound_to(count, is_same) {
+                return Ok(self.clear_windows(state)?);
+            }
+            Ok(self.bind_all(state, &buffers()?, None)?)
         })
+    }
+
+    /// Lets the windows of a former call go; refused while an inference is under way.
+    fn clear_windows(&self, state: &mut State) -> Result<(), RuntimeError> {
+        if state.has_windows {
+            self.exec.bind(|bindings| bindings.windows.clear())?;
+            state.has_windows = false;
+        } else if self.exec.is_in_flight() {
+            return Err(StateError::InFlight.into());
+        }
+        Ok(())
     }
 
     /// Binds the listed bindings and leaves the others as they are; adds windows for the next execution.
@@ -278,14 +316,10 @@ impl BoundBuffers {
         buffers: &[Arc<SharedMemory>],
         dims: Option<&[GivenShape]>,
     ) -> Result<(), RuntimeError> {
-        // These very buffers are bound already, as is usual when the same ones are submitted again and again.
-        let mut pairs = state.buffers.iter().zip(buffers);
-        if dims.is_none()
-            && state.by_size
-            && state.buffers.len() == buffers.len()
-            && pairs.all(|(bound, given)| bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, given)))
-        {
-            return self.exec.bind(|bindings| bindings.windows.clear());
+        let is_same =
+            |index: usize, bound: &_| buffers.get(index).is_some_and(|given| Arc::ptr_eq(bound, given));
+        if dims.is_none() && state.is_bound_to(buffers.len(), is_same) {
+            return self.clear_windows(state);
         }
         let count = self.specs.len();
         let inputs = self.specs.inputs().len();
@@ -319,6 +353,7 @@ impl BoundBuffers {
                 self.specs.shapes_of_sizes(&sizes, &mut state.shapes)
             };
             bindings.windows.clear();
+            state.has_windows = false;
             bindings.shapes = chosen(shapes);
             state.by_size = dims.is_none();
             for (index, memory) in buffers.iter().enumerate() {
@@ -361,6 +396,7 @@ impl BoundBuffers {
                 state.by_size = false;
                 bindings.shapes = chosen(self.specs.variant_of(&state.shapes));
             }
+            state.has_windows |= !windows.is_empty();
             bindings.windows.extend(windows);
         })
     }

@@ -18,6 +18,7 @@ use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, InferenceSet, PendingInference};
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::ProgramOptions;
@@ -90,7 +91,10 @@ fn of_each_way(device: &str, set: &Arc<InferenceSet>) -> [(u64, u64); 8] {
         ),
         (
             "submit, collect by id",
-            submit_and_collect(set, |id| set.get_completed_id(id, &mut WaitScope::default()).unwrap()),
+            submit_and_collect(set, |id| {
+                let ended = set.try_get_completed_id(id);
+                ended.unwrap_or_else(|| set.get_completed_id(id, &mut WaitScope::default()).unwrap())
+            }),
         ),
         ("run", run(set)),
         ("bind the buffers of before, submit, collect the next", bind_a_vector(set, 1)),
@@ -148,7 +152,10 @@ fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
     counted(|id| {
         let handle = set.try_acquire().unwrap();
         let bound = &bound[handle.0 as usize];
-        bound.replace_for_new_inference(&vectors[usize::try_from(id).unwrap() % vectors.len()]).unwrap();
+        let given = &vectors[usize::try_from(id).unwrap() % vectors.len()];
+        let is_same = |index: usize, bound: &_| Arc::ptr_eq(bound, &given[index]);
+        let clone = || Ok::<_, RuntimeError>(given.clone());
+        bound.bind_for_new_inference(given.len(), is_same, clone).unwrap();
         bound.check_announced().unwrap();
         set.submit(handle, id).unwrap();
         assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
@@ -257,7 +264,7 @@ fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
 fn inference_on_noop_takes_no_lock() {
     assert_eq!(
         of_each_way("noop", &noop()),
-        [(0, 18), (0, 16), (0, 22), (0, 24), (0, 24), (0, 24), (0, 32), (0, 29)]
+        [(0, 18), (0, 16), (0, 22), (0, 20), (0, 24), (0, 20), (0, 32), (0, 29)]
     );
 }
 
@@ -265,7 +272,7 @@ fn inference_on_noop_takes_no_lock() {
 fn inference_on_a_card_takes_no_lock() {
     assert_eq!(
         of_each_way("a card", &card()),
-        [(0, 27), (0, 23), (0, 24), (0, 33), (0, 33), (0, 31), (0, 39), (0, 57)]
+        [(0, 27), (0, 23), (0, 24), (0, 29), (0, 33), (0, 27), (0, 39), (0, 57)]
     );
 }
 
@@ -285,7 +292,7 @@ fn inference_on_cpu_takes_no_lock() {
     let set = bound(&Context::new(&options).unwrap(), &image);
     assert_eq!(
         of_each_way("cpu", &set),
-        [(0, 17), (0, 15), (0, 21), (0, 23), (0, 23), (0, 23), (0, 31), (0, 28)]
+        [(0, 17), (0, 15), (0, 21), (0, 19), (0, 23), (0, 19), (0, 31), (0, 28)]
     );
 }
 

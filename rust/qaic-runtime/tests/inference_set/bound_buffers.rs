@@ -6,12 +6,12 @@ use std::thread;
 
 use crate::echo::{ELEMENTS, resizable};
 use crate::oracle::f32_bytes;
-use qaic_mem::{SharedMemory, Storage};
-use qaic_runtime::binding::GivenShape;
+use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
+use qaic_runtime::binding::{GivenShape, Window, WindowArray};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
-use qaic_runtime::error::RuntimeError;
+use qaic_runtime::error::{RuntimeError, StateError};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
@@ -71,6 +71,12 @@ fn shapes(elements: [usize; 3]) -> Vec<GivenShape> {
     elements.map(|elements| GivenShape { item_bytes: 4, dims: vec![1, elements as u64] }).into()
 }
 
+/// As for a handle that was just acquired.
+fn bind_anew(bound: &BoundBuffers, buffers: &[Memory]) {
+    let given = || Ok::<_, RuntimeError>(buffers.to_vec());
+    bound.bind_for_new_inference(buffers.len(), |_, _| false, given).unwrap();
+}
+
 fn code(outcome: Result<(), RuntimeError>) -> &'static str {
     outcome.unwrap_err().code()
 }
@@ -90,6 +96,52 @@ fn memory_is_kept_until_other_memory_is_bound() {
     assert!(first.iter().all(|memory| Arc::strong_count(memory) == 1));
     bench.run().unwrap();
     assert!(holds(&second[1], HALF, 4.0) && holds(&second[2], HALF, 4.0));
+}
+
+#[test]
+fn buffers_of_before_are_kept_for_a_new_inference() {
+    let bench = Bench::new();
+    // Whether they were kept; they are not bound otherwise.
+    let keep = |buffers: &[Memory]| {
+        let is_same = |index: usize, bound: &Memory| Arc::ptr_eq(bound, &buffers[index]);
+        let outcome =
+            bench.bound.bind_for_new_inference(buffers.len(), is_same, || Err(StateError::InFlight.into()));
+        outcome.map_err(|error: RuntimeError| assert_eq!(error.code(), "inference.in_flight")).is_ok()
+    };
+    let first = [memory(ALL, 3.0), memory(ALL, 0.0), memory(ALL, 0.0)];
+    assert!(!keep(&first), "nothing is bound");
+    let all = || Ok::<_, RuntimeError>(first.to_vec());
+    bench.bound.bind_for_new_inference(3, |_, _| panic!("nothing is bound"), all).unwrap();
+    assert!(keep(&first) && !keep(&first[..2]));
+    let others = [Arc::clone(&first[0]), Arc::clone(&first[1]), memory(ALL, 0.0)];
+    assert!(!keep(&others) && bench.is_bound_to(&first.each_ref()));
+    bench.run().unwrap();
+    assert!(holds(&first[2], ALL, 3.0));
+    // Dims that were announced for another inference are forgotten, as are windows.
+    bench.bound.announce(shapes([HALF; 3])).unwrap();
+    assert!(bench.bound.check_announced().is_err() && keep(&first));
+    bench.bound.check_announced().unwrap();
+    let window = Window {
+        binding: 1,
+        origin: vec![0, 0],
+        extent: vec![1, 1],
+        item_bytes: 4,
+        array: WindowArray::Target(ForeignMemoryMut::from(Storage::new(4).unwrap())),
+        strides: vec![4, 4],
+    };
+    bench.bound.replace_some(&[], vec![window]).unwrap();
+    assert!(keep(&first));
+    bench.bound.exec().bind(|bindings| assert!(bindings.windows.is_empty())).unwrap();
+    // What was bound with dims is bound anew.
+    bench.bound.replace_all(&first, Some(&shapes([ALL; 3]))).unwrap();
+    assert!(!keep(&first));
+    bench.bound.replace_all(&first, None).unwrap();
+    bench.control.hold().unwrap();
+    bench.bound.exec().enqueue().unwrap();
+    assert!(!keep(&first));
+    assert_eq!(code(bench.bound.replace_all(&first, None)), "inference.in_flight");
+    bench.control.release().unwrap();
+    bench.bound.exec().wait(&mut WaitScope::default()).unwrap();
 }
 
 #[test]
@@ -204,7 +256,7 @@ fn dims_are_forgotten_for_a_new_inference() {
     let bench = Bench::new();
     let all = [memory(ALL, 1.0), memory(ALL, 0.0), memory(ALL, 0.0)];
     bench.bound.announce(shapes([HALF; 3])).unwrap();
-    bench.bound.replace_for_new_inference(&all).unwrap();
+    bind_anew(&bench.bound, &all);
     bench.bound.check_announced().unwrap();
     bench.bound.announce(shapes([HALF; 3])).unwrap();
     bench.bound.forget_announced().unwrap();

@@ -97,6 +97,29 @@ fn inferences_are_collected_by_id_and_in_order() {
 }
 
 #[test]
+fn inference_is_collected_by_id_without_a_wait_once_it_has_ended() {
+    let context = context();
+    let control = control(&context);
+    let set = set(&context, 2, 1, ProgramOptions::default());
+    let handles = [(); 2].map(|()| set.try_acquire().unwrap());
+    control.hold().unwrap();
+    // Both have one id.
+    for handle in handles {
+        set.submit(handle, 5).unwrap();
+    }
+    assert_eq!(set.try_get_completed_id(5), None);
+    control.release().unwrap();
+    set.wait_for_completion(&mut WaitScope::default()).unwrap();
+    assert_eq!(set.try_get_completed_id(4), None);
+    // The oldest first, each once.
+    assert_eq!([(); 3].map(|()| set.try_get_completed_id(5)), [Some(handles[0]), Some(handles[1]), None]);
+    assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap_err().code(), "inference.none");
+    for handle in handles {
+        set.put_completed(handle).unwrap();
+    }
+}
+
+#[test]
 fn misused_handle_is_refused_and_unchanged() {
     let context = context();
     let control = control(&context);

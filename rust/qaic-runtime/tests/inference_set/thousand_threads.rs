@@ -9,6 +9,7 @@ use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet, PendingInference};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
@@ -73,7 +74,8 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
             let given: Arc<SharedMemory> = Storage::of(&tensor(value)).unwrap().into();
             let wanted: Arc<SharedMemory> = empty().into();
             let HandleId(acquired) = set.acquire(&mut WaitScope::default()).unwrap();
-            bound[acquired as usize].replace_for_new_inference(&[given, Arc::clone(&wanted)]).unwrap();
+            let buffers = || Ok::<_, RuntimeError>(vec![given, Arc::clone(&wanted)]);
+            bound[acquired as usize].bind_for_new_inference(2, |_, _| false, buffers).unwrap();
             set.submit(HandleId(acquired), number.into()).unwrap();
             assert_eq!(
                 set.get_completed_id(number.into(), &mut WaitScope::default()).unwrap(),
