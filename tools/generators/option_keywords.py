@@ -36,23 +36,22 @@ Written by ``make docs``: edit the option table, not this module. None means "no
 given". At run time every option also takes the text that a YAML file would have.
 """
 
+# Annotations are evaluated at once: one that is kept as text is compiled when the class is made, and
+# a hundred of them were a tenth of what importing `qaic.Session` costs.
 # ruff: noqa: E501
 # fmt: off
 
-from __future__ import annotations
-
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
-
     import numpy as np
 
     from qaic.options.codecs.structures import ModelInput
 
-    _Path: TypeAlias = str | os.PathLike[str]
-    _Names: TypeAlias = Sequence[str] | str
+_Path: TypeAlias = str | os.PathLike[str]
+_Names: TypeAlias = Sequence[str] | str
 
 
 class SessionKeywords(TypedDict, total=False):
@@ -71,6 +70,9 @@ class CompileKeywords(SessionKeywords, total=False):
 _MODEL = "model_path"
 _IN_SIGNATURE = ("options_path", "backend")
 
+#: Names that are not there at run time: what has them stays text.
+_ONLY_FOR_CHECKERS = ("np.", "ModelInput")
+
 #: A spelling that the documents have instead of the canonical one.
 _DOCUMENTED_ALIASES = {"allocator_dealloc_delay": "allocator_dealloac_delay"}
 
@@ -85,7 +87,10 @@ def render() -> str:
 
 def _lines(spec: OptionSpec) -> str:
     names = [spec.name, *(_DOCUMENTED_ALIASES[name] for name in [spec.name] if name in _DOCUMENTED_ALIASES)]
-    return "".join(f"    {name}: {annotation(spec.codec)} | None\n" for name in names)
+    type_text = f"{annotation(spec.codec)} | None"
+    if any(name in type_text for name in _ONLY_FOR_CHECKERS):
+        type_text = f"'{type_text}'" if '"' in type_text else f'"{type_text}"'
+    return "".join(f"    {name}: {type_text}\n" for name in names)
 
 
 def _literal(codec: Enum) -> str:

@@ -4,23 +4,22 @@ Written by ``make docs``: edit the option table, not this module. None means "no
 given". At run time every option also takes the text that a YAML file would have.
 """
 
+# Annotations are evaluated at once: one that is kept as text is compiled when the class is made, and
+# a hundred of them were a tenth of what importing `qaic.Session` costs.
 # ruff: noqa: E501
 # fmt: off
 
-from __future__ import annotations
-
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
-
     import numpy as np
 
     from qaic.options.codecs.structures import ModelInput
 
-    _Path: TypeAlias = str | os.PathLike[str]
-    _Names: TypeAlias = Sequence[str] | str
+_Path: TypeAlias = str | os.PathLike[str]
+_Names: TypeAlias = Sequence[str] | str
 
 
 class SessionKeywords(TypedDict, total=False):
@@ -32,7 +31,7 @@ class SessionKeywords(TypedDict, total=False):
     output_node_names: _Names | None
     extra_output_tensors: _Names | None
     all_intermediate_outputs: bool | None
-    model_inputs: Sequence[Mapping[str, Any] | ModelInput | str] | Mapping[str, Any] | str | None
+    model_inputs: "Sequence[Mapping[str, Any] | ModelInput | str] | Mapping[str, Any] | str | None"
     onnx_define_symbol: Mapping[str, int] | Sequence[tuple[str, int]] | Sequence[str] | str | None
     dynamic_shape_input: _Names | None
     always_expand_onnx_functions: bool | None
@@ -86,7 +85,7 @@ class SessionKeywords(TypedDict, total=False):
     profiling_threads: int | None
     input_list_file: _Path | None
     use_random_input_data: bool | Literal["uniform", "gaussian"] | None
-    calibration_data: Iterable[Mapping[str, np.ndarray[Any, Any]]] | None
+    calibration_data: "Iterable[Mapping[str, np.ndarray[Any, Any]]] | None"
     allow_profile_mismatch: bool | None
     aic_num_cores: int | None
     mos: int | Sequence[int] | str | None
