@@ -390,6 +390,30 @@ def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_pat
     assert call(*shlex.split(step)[1:])[0] == 0
 
 
+def test_inspect_lists_small_tensors_too(call, tmp_path):
+    """Those that lie in the graph, not in `constants.bin`, were left out."""
+    save(tmp_path, affine())
+    wanted = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in affine().graph.initializer}
+    rows = json.loads(call("inspect", "model.onnx", "tensors", "--json")[1])
+    assert wanted
+    assert {row["tensor"]: (row["min"], row["max"]) for row in rows} == {
+        name: (pytest.approx(array.min()), pytest.approx(array.max())) for name, array in wanted.items()
+    }
+
+
+def test_a_word_of_inspect_leads_to_it(capsys):
+    with pytest.raises(SystemExit):
+        openqaic.main(["fit"])
+    assert "did you mean openqaic inspect MODEL fit?" in capsys.readouterr().err
+
+
+def test_diff_names_a_file_once_and_says_what_takes_it(call, model, program):
+    code, _, err = call("diff", program, model)
+    assert code == 2
+    assert err.count(str(model)) == 1
+    assert "hint: this is a model; qaic.Session compiles it" in err
+
+
 def test_inspect_shows_the_graph_that_runs(call, model, program, tmp_path):
     code, out, _ = call("inspect", program, "--json")
     assert code == 0

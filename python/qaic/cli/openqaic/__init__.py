@@ -95,6 +95,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name[:80], known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
+    if name in {"nodes", "tensors", "graph", "fit"}:
+        return f"; did you mean openqaic inspect MODEL {name}?"
     if name.lower().endswith((".onnx", ".bin")):
         return f"; did you mean openqaic run {name}?"
     return ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.openqaic.node_precisions import UNROUNDED
 from qaic.cli.openqaic.program_graph import nodes as listed
 from qaic.cli.openqaic.program_graph import value_types
+from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
 from qaic.compiler.ir.graph_walk import read_values, subgraphs
 from qaic.compiler.ir.precision_ops import cast_target
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.cli.openqaic.node_precisions import rounded_nodes
+from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.macs import macs_of
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
@@ -109,13 +109,25 @@ def precision_split(rows: list[dict[str, Any]]) -> str:
 
 def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
     """List the weights with their hash and extremes. Blocking: reads all of them."""
+    from onnx import TensorProto, numpy_helper
+
     rows = []
-    for name in model.graph.initializer:
-        if name.name not in qpc.initializers:
+    for tensor in model.graph.initializer:
+        if tensor.name in qpc.initializers:
+            array = qpc.initializers[tensor.name]
+        elif tensor.data_location != TensorProto.EXTERNAL:
+            # Small ones lie in the graph itself.
+            try:
+                array = numpy_helper.to_array(tensor)
+            except (TypeError, ValueError) as error:
+                raise QpcError(
+                    f"{qpc.path}: constant {tensor.name!r} of its graph cannot be read: {error}",
+                    code="inspect.graph",
+                ) from error
+        else:
             continue
-        array = qpc.initializers[name.name]
         row: dict[str, Any] = {
-            "tensor": name.name,
+            "tensor": tensor.name,
             "type": str(array.dtype),
             "shape": "x".join(map(str, array.shape)) or "scalar",
             "bytes": array.nbytes,

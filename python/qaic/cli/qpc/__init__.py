@@ -192,9 +192,11 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
             opened.append(Qpc(path))
         except (QaicError, OSError) as error:
             # 1 would say that they differ.
-            console.print_message(
-                "error", f"{path}: {error.message if isinstance(error, QaicError) else error.strerror}"
-            )
+            said = error.message if isinstance(error, QaicError) else str(error.strerror)
+            # A container that is damaged names its file by itself.
+            console.print_message("error", said if said.startswith(path) else f"{path}: {said}")
+            for hint in error.hints if isinstance(error, QaicError) else ():
+                console.print_message("hint", hint)
             return USAGE
     found = differences(opened[0], opened[1])
     if as_json:

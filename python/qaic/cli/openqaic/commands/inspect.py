@@ -133,7 +133,7 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     if found["state_bytes"]:
         print_line(f"        {human_bytes(found['state_bytes'])} are retained between inferences")
     if found["fits"]:
-        header = ["device", "name", "activations", "now", "limited by"]
+        header = ["device", "name", "activations that fit", "now", "limited by"]
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
         print_line(table(rows, header=header))
     else:
