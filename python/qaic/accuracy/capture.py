@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from qaic.accuracy.decisions import Decide
     from qaic.accuracy.metrics import OutputAccuracy
     from qaic.accuracy.observed import ObservedNode, Twin
     from qaic.accuracy.prepared import ModelSource, PreparedModel
@@ -163,6 +164,7 @@ def capture(
     tokens: int | None = None,
     *,
     keep: Callable[[Passage], None] | None = None,
+    decide: Decide | None = None,
 ) -> Capture:
     """Run all samples through the instrumented graph.
 
@@ -176,6 +178,8 @@ def capture(
         How many tokens a decoder makes; None for models that are none.
     keep
         Gets every passage.
+    decide
+        What an output decides; None for the largest of its last dimension.
 
     Raises
     ------
@@ -185,7 +189,7 @@ def capture(
         A sample does not fit the model, or there is none.
     """
     with instrumented(model, options) as program:
-        total = Totals(program.twin)
+        total = Totals(program.twin, decide)
         for passage in program.passages(samples, tokens, total):
             if keep is not None:
                 keep(passage)
@@ -221,10 +225,13 @@ class Totals:
     ----------
     twin : Twin
         What is observed.
+    decide : callable, optional
+        What an output decides.
     """
 
-    def __init__(self, twin: Twin) -> None:
+    def __init__(self, twin: Twin, decide: Decide | None = None) -> None:
         self._twin = twin
+        self._decide = decide
         self._samples = self._runs = 0
         self._sums = np.zeros((len(twin.nodes), len(FIELDS)))
         self._outputs: dict[str, OutputSums] = {}
@@ -254,7 +261,7 @@ class Totals:
     def end(self, passage: Passage) -> None:
         """Take the outputs of a passage that ends; state stays on the device, and has rows of its own."""
         for name, array in passage.reference.items():
-            self._outputs.setdefault(name, OutputSums(name)).add(array, passage.deployed[name])
+            self._outputs.setdefault(name, OutputSums(name, self._decide)).add(array, passage.deployed[name])
         if passage.feeds[0][1] is not None:
             steps = steps_of([passage])
             steps["prompt"] = self._samples

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from qaic.accuracy.decisions import Decide
     from qaic.accuracy.decoding import Passage
     from qaic.accuracy.metrics import OutputAccuracy
 
@@ -79,6 +80,8 @@ class CardOutputs:
     ----------
     path : path
         Where they are.
+    decide : callable, optional
+        What an output decides.
 
     Raises
     ------
@@ -86,8 +89,9 @@ class CardOutputs:
         Nothing there is an output of a card.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], decide: Decide | None = None) -> None:
         self._path = Path(path)
+        self._decide = decide
         if not self._path.exists():
             raise self._wrong("nothing", "a folder or an .npz file")
         self._archives: list[Path] = []
@@ -132,7 +136,10 @@ class CardOutputs:
             if found is None:
                 continue
             rounded = passage.deployed[name]
-            sums = self._sums.setdefault(name, (OutputSums(name), OutputSums(name), OutputSums(name)))
+            if name not in self._sums:
+                one, two, three = (OutputSums(name, self._decide) for _ in range(3))
+                self._sums[name] = one, two, three
+            sums = self._sums[name]
             sums[0].add(reference, rounded)
             sums[1].add(reference, found)
             sums[2].add(rounded, found)

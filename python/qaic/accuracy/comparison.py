@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.capture import capture
 from qaic.accuracy.card_outputs import CardOutputs
+from qaic.accuracy.decisions import decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precisions import named, options_of
 from qaic.accuracy.prepared import prepared
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.accuracy.decisions import Decide
     from qaic.accuracy.prepared import ModelSource
     from qaic.options.models import CompileOptions
 
@@ -38,6 +40,7 @@ def compare(
     samples: str | os.PathLike[str] | Iterable[Mapping[str, object]],
     tokens: int | None = None,
     against: str | os.PathLike[str] | None = None,
+    decide: str | Decide | None = None,
     **compile_options: object,
 ) -> AccuracyReport:
     """Compare a model in reduced precision with itself in float32, output by output and node by node.
@@ -67,6 +70,10 @@ def compare(
         Outputs of a real card for the same samples: a folder that ``qaic-runner --write-output-dir`` wrote,
         an ``.npz`` file, or a folder of those. The report then says first whether the card loses more than
         the precision, of which there is one, must cost.
+    decide
+        What an output decides, for the share of equal decisions: a function of its name and its array, which
+        returns one decision or an array of them, or its name as ``module:function``. Without it the largest
+        of the last dimension.
     **compile_options
         Compile options of `qaic.compile`; they win over those of a precision.
 
@@ -93,14 +100,16 @@ def compare(
             "outputs of samples",
             code="option.accuracy_against",
         )
+    function = decision_function(decide)
     given = Samples(samples)
     found = []
     for name in names:
         started = time.monotonic()
-        card = None if against is None else CardOutputs(against)
+        card = None if against is None else CardOutputs(against, function)
         with recorded() as diagnostics:
             options = compile_options_of(model, name, given, tokens, compile_options)
-            measured = capture(model, options, given, tokens, keep=None if card is None else card.take)
+            keep = None if card is None else card.take
+            measured = capture(model, options, given, tokens, keep=keep, decide=function)
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
         seconds = time.monotonic() - started
         found.append(

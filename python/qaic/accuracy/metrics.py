@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qaic.accuracy.decisions import decisions
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from qaic.accuracy.decisions import Decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,8 @@ class OutputAccuracy:
     largest_relative_error, mean_relative_error
         Errors over the size of the reference, where that is not zero; NaN where it is zero throughout.
     same
-        Share of equal decisions: the largest of the last dimension; of integers and booleans, equal
-        elements. NaN where the last dimension has one element.
+        Share of equal decisions: the largest of the last dimension, or what a function of the user says; of
+        integers and booleans, equal elements. NaN where the last dimension has one element.
     first_not_finite
         Sample and element, both from 0, of the first value that is infinite or NaN where the reference is
         finite; None where there is none.
@@ -71,10 +75,13 @@ class OutputSums:
     ----------
     name : str
         Name of the output.
+    decide : callable, optional
+        What it decides.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, decide: Decide | None = None) -> None:
         self.name = name
+        self._decide = decide
         self.samples = 0
         self._elements = self._not_finite = 0
         self._signal = self._noise = self._power = self._product = 0.0
@@ -88,7 +95,9 @@ class OutputSums:
         """Take one sample; both arrays have the same shape."""
         if reference.shape != found.shape:
             raise ValueError(f"{self.name}: shapes {reference.shape} and {found.shape}")
-        self._decide(reference, found)
+        count, equal = decisions(self.name, reference, found, self._decide)
+        self._decisions += count
+        self._equal += equal
         a = reference.astype(np.float64).reshape(-1)
         b = found.astype(np.float64).reshape(-1)
         finite = np.isfinite(a)
@@ -137,19 +146,6 @@ class OutputSums:
         self._equal += later._equal
         self._largest = max(self._largest, later._largest)
         self._largest_relative = max(self._largest_relative, later._largest_relative)
-
-    def _decide(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
-        if reference.dtype.kind in "iub":
-            self._decisions += reference.size
-            self._equal += int(np.count_nonzero(reference == found))
-        elif reference.ndim and reference.shape[-1] > 1 and reference.size:
-            width = reference.shape[-1]
-            a, b = reference.reshape(-1, width), found.reshape(-1, width)
-            decided = a.argmax(axis=1) == b.argmax(axis=1)
-            # A decision among NaN is none, unless the reference has none either.
-            decided &= np.isnan(a).any(axis=1) == np.isnan(b).any(axis=1)
-            self._decisions += decided.size
-            self._equal += int(np.count_nonzero(decided))
 
     def result(self) -> OutputAccuracy:
         """Make the errors of all samples so far."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.accuracy.capture import Totals, loaded
 from qaic.accuracy.comparison import check_tokens, compile_options_of, title_of
+from qaic.accuracy.decisions import decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precision_search.candidates import ranked_units
 from qaic.accuracy.precision_search.plan import PrecisionPlan
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from qaic.accuracy.decisions import Decide
     from qaic.accuracy.precision_search.candidates import Unit
     from qaic.accuracy.precision_search.targets import Target
     from qaic.accuracy.prepared import PreparedModel
@@ -51,6 +53,7 @@ def search(
     target: str,
     keep: str = "fp32",
     tokens: int | None = None,
+    decide: str | Decide | None = None,
     **compile_options: object,
 ) -> PrecisionPlan:
     """Search for a smallest set of nodes that has to stay in float32 for a target to hold.
@@ -64,7 +67,7 @@ def search(
 
     Parameters
     ----------
-    model, samples, tokens, **compile_options
+    model, samples, tokens, decide, **compile_options
         As for `compare`.
     to
         One precision, as for `compare`.
@@ -90,7 +93,7 @@ def search(
         The model cannot be compiled.
     """
     started = time.monotonic()
-    wanted = parse(target)
+    wanted = parse(target, decision_function(decide))
     check_tokens(tokens)
     names = named(to)
     if len(names) != 1:

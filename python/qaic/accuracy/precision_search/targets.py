@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic.accuracy.decisions import imported
 from qaic.accuracy.metrics import OutputSums
 from qaic.errors import OptionError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from qaic.accuracy.decisions import Decide
     from qaic.accuracy.metrics import OutputAccuracy
 
     Outputs = Mapping[str, NDArray[Any]]
@@ -67,12 +68,15 @@ class Target:
     function
         Of the user: outputs and those of the reference, each a list with one dictionary for each sample, to
         a number.
+    decide
+        What an output decides; None for the largest of its last dimension.
     """
 
     text: str
     metric: str
     bound: float
     function: Callable[[Sequence[Outputs], Sequence[Outputs]], float] | None = None
+    decide: Decide | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -85,7 +89,7 @@ class Target:
         if self.metric == "tokens":
             return Score(float(min(map(_equal_tokens, found, reference))))
         if self.function is None:
-            sums = [_sums(*pair) for pair in zip(found, reference, strict=True)]
+            sums = [_sums(*pair, self.decide) for pair in zip(found, reference, strict=True)]
             self._check(sums)
 
             def value(chosen: Sequence[int]) -> float:
@@ -169,11 +173,11 @@ def _results(samples: Sequence[Sequence[OutputSums]]) -> list[OutputAccuracy]:
     return results
 
 
-def _sums(found: Outputs, reference: Outputs) -> list[OutputSums]:
+def _sums(found: Outputs, reference: Outputs, decide: Decide | None) -> list[OutputSums]:
     """Compare the outputs of one sample."""
     made = []
     for name, expected in reference.items():
-        made.append(OutputSums(name))
+        made.append(OutputSums(name, decide))
         made[-1].add(expected, found[name])
     return made
 
@@ -185,8 +189,15 @@ def _equal_tokens(found: Outputs, reference: Outputs) -> int:
     return int(differs[0]) if differs.size else len(expected)
 
 
-def parse(target: object) -> Target:
+def parse(target: object, decide: Decide | None = None) -> Target:
     """Read a target.
+
+    Parameters
+    ----------
+    target
+        What the user gave.
+    decide
+        What an output decides.
 
     Raises
     ------
@@ -212,18 +223,14 @@ def parse(target: object) -> Target:
         bound /= 100
     if metric == "same" and bound > 1:
         raise _wrong(f"a share of {number} (write {number}%)")
-    return Target(str(target), metric, bound)
+    return Target(str(target), metric, bound, decide=decide)
 
 
 def _function(name: str) -> Callable[[Sequence[Outputs], Sequence[Outputs]], float]:
-    module, _, attribute = name.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        return imported(name)  # type: ignore[return-value]
+    except (ImportError, AttributeError, TypeError) as error:
         raise _wrong(f"{name!r}, which cannot be imported ({error})") from error
-    if not callable(function):
-        raise _wrong(f"{name!r}, which is no function")
-    return function  # type: ignore[no-any-return]
 
 
 def _wrong(found: str) -> OptionError:

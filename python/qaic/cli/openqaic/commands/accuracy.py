@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli.compile.log import logged
@@ -14,7 +15,6 @@ from qaic.errors import OptionError
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from qaic.cli.console import Parser
 
@@ -52,6 +52,11 @@ def add_arguments(parser: Parser) -> None:
         help="outputs of a card: a folder of qaic-runner --write-output-dir, or .npz files",
     )
     parser.add_argument(
+        "--decide",
+        metavar="MODULE:FUNCTION",
+        help="what an output decides: a function of its name and its array (default: the largest value)",
+    )
+    parser.add_argument(
         "--target",
         help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or "
         "module:function>=1",
@@ -80,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
             "and nothing is searched with them",
             code="option.accuracy_search",
         )
+    if arguments.decide is not None or ":" in (arguments.target or ""):
+        # Functions of the user are looked for where the command is given, too.
+        sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
         set_verbosity(getattr(arguments, "compile_option:verbose") or 0)
         return (_compare if arguments.find is None else _search)(arguments, options)
@@ -94,6 +102,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         samples=arguments.samples,
         tokens=arguments.tokens,
         against=arguments.against,
+        decide=arguments.decide,
         **options,
     )
     if arguments.json == "-":
@@ -119,6 +128,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         target=arguments.target,
         keep=arguments.keep,
         tokens=arguments.tokens,
+        decide=arguments.decide,
         **options,
     )
     written = plan.write(arguments.find)

@@ -1,0 +1,77 @@
+"""What an output decides: the largest of its last dimension, or what a function of the user says."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+#: name of an output and its array, to an array of decisions, or one decision
+Decide: TypeAlias = "Callable[[str, NDArray[Any]], object]"
+
+
+def imported(name: str) -> Callable[..., object]:
+    """Import a function by ``module:function``.
+
+    Raises
+    ------
+    ImportError, AttributeError
+        There is no such module or function.
+    TypeError
+        It cannot be called.
+    """
+    module, _, attribute = name.partition(":")
+    function = getattr(importlib.import_module(module), attribute)
+    if not callable(function):
+        raise TypeError("it is no function")
+    return function  # type: ignore[no-any-return]
+
+
+def decision_function(given: object) -> Decide | None:
+    """Return the function that a user gave, or named; None for the largest of the last dimension.
+
+    Raises
+    ------
+    OptionError
+        It is none, or cannot be imported.
+    """
+    if given is None or callable(given):
+        return given
+    found = repr(given)
+    if isinstance(given, str) and ":" in given:
+        try:
+            return imported(given)
+        except (ImportError, AttributeError, TypeError) as error:
+            found = f"{given!r}, which cannot be imported ({error})"
+    raise OptionError(
+        f"decide: found {found}, expected a function of a name and an array, or module:function",
+        code="option.accuracy_decide",
+    )
+
+
+def decisions(
+    name: str, reference: NDArray[Any], found: NDArray[Any], decide: Decide | None
+) -> tuple[int, int]:
+    """Count the decisions of an output of one sample, and those that are equal."""
+    if decide is not None:
+        a, b = (np.asarray(decide(name, array)) for array in (reference, found))
+        # As many as the reference has, none of them the same where the others are not as many.
+        return a.size, int(np.count_nonzero(a == b)) if a.shape == b.shape else 0
+    if reference.dtype.kind in "iub":
+        return reference.size, int(np.count_nonzero(reference == found))
+    if not reference.ndim or reference.shape[-1] <= 1 or not reference.size:
+        return 0, 0
+    width = reference.shape[-1]
+    a, b = reference.reshape(-1, width), found.reshape(-1, width)
+    decided = a.argmax(axis=1) == b.argmax(axis=1)
+    # A decision among NaN is none, unless the reference has none either.
+    decided &= np.isnan(a).any(axis=1) == np.isnan(b).any(axis=1)
+    return decided.size, int(np.count_nonzero(decided))
