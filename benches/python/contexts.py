@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import itertools
 import os
 import sys
 import time
@@ -22,15 +24,22 @@ if TYPE_CHECKING:
 
 #: compiled context -> how many times the tokens per second of onnxruntime
 BUDGETS = {128: 1.1, 1024: 1.5, 4096: 2.0}
+#: how many times the tokens per second of PyTorch
+_BUDGET_OF_TORCH = 1.0
+LAYERS = (8, 32)
 _TESTS = Path(__file__).parents[2] / "tests"
 _ATTENDED = 32
 _TOKENS = 16
 _CHUNK = 8
+_WIDTHS = {"heads": 8, "groups": 2, "width": 64, "vocabulary": 8192}
+#: operators that copy numbers, and those that work on sizes
+_MOVES = ("Slice", "Split", "ScatterND", "GatherND", "Expand", "Where", "Concat", "Transpose", "AttendedRows")
+_SIZES = ("Shape", "Gather", "Unsqueeze", "Squeeze", "Reshape", "ConstantOfShape", "Range", "Cast")
+_PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
 
 
-def _steps_of_ours(model: Any, context: int, threads: int, folder: str) -> Callable[[int, int], Any]:
+def _compiled(model: Any, context: int, threads: int, folder: str, **options: object) -> Path:
     import decoder_model
-    from decoder_client import Client
     from qaic.compiler import compile_model
     from qaic.options import resolve
 
@@ -38,10 +47,17 @@ def _steps_of_ours(model: Any, context: int, threads: int, folder: str) -> Calla
         "network_specialization_config": decoder_model.specializations(_CHUNK, context=context),
         "retained_state": True,
         "aic_num_cores": threads,
+        **options,
     }
     found = resolve(given, options_path=None, model_is_container=False)
-    output = Path(folder) / f"context-{context}-{threads}"
-    client = Client(compile_model(model, found.compile, found.set_compile, output_dir=output).parent)
+    name = "-".join(("context", str(context), str(threads), *options))
+    return compile_model(model, found.compile, found.set_compile, output_dir=Path(folder) / name)
+
+
+def _steps_of_ours(model: Any, context: int, threads: int, folder: str) -> Callable[[int, int], Any]:
+    from decoder_client import Client
+
+    client = Client(_compiled(model, context, threads, folder).parent)
     client.skip_caches()
     return lambda token, position: client.step(token, position)["logits"]
 
@@ -65,16 +81,78 @@ def _steps_of_theirs(model: Any, sizes: Any, threads: int) -> Callable[[int, int
     return step
 
 
-def context_steps(context: int, threads: int, folder: str, batches: int) -> dict[str, list[float]]:
-    """Measure tokens of both sides, in seconds per token, few and nearly all attended (in a worker)."""
+def has_torch() -> bool:
+    """Whether PyTorch and the loop of transformers can stand beside."""
+    return all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+
+
+def _turns_of_torch(layers: int, context: int, threads: int) -> Callable[[int], float]:
+    """Make a function that generates tokens behind some others; returns the seconds of each."""
+    import torch
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    heads, width = _WIDTHS["heads"], _WIDTHS["width"]
+    config = LlamaConfig(
+        vocab_size=_WIDTHS["vocabulary"],
+        hidden_size=heads * width,
+        intermediate_size=2 * heads * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=_WIDTHS["groups"],
+        head_dim=width,
+        max_position_embeddings=context,
+    )
+    model = LlamaForCausalLM(config).eval()
+    prompts: dict[int, tuple[Any, Any]] = {}
+
+    class Clock:
+        """Notes when `generate` has a token."""
+
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def put(self, _: Any) -> None:
+            self.times.append(time.perf_counter())
+
+        def end(self) -> None:
+            pass
+
+    def turn(attended: int) -> float:
+        if attended not in prompts:
+            tokens = torch.randint(0, _WIDTHS["vocabulary"], (1, attended))
+            cache = DynamicCache()
+            with torch.no_grad():
+                model(tokens[:, :-1], past_key_values=cache)
+            prompts[attended] = tokens, cache
+        tokens, cache = prompts[attended]
+        clock = Clock()
+        length = {"max_new_tokens": _TOKENS, "min_new_tokens": _TOKENS}
+        model.generate(
+            tokens, past_key_values=cache, do_sample=False, pad_token_id=0, streamer=clock, **length
+        )
+        cache.crop(attended - 1)
+        # The first time is that of the prompt; the first token runs with what `generate` prepares.
+        times = clock.times[1:]
+        return (times[-1] - times[0]) / (len(times) - 1)
+
+    return turn
+
+
+def context_steps(
+    context: int, threads: int, layers: int, folder: str, batches: int
+) -> dict[str, list[float]]:
+    """Measure tokens of all sides, in seconds per token, few and nearly all attended (in a worker)."""
     sys.path.insert(0, str(_TESTS))
     import decoder_model
 
-    sizes = decoder_model.Sizes(layers=8, heads=8, groups=2, width=64, vocabulary=8192, context=context)
+    sizes = decoder_model.Sizes(layers=layers, context=context, **_WIDTHS)
     ours = _steps_of_ours(decoder_model.decoder(sizes), context, threads, folder)
     # Rows outside of the cache are read from its begin: the engine refuses what a card takes for padding.
     decoder_model.OUTSIDE = 0
     theirs = _steps_of_theirs(decoder_model.decoder(sizes), sizes, threads)
+    turn = _turns_of_torch(layers, context, threads) if has_torch() else None
     for position in range(4):
         np.testing.assert_allclose(ours(position, position), theirs(position, position), rtol=1e-3, atol=1e-3)
     results: dict[str, list[float]] = {}
@@ -82,26 +160,90 @@ def context_steps(context: int, threads: int, folder: str, batches: int) -> dict
     gc.disable()
     for _ in range(batches):
         for attended in (_ATTENDED, context - _TOKENS):
+            kind = "few" if attended == _ATTENDED else "full"
             for side, step in (("ours", ours), ("theirs", theirs)):
                 step(0, attended - 1)
                 started = time.perf_counter()
                 for number in range(_TOKENS):
                     step(number, attended + number)
                 taken = (time.perf_counter() - started) / _TOKENS
-                results.setdefault(f"{side} {'few' if attended == _ATTENDED else 'full'}", []).append(taken)
+                results.setdefault(f"{side} {kind}", []).append(taken)
+            if turn is not None:
+                results.setdefault(f"torch {kind}", []).append(turn(attended))
     return results
 
 
 def context_rows(folder: str, effort: Effort) -> Iterator[Row]:
     """Rows of the group `contexts`."""
     threads_of_host = len(os.sched_getaffinity(0))
-    for threads in (1, 2) if threads_of_host > 1 else (1,):
-        for context, budget in BUDGETS.items():
-            measured = measure(
-                "context_steps", context=context, threads=threads, folder=folder, batches=effort.batches
-            )
-            for kind, attended in (("few", f"{_ATTENDED} attended"), ("full", "nearly full")):
-                ours, theirs = measured[f"ours {kind}"], measured[f"theirs {kind}"]
-                beside = (("caches in and out", Spread.of(theirs, "s")),)
-                title = f"context {context}, {attended}, {threads} thread{'s' if threads > 1 else ''}"
-                yield Row(title, Spread.of(ours, "s"), beside, **at_least(ratios(theirs, ours), budget))
+    cases = itertools.product(LAYERS, (1, 2) if threads_of_host > 1 else (1,), BUDGETS.items())
+    for layers, threads, (context, budget) in cases:
+        measured = measure(
+            "context_steps",
+            context=context,
+            threads=threads,
+            layers=layers,
+            folder=str(Path(folder) / f"layers-{layers}"),
+            batches=effort.batches,
+        )
+        for kind, attended in (("few", f"{_ATTENDED} attended"), ("full", "nearly full")):
+            ours, theirs = measured[f"ours {kind}"], measured[f"theirs {kind}"]
+            beside = (("caches in and out", Spread.of(theirs, "s")),)
+            title = f"{layers} layers, context {context}, {attended}, {threads} thread"
+            title += "s" if threads > 1 else ""
+            yield Row(title, Spread.of(ours, "s"), beside, **at_least(ratios(theirs, ours), budget))
+            torch = measured.get(f"torch {kind}")
+            if torch is not None:
+                beside = (("PyTorch `generate`", Spread.of(torch, "s")),)
+                spread = at_least(ratios(torch, ours), _BUDGET_OF_TORCH)
+                yield Row(title, Spread.of(ours, "s"), beside, **spread)
+
+
+def context_operations(context: int, layers: int, folder: str) -> dict[str, dict[str, int]]:
+    """Count the operations that the engine runs for a token, by kind (in a worker)."""
+    sys.path.insert(0, str(_TESTS))
+    import onnx
+    import onnxruntime
+
+    import decoder_model
+    from qaic import _core
+
+    sizes = decoder_model.Sizes(layers=layers, context=context, **_WIDTHS)
+    model = decoder_model.decoder(sizes)
+    place = Path(folder) / f"operations-{layers}"
+    graphs = {}
+    for name, options in (("now", {}), ("`whole_caches`", {"whole_caches": True})):
+        program = _compiled(model, context, 1, str(place), **options)
+        optimized = place / name.strip("`")
+        optimized.mkdir()
+        graphs[name] = Path(_core.save_optimized_graph(program, optimized))
+    decoder_model.OUTSIDE = 0
+    settings = onnxruntime.SessionOptions()
+    graphs["onnxruntime, caches in and out"] = place / "theirs.onnx"
+    settings.optimized_model_filepath = str(place / "theirs.onnx")
+    settings.log_severity_level = 4
+    onnxruntime.InferenceSession(
+        decoder_model.decoder(sizes).SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
+    found = {}
+    for name, path in graphs.items():
+        kinds = [node.op_type for node in onnx.load(str(path), load_external_data=False).graph.node]
+        found[name] = {
+            "all": len(kinds),
+            "products": sum(kind in _PRODUCTS for kind in kinds),
+            "of numbers": sum(kind not in {*_PRODUCTS, *_MOVES, *_SIZES} for kind in kinds),
+            "copies": sum(kind in _MOVES for kind in kinds),
+            "of sizes and views": sum(kind in _SIZES for kind in kinds),
+        }
+    return found
+
+
+def operations_of_a_token(folder: str) -> tuple[list[str], list[list[str]]]:
+    """Operations that the engine runs for a token of `LAYERS` layers, with what they do."""
+    header: list[str] = []
+    rows = []
+    for layers in LAYERS:
+        for name, counts in measure("context_operations", context=1024, layers=layers, folder=folder).items():
+            header = ["layers", "", *counts]
+            rows.append([str(layers), name, *(str(count) for count in counts.values())])
+    return header, rows
