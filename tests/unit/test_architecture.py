@@ -67,6 +67,11 @@ def test_import_loads_nothing_heavy():
     assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & (HEAVY | {"qaic.options.table"})
 
 
+def test_what_serves_and_spreads_is_imported_when_it_is_used():
+    light = HEAVY | {"asyncio", "grpc", "pyarrow", "ray", "starlette", "tritonclient", "uvicorn"}
+    assert not loaded_by("import qaic.ray, qaic.serving; qaic.ray.map_batches, qaic.serving.serve") & light
+
+
 def test_the_low_level_interface_loads_little():
     light = HEAVY | {"numpy", "dataclasses", "inspect", "json", "threading"}
     assert not loaded_by("import qaicrt; qaicrt.QStatus, qaicrt.Context, qaicrt.Qpc") & light

@@ -1,0 +1,151 @@
+"""``qaic.claim_devices``: processes that claim get devices of their own, until they end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CARDS = 3
+
+#: claims what each line says, and answers with the ids or the code of the error
+CLIENT = """
+import os, sys
+import qaic
+
+for line in sys.stdin:
+    count, seconds = map(float, line.split())
+    try:
+        ids = qaic.claim_devices(count, timeout_s=seconds)
+        assert os.environ["QAIC_VISIBLE_DEVICES"] == ",".join(map(str, ids))
+        assert [device.id for device in qaic.devices()] == list(ids)
+        print(*ids, flush=True)
+    except qaic.errors.QaicError as error:
+        print(error.code, flush=True)
+"""
+
+
+class Client:
+    """A process that claims."""
+
+    def __init__(self, folder, **variables):
+        environment = {
+            **os.environ,
+            "QAIC_CPU_DEVICES": str(CARDS),
+            "QAIC_CPU_SHARED": str(folder),
+            **variables,
+        }
+        if "QAIC_VISIBLE_DEVICES" not in variables:
+            environment.pop("QAIC_VISIBLE_DEVICES", None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, count, seconds=0.0):
+        self.process.stdin.write(f"{count} {seconds}\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        line = self.process.stdout.readline().strip()
+        return tuple(map(int, line.split())) if line[:1].isdigit() else line
+
+    def claim(self, count, seconds=0.0):
+        self.ask(count, seconds)
+        return self.answer()
+
+    def end(self, number=signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        self.process.communicate()
+
+
+@pytest.fixture
+def client(tmp_path):
+    """Make processes that meet in one folder; all are ended."""
+    made = []
+
+    def make(**variables):
+        made.append(Client(tmp_path / "claims", **variables))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def test_each_process_gets_another_card_and_a_killed_one_frees_its_own(client):
+    clients = [client() for _ in range(CARDS + 1)]
+    assert [one.claim(1) for one in clients] == [(0,), (1,), (2,), "device.claims"]
+    # Asking again is no claim more, and asking for more is refused.
+    assert clients[1].claim(1) == (1,)
+    assert clients[1].claim(2) == "device.claimed"
+    clients[1].end()
+    assert clients[3].claim(1, 30) == (1,)
+
+
+def test_of_many_at_once_as_many_succeed_as_there_are_cards(client):
+    clients = [client() for _ in range(2 * CARDS)]
+    for one in clients:
+        one.ask(1)
+    answers = [one.answer() for one in clients]
+    assert sorted(one for one in answers if isinstance(one, tuple)) == [(0,), (1,), (2,)]
+    assert answers.count("device.claims") == CARDS
+
+
+def test_several_cards_are_taken_together_or_none(client):
+    first, second, third = client(), client(), client()
+    assert first.claim(2) == (0, 1)
+    assert second.claim(2) == "device.claims"
+    assert third.claim(1) == (2,)
+
+
+def test_shares_lie_on_one_card_beside_each_other(client):
+    clients = [client() for _ in range(5)]
+    assert [one.claim(0.25) for one in clients] == [(0,), (0,), (0,), (0,), (1,)]
+    assert client().claim(2) == "device.claims"
+    assert client().claim(1) == (2,)
+
+
+def test_only_visible_cards_are_claimed(client):
+    assert client(QAIC_VISIBLE_DEVICES="2").claim(1) == (2,)
+    assert client(QAIC_VISIBLE_DEVICES="2").claim(1) == "device.claims"
+    assert client().claim(1) == (0,)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "0.00001"])
+def test_what_is_no_number_of_devices_is_refused(client, count):
+    assert client().claim(count) == "option.claim"
+
+
+def test_a_folder_that_others_can_use_is_refused(client, tmp_path):
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims").chmod(0o755)
+    assert client().claim(1) == "option.claim_folder"
+
+
+@given(shares=st.lists(st.sampled_from([0.1, 0.25, 0.5, 1.0]), min_size=1, max_size=5))
+@settings(max_examples=8)
+def test_no_card_is_given_out_more_than_once(tmp_path_factory, shares):
+    clients = [Client(tmp_path_factory.mktemp("claims") / "folder") for _ in shares[:1]]
+    folder = tmp_path_factory.mktemp("claims") / "folder"
+    clients += [Client(folder) for _ in shares]
+    try:
+        given_out = dict.fromkeys(range(CARDS), 0.0)
+        for one, share in zip(clients[1:], shares, strict=True):
+            answer = one.claim(share)
+            if isinstance(answer, tuple):
+                given_out[answer[0]] += share
+        assert max(given_out.values()) <= 1 + 1e-9
+        # A process of another folder meets none of them.
+        assert clients[0].claim(1) == (0,)
+    finally:
+        for one in clients:
+            one.end()
