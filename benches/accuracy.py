@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from python import accuracy_settings as settings
-from python import accuracy_tasks, machine, precision_search
-from python.row import table
-from python.spread import Spread, ratios
-from python.timing import in_turns
+from python.accuracy import precision_search, settings
+from python.accuracy import tasks as accuracy_tasks
+from python.harness import machine
+from python.harness.row import table
+from python.harness.spread import Spread, ratios
+from python.harness.timing import in_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from python.accuracy_settings import Score
-    from python.accuracy_tasks import Task
+    from python.accuracy.settings import Score
+    from python.accuracy.tasks import Task
 
 TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
 CALIBRATION, EVALUATION = 32, 96

@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from python import machine
-from python.models import load
-from python.row import table
+from python.harness import machine
+from python.harness.models import load
+from python.harness.row import table
 
 TARGET = Path(__file__).parents[1] / "docs" / "benchmark-app.md"
 TURNS = 5

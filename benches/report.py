@@ -18,30 +18,27 @@ from python import (
     calibrating,
     compiling,
     contexts,
-    criterion,
     decoding,
     importing,
     in_flight,
-    machine,
-    models,
     opening,
     operations,
     quantized,
     remembering,
     resolving,
     running,
-    rust_rows,
     stats_output,
     stats_views,
 )
-from python.effort import FULL, QUICK
-from python.row import HEADER, Row, table
-from python.worker import measure
+from python.harness import criterion, machine, models, rust_rows
+from python.harness.effort import FULL, QUICK
+from python.harness.row import HEADER, Row, table
+from python.harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from python.effort import Effort
+    from python.harness.effort import Effort
 
 TARGET = criterion.ROOT / "docs" / "performance.md"
 
@@ -343,7 +340,7 @@ def introduction(
         "Each figure is a median with [minimum - maximum]. In a row, ours and the other were measured in "
         f"turns (A B A B ...) in one run: {effort.batches} batches of calls, {effort.processes} fresh "
         f"processes where a process is measured, {effort.imports} imports, with the garbage collector off. A"
-        " ratio is the median of the ratios of neighbouring batches, ours to the other's. Rust figures are "
+        " ratio is the median of the ratios of neighboring batches, ours to the other's. Rust figures are "
         "criterion's. The verdict is about the median."
     )
     if effort.quick:

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import pyarrow as pa
 from onnx import helper, numpy_helper
-from python.row import table
+from python.harness.row import table
 
 import qaic
 import qaic.ray

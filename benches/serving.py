@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from python.row import table
+from python.harness.row import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

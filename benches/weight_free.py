@@ -15,9 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from python import checkpoints, machine
-from python.row import HEADER, Row, table
-from python.spread import Spread
+from python import checkpoints
+from python.harness import machine
+from python.harness.row import HEADER, Row, table
+from python.harness.spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

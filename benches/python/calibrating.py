@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import models
-from .row import Row, at_most
-from .spread import Spread
-from .worker import measure
+from .harness import models
+from .harness.row import Row, at_most
+from .harness.spread import Spread
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from qaic.compiler.ir.quantization.profile import Profile
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 #: calibrated with and without, so that what a calibration costs once drops out
 _FEW = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .worker import status_bytes
+from .harness.worker import status_bytes
 
 if TYPE_CHECKING:
     from typing import Any

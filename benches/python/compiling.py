@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import models
-from .row import Row, at_most
-from .spread import Spread, ratios
-from .worker import measure, status_bytes
+from .harness import models
+from .harness.row import Row, at_most
+from .harness.spread import Spread, ratios
+from .harness.worker import measure, status_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _FIXED_BYTES = 200e6
 

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .row import Row, at_least
-from .spread import Spread, ratios
-from .worker import measure
+from .harness.row import Row, at_least
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 #: compiled context -> how many times the tokens per second of onnxruntime
 BUDGETS = {128: 1.1, 1024: 1.5, 4096: 2.0}
 #: how many times the tokens per second of PyTorch
 _BUDGET_OF_TORCH = 1.0
 LAYERS = (8, 32)
-_TESTS = Path(__file__).parents[2] / "tests"
+_MODELS = Path(__file__).parents[2] / "tests" / "models"
 _ATTENDED = 32
 _TOKENS = 16
 _CHUNK = 8
@@ -144,7 +144,7 @@ def context_steps(
     context: int, threads: int, layers: int, folder: str, batches: int
 ) -> dict[str, list[float]]:
     """Measure tokens of all sides, in seconds per token, few and nearly all attended (in a worker)."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path[:0] = [str(_MODELS.parent), str(_MODELS)]
     import decoder_model
 
     sizes = decoder_model.Sizes(layers=layers, context=context, **_WIDTHS)
@@ -201,7 +201,7 @@ def context_rows(folder: str, effort: Effort) -> Iterator[Row]:
 
 def context_operations(context: int, layers: int, folder: str) -> dict[str, dict[str, int]]:
     """Count the operations that the engine runs for a token, by kind (in a worker)."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path[:0] = [str(_MODELS.parent), str(_MODELS)]
     import onnx
     import onnxruntime
 

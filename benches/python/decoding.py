@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .row import Row
-from .spread import Spread, ratios
-from .worker import measure
+from .harness.row import Row
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 LAYERS = 32
 _HEADS, _WIDTH, _CONTEXT, _VOCABULARY = 2, 16, 64, 256

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from .row import Row
-from .spread import Spread
+from .harness.row import Row
+from .harness.spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _LIMIT_S = 0.015
 _SUBJECTS = {

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import models
-from .row import Row, at_least, at_most
-from .spread import Spread, ratios
-from .worker import measure
+from .harness import models
+from .harness.row import Row, at_least, at_most
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import qaicrt
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 #: Inferences that are submitted before the first is collected.
 BATCH = 8
@@ -88,7 +88,7 @@ def _batch(handles: qaicrt.InferenceSet, vectors: list[qaicrt.InferenceVector]) 
 
 def tiny_batches(folder: str, batches: int, seconds: float) -> dict[str, list[float]]:
     """Measure batches of the tiny model, in seconds per inference (in a worker)."""
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     model, path = _container("tiny", folder, aic_num_cores=1)
     arrays = list(model.feeds.values())
@@ -123,7 +123,7 @@ def _openvino(model: models.Model) -> dict[str, Callable[[], object]]:
 
 def one_by_one(folder: str, batches: int, seconds: float) -> dict[str, list[float]]:
     """Measure single inferences of the tiny model on sets of several sizes (in a worker)."""
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     model, path = _container("tiny", folder, aic_num_cores=1)
     subjects: dict[str, Callable[[], object]] = {}
@@ -196,8 +196,8 @@ class _Crowd:
 
 def crowded(folder: str, name: str, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Measure a worker alone and beside threads that wait, in inferences per second (in a worker)."""
-    from . import sessions
-    from .timing import REST_S
+    from .harness import sessions
+    from .harness.timing import REST_S
 
     threading.stack_size(_CROWD_STACK)
     crowd = _Crowd(_container("tiny", folder, aic_num_cores=1)[1])

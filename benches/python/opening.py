@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import models
-from .row import Row
-from .spread import Spread, ratios
-from .worker import measure
+from .harness import models
+from .harness.row import Row
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _PIECE = 1 << 24
 LARGE_BYTES = 1 << 30
@@ -49,7 +49,7 @@ def opening(path: str, batches: int, seconds: float) -> dict[str, list[float]]:
     """Open, map and read a file in turns (in a worker)."""
     from qaic import _core
 
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     return in_turns(
         {

@@ -6,7 +6,7 @@ import re
 import subprocess
 from os import environ
 
-from .criterion import ROOT
+from .harness.criterion import ROOT
 
 _LINE = re.compile(r"operations on ([^,]+), (.+): (\d+) locks, (\d+) read-modify-writes")
 

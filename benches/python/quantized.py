@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import models
-from .row import Row, at_most
-from .spread import Spread, ratios
-from .worker import measure
+from .harness import models
+from .harness.row import Row, at_most
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 #: model -> its heading
 _SUBJECTS = {
@@ -34,8 +34,8 @@ def int8_latency(folder: str, name: str, batches: int, seconds: float) -> dict[s
     """Time a run of each side on one thread (in a worker)."""
     import qaic
 
-    from . import sessions
-    from .timing import in_turns
+    from .harness import sessions
+    from .harness.timing import in_turns
 
     model = models.load(name, Path(folder))
     samples = _samples(model)

@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import models
+from .harness import models
+from .harness.row import Row, at_most
+from .harness.spread import Spread, ratios
+from .harness.worker import measure, status_bytes
 from .opening import LARGE
-from .row import Row, at_most
-from .spread import Spread, ratios
-from .worker import measure, status_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _OPEN_LIMIT, _LEAK_LIMIT, _ACTIVATIONS, _ACTIVATIONS_LIMIT = 5e6, 1e6, 8, 1.3
 
@@ -56,7 +56,7 @@ def activation_memory(folder: str, name: str, activations: int, *, together: boo
 
 def onnxruntime_memory(folder: str, name: str, threads: int) -> int:
     """Return what onnxruntime's session takes after `threads` threads used it at once (in a worker)."""
-    from . import sessions
+    from .harness import sessions
 
     tiny = models.load("tiny", Path(folder))
     sessions.theirs(tiny, 1).run(None, tiny.feeds)

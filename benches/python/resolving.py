@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .row import Row
-from .spread import Spread
-from .worker import measure
+from .harness.row import Row
+from .harness.spread import Spread
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _LIMIT_S = 0.001
 
@@ -63,7 +63,7 @@ def resolving(folder: str, batches: int, seconds: float) -> dict[str, list[float
     from qaic.options import resolve
     from qaic.options.argv import read_argv
 
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     file = Path(folder, "options.yaml")
     file.write_text(_YAML)

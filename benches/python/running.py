@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import models
-from .row import Row, at_least, at_most
-from .spread import Spread, ratios
-from .worker import measure
+from .harness import models
+from .harness.row import Row, at_least, at_most
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import qaic
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 _OURS, _OUT, _THEIRS, _BOUND = "ours", "ours, out=", "onnxruntime", "onnxruntime, pre-bound"
 _MAP = "map"
@@ -31,8 +31,8 @@ _MAP = "map"
 
 def latency(folder: str, name: str, threads: int, batches: int, seconds: float) -> dict[str, list[float]]:
     """Measure calls of both sides from one thread (in a worker)."""
-    from . import sessions
-    from .timing import in_turns
+    from .harness import sessions
+    from .harness.timing import in_turns
 
     model = models.load(name, Path(folder))
     ours, theirs = sessions.ours(model, aic_num_cores=threads), sessions.theirs(model, threads)
@@ -77,8 +77,8 @@ def latency_rows(folder: str, effort: Effort) -> Iterator[Row]:
 
 def throughput(folder: str, name: str, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Measure inferences per second with everything this machine has (in a worker)."""
-    from . import sessions
-    from .timing import REST_S
+    from .harness import sessions
+    from .harness.timing import REST_S
 
     model = models.load(name, Path(folder))
     ours = sessions.ours(model, aic_num_cores=1, num_activations=2, set_size=2)

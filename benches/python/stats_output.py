@@ -7,16 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .row import Row, at_least
-from .spread import Spread, ratios
+from .harness.row import Row, at_least
+from .harness.spread import Spread, ratios
+from .harness.worker import measure, status_bytes
 from .stats_views import even_buffer
-from .worker import measure, status_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .criterion import Figure
-    from .effort import Effort
+    from .harness.criterion import Figure
+    from .harness.effort import Effort
 
 #: events that fit into memory as Python objects, too
 _EVENTS = 130_000
@@ -50,7 +50,7 @@ def events(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
 
     from qaic import _core
 
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     described = _core.StatsDescriptor.from_json(descriptor())
     buffer = _core.StatsBuffer(even_buffer(ops), described, any_program=True)

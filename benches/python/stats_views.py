@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .row import Row
-from .spread import Spread, ratios
-from .worker import measure
+from .harness.row import Row
+from .harness.spread import Spread, ratios
+from .harness.worker import measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .effort import Effort
+    from .harness.effort import Effort
 
 #: operations of a real inference
 REAL_OPS = 1_300_000
@@ -44,7 +44,7 @@ def views(ops: int, batches: int, seconds: float) -> dict[str, list[float]]:
     """Open a buffer, and read it in other ways, in turns (in a worker)."""
     from qaic import stats
 
-    from .timing import in_turns
+    from .harness.timing import in_turns
 
     raw = even_buffer(ops)
     dtype = stats.RECORDS["OP"]

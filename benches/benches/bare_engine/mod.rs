@@ -23,7 +23,7 @@ pub(crate) struct BareAdd {
 impl BareAdd {
     /// A session of one thread in the library at `path`.
     pub(crate) fn new(path: &Path) -> Self {
-        // SAFETY: the user names the engine's library; its initialisers may run.
+        // SAFETY: the user names the engine's library; its initializers may run.
         let library = unsafe { Library::new(path) }.unwrap();
         // SAFETY: the symbol has had this type since the first release of the C interface.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(b"OrtGetApiBase\0") };

@@ -40,7 +40,7 @@ def _syllable(rng: np.random.Generator, length: int, pitch: float) -> NDArray[np
     sound = np.zeros(length)
     for number in range(1, int(3800 / pitch)):
         frequency = number * pitch
-        size = sum(1 / (1 + ((frequency - centre) / 90) ** 2) for centre in vowel)
+        size = sum(1 / (1 + ((frequency - center) / 90) ** 2) for center in vowel)
         sound += size / number**0.5 * np.sin(2 * np.pi * number * phase)
     envelope = np.minimum(1, np.minimum(time / 0.03, (time[-1] - time) / 0.06))
     sound *= envelope * rng.uniform(0.1, 0.3) / np.abs(sound).max()

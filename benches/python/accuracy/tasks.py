@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from . import accuracy_data
+from . import data as accuracy_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

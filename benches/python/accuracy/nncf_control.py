@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import accuracy_tasks
+from . import tasks as accuracy_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

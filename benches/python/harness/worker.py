@@ -10,7 +10,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-REPORT = Path(__file__).parent.parent / "report.py"
+REPORT = Path(__file__).parents[2] / "report.py"
 
 
 def measure(name: str, /, **arguments: object) -> Any:

@@ -61,5 +61,5 @@ def digits3(value: float) -> str:
 
 
 def ratios(ours: Iterable[float], other: Iterable[float]) -> Spread:
-    """Compare batch with batch: neighbours in time saw the same machine."""
+    """Compare batch with batch: neighbors in time saw the same machine."""
     return Spread.of([a / b for a, b in zip(ours, other, strict=True)], "x")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .accuracy_tasks import Feeds, Task
+    from .tasks import Feeds, Task
 
 SCHEMAS = ("symmetric_with_uint8", "asymmetric", "symmetric", "symmetric_with_power2_scale")
 CALIBRATIONS = ("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR")

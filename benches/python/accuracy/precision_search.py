@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import qaic
+from python.harness import machine
+from python.harness.row import table
+from python.harness.spread import Spread
 from qaic import accuracy
 from qaic.accuracy.capture import Totals, instrumented, load
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.precisions import options_of
 from qaic.accuracy.samples import Samples
 
-from . import machine, nncf_control
-from .row import table
+from . import nncf_control
 from .search_tasks import task
-from .spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 SEARCHES = (
     ("magika", "fp16", "same>=99.5%", "fp32", 96),
     ("magika", "fp16", "sqnr>=40", "fp32", 96),
-    ("silero", "int8", "python.search_tasks:same_speech>=99%", "fp32", 96),
+    ("silero", "int8", "python.accuracy.search_tasks:same_speech>=99%", "fp32", 96),
     ("recognizer", "int8", "same>=95%", "fp32", 120),
-    ("minilm", "int8", "python.search_tasks:same_order>=97%", "fp32", 120),
+    ("minilm", "int8", "python.accuracy.search_tasks:same_order>=97%", "fp32", 120),
     ("recognizer", "int8", "same>=95%", "fp16", 60),
 )
 COMPARISONS = (
@@ -165,9 +166,9 @@ def _comparison(name: str, to: str) -> list[str]:
 
 def _resident(name: str, to: str, what: str) -> float:
     """Largest resident size of a process of its own."""
-    command = [sys.executable, "-m", "python.precision_search", name, to, what]
+    command = [sys.executable, "-m", "python.accuracy.precision_search", name, to, what]
     found = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=__file__.rsplit("/", 2)[0]
+        command, check=True, capture_output=True, text=True, cwd=__file__.rsplit("/", 3)[0]
     )
     return float(found.stdout.split()[-1])
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnxruntime
 
-from . import accuracy_tasks
-from .accuracy_settings import FINE
+from . import tasks as accuracy_tasks
 from .sentence_encoder import encoder, random_weights
+from .settings import FINE
 from .speech import recording
 
 if TYPE_CHECKING:

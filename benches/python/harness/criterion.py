@@ -14,7 +14,7 @@ from .spread import Spread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)

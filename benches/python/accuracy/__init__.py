@@ -1,0 +1,1 @@
+"""What reduced precision costs: models with their data, settings, and searches."""
