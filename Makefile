@@ -11,8 +11,8 @@ PINS_PYTHON ?= $(PYTHON)
 SCALE := .venv-scale
 # The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
 # texts), or takes minutes for what these show too (threads).
-PINS_TESTS := tests/unit tests/api tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/stats tests/support \
-	tests/conformance tests/property \
+PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/quantized \
+	tests/rt tests/session tests/stats tests/support tests/conformance tests/property \
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
 # Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
 # Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
@@ -224,6 +224,7 @@ docs: setup ## Write again what is generated from tables: reference pages, stub,
 	$(call generate,docs/reference/options.schema.json,options_schema)
 	$(call generate,docs/reference/flags.txt,options_page --flags)
 	$(call generate,docs/reference/errors.md,errors_page)
+	$(call generate,docs/reference/passes.md,passes_page)
 	$(call generate,python/qaic/options/keywords.py,option_keywords)
 	$(call generate,python/qaic/configs/aic_models.pyi,config_stub)
 

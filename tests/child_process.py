@@ -8,10 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+_HERE = Path(__file__).parent
+
 
 def run_script(source, *arguments, device=None, limit=60):
-    """Run Python source in a new process, which can import what lies beside this file; it must end well."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    """Run Python source in a new process, which can import what tests can; it must end well."""
+    environment = {**os.environ, "PYTHONPATH": f"{_HERE}:{_HERE / 'models'}:{_HERE / 'oracles'}"}
     if device is not None:
         environment["QAIC_DEVICE"] = device
     done = subprocess.run(

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    _tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(_tests), str(_tests / "models")]
 
 import golden_programs
 from golden_programs import GOLDEN, PROGRAMS, TESTS

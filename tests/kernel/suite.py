@@ -12,9 +12,9 @@ process, and the engine runs in the card's.
 #: files of tests
 FILES = (
     "tests/api/test_devices.py",
-    "tests/api/test_session_futures.py",
-    "tests/api/test_session_run.py",
-    "tests/api/test_session_shapes.py",
+    "tests/session/test_session_futures.py",
+    "tests/session/test_session_run.py",
+    "tests/session/test_session_shapes.py",
     "tests/qaicrt/test_benchmark_set.py",
     "tests/qaicrt/test_dma_buf.py",
     "tests/qaicrt/test_exec_obj.py",

@@ -7,7 +7,7 @@ import pytest
 import stats_captures as made
 from page_captures import HOSTILE, one_op
 from qaic.page.bars import changed_nodes, costliest_nodes
-from qaic.page.kind_colours import PALETTE
+from qaic.page.kind_colors import PALETTE
 from qaic.page.text import escape
 from qaic.page.timeline.capture_page import capture_page
 from qaic.stats.reports import REPORTS, Capture, diff
@@ -43,7 +43,7 @@ def test_bars_are_the_ten_costliest_nodes_in_order():
         assert said.endswith(f"{100 * size / 78:.1f} % Conv")
 
 
-def test_bars_have_the_colours_of_the_timeline():
+def test_bars_have_the_colors_of_the_timeline():
     text = costliest_nodes(capture(("/a/Conv", "Conv", 9), ("/b/Relu", "Relu", 5)))
     assert re.findall(r'fill="(#\w+)"', text) == [PALETTE[0], PALETTE[4]]
     page = capture_page(one_op(), [])

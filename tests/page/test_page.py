@@ -425,18 +425,18 @@ def test_a_page_without_operations_has_no_timeline():
     Markup(text)
 
 
-def test_a_kind_has_the_same_colour_on_every_page():
+def test_a_kind_has_the_same_color_on_every_page():
     """Whatever else a page has, and whatever took longest."""
 
-    def colours(*kinds):
+    def colors(*kinds):
         program = made.cpu_program([(f"/n{place}", kind) for place, kind in enumerate(kinds)])
         ops = [{"oc": oc, "start_u": 10 * oc, "dur_u": 9 - oc} for oc in range(len(kinds))]
         timeline = timeline_of(Capture([made.buffer(program, {(0, 0): ops}, device=1)]))
         header = unpacked(pack(timeline))[0]
-        return dict(zip(header["kinds"], header["colours"], strict=True))
+        return dict(zip(header["kinds"], header["colors"], strict=True))
 
-    one = colours("Conv", "Relu", "MatMul", "Concat", "Softmax", "Strange")
-    other = colours("Strange", "Concat", "Softmax", "MatMul", "Relu", "FusedConv", "Conv")
+    one = colors("Conv", "Relu", "MatMul", "Concat", "Softmax", "Strange")
+    other = colors("Strange", "Concat", "Softmax", "MatMul", "Relu", "FusedConv", "Conv")
     assert {kind: other[kind] for kind in one} == one
     assert one["Strange"] == -1
     del one["Strange"]

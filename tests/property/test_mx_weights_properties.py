@@ -17,7 +17,7 @@ from qaic import Qpc
 from qaic.compiler.driver import compile_model
 from qaic.errors import CompileError, QpcFormatError
 from qaic.options import resolve
-from qaic.qpc_initializers import Initializers
+from qaic.qpc.initializers import Initializers
 
 FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 

@@ -12,7 +12,7 @@ from qaic.cli.qpc.info_text import info_text
 from qaic.cli.qpc.qpc_info import facts
 from qaic.errors import QpcError
 from qaic.qpc import Qpc, validate
-from qaic.qpc_extract import file_names
+from qaic.qpc.extract import file_names
 from qpc_support import DATA, FIXTURES, container, program
 
 # Any name the format allows: UTF-8 without NUL, 1 to 255 bytes.

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from qaic.qpc import Qpc
-from qaic.qpc_extract import file_names
+from qaic.qpc.extract import file_names
 from qpc_support import FIXTURES, container, program
 
 SIMPLE = FIXTURES[0]

@@ -35,7 +35,7 @@ def test_operations_are_summed_by_kind(mlp):
     assert table.column("time") == [80, 10]
     assert table.column("share") == pytest.approx([800 / 9, 100 / 9])
     assert table.column("count") == [2, 1]
-    assert table.column("bucket") == ["matrix", "elementwise"]
+    assert table.column("category") == ["matrix", "elementwise"]
     assert table.column("PCycles") == [None, None]
 
 
@@ -69,7 +69,7 @@ def unnamed(ops, inference=0, **last):
 @pytest.mark.parametrize("sizes", [(3, 30), (30, 3)])
 def test_without_a_program_every_operation_of_every_buffer_counts(sizes):
     one = Capture([unnamed(ops, inference) for inference, ops in enumerate(sizes)])
-    assert [sample.readings[0].ops.count.sum() for sample in one.samples] == list(sizes)
+    assert [sample.readers[0].ops.count.sum() for sample in one.samples] == list(sizes)
     # Of two inferences the first is shown, but each has its operations.
     assert len(REPORTS["nodes"](one).tables[0].rows) == sizes[0]
     assert {len(reading.facts) for reading in one.each()} == {30}
@@ -351,8 +351,8 @@ def test_shares_of_a_page_are_of_one_total():
     assert [row[2:4] for row in path.rows if row[0] == "Conv"] == [(time, pytest.approx(part))]
     held = reports["memory"].table("kinds")
     assert [row[3:5] for row in held.rows if row[0] == "Conv"] == [(time, pytest.approx(part))]
-    buckets = reports["overview"].table("buckets")
-    assert [row[2:4] for row in buckets.rows if row[0] == "matrix"] == [(time, pytest.approx(part))]
+    categories = reports["overview"].table("categories")
+    assert [row[2:4] for row in categories.rows if row[0] == "matrix"] == [(time, pytest.approx(part))]
     tables = {"ops": "kinds", "nodes": "nodes", "critical-path": "nodes", "memory": "memories"}
     sums = [sum(reports[name].table(table).column("time")) for name, table in tables.items()]
     assert sums == [pytest.approx(reports["gaps"].table("cores").column("working")[0])] * 4
@@ -496,7 +496,7 @@ def captures(draw):
 
 
 #: tables whose rows are all of the time; kinds of `roofline` and copies of `dma` are a part
-WHOLE = {"nodes", "layers", "memories", "buckets"}
+WHOLE = {"nodes", "layers", "memories", "categories"}
 
 
 def expected_times(one):
@@ -520,7 +520,7 @@ def test_sums_of_reports_are_sums_of_operations(made_capture):
     made_capture = Capture(made_capture.buffers[:1])
     whole = sum(expected_times(made_capture.buffers[0]).values())
     for name, table in (("ops", "kinds"), ("nodes", "nodes"), ("layers", "layers"), ("memory", "memories"),
-                        ("engines", "buckets")):  # fmt: skip
+                        ("engines", "categories")):  # fmt: skip
         assert sum(REPORTS[name](made_capture).table(table).column("time")) == pytest.approx(whole)
 
 
@@ -593,7 +593,7 @@ Nodes
   /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00      0 B       0.00
   /End                   1    15.00      6.2         15.00          1.000       0.00      0 B       0.00
   /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KB       0.00
-  in csv, json and wider terminals: movement, normalise, stats flush
+  in csv, json and wider terminals: movement, normalize, stats flush
 """
 
 

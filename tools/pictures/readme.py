@@ -35,7 +35,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def run_in_terminal(command: str, folder: Path) -> str:
-    """Run a command in a terminal and return what it showed, colours and all."""
+    """Run a command in a terminal and return what it showed, colors and all."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}

@@ -16,6 +16,7 @@ import numpy as np
 from qaic.accuracy.metrics import OutputSums, decibels
 from qaic.compiler.passes.decoding.cache_slots import cache_slots
 from qaic.errors import OptionError
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ class Decoder:
     def __init__(self, inputs: Sequence[SampledInput], model: Model) -> None:
         given = {item.name: item for item in inputs if not item.is_state}
         states = {item.name: item for item in inputs if item.is_state}
-        results = [spec for spec in model.outputs if not spec.name.endswith("_RetainedState")]
+        results = [spec for spec in model.outputs if not spec.name.endswith(RETAINED_STATE_SUFFIX)]
         logits = [spec for spec in results if spec.name == _LOGITS] or results
         unknown = given.keys() - {TOKENS, _POSITIONS, _SLOT}
         if not {TOKENS, _POSITIONS} <= given.keys() or unknown or len(logits) != 1 or not states:

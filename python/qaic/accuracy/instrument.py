@@ -28,6 +28,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, subgra
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -243,7 +244,7 @@ class _Instrumenter:
         if name in self.again:
             return self.again[name]
         row = self.observed.get(name)
-        is_state = f"{name}_RetainedState" in {value.name for value in self.graph.output}
+        is_state = f"{name}{RETAINED_STATE_SUFFIX}" in {value.name for value in self.graph.output}
         if name in self.inputs and not is_state:
             return self.named[name]
         if (row is not None and row.is_read_directly) or name in self.inputs:

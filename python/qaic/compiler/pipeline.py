@@ -27,7 +27,7 @@ from qaic.compiler.frontend.check_model import (
 from qaic.compiler.frontend.specialization import FixInterface
 from qaic.compiler.frontend.value_options import TranslateNames
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.constants.initializers import SettleSizes
+from qaic.compiler.ir.constants.initializers import ExternalizeConstants
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
@@ -48,7 +48,7 @@ from qaic.compiler.passes.emulation.partition_io import RoundPartitionTraffic
 from qaic.compiler.passes.emulation.upcast_float16 import UpcastFloat16
 from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
 from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
-from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineUnits
+from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineFusedFunctions
 from qaic.compiler.passes.legalize.legalize_captured_values import LegalizeCapturedValues
 from qaic.compiler.passes.legalize.legalize_exports import LegalizeExports
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
@@ -134,10 +134,10 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     ),
     "emulate": (RoundPartitionTraffic(), EmulateFloat16()),
     "interface": (
-        InlineUnits(),
+        InlineFusedFunctions(),
         LegalizeCapturedValues(),
         RemoveUnused(),
-        SettleSizes(),
+        ExternalizeConstants(),
         FixInterface(),
         DumpIoTemplate(),
         ApplyCustomIo(),

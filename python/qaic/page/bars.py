@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.page.kind_colours import OTHER, PALETTE, colour_of
+from qaic.page.kind_colors import OTHER, PALETTE, color_of
 from qaic.page.text import escape
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded
@@ -23,7 +23,7 @@ _LONGEST_NAME: Final = 38
 
 
 def costliest_nodes(capture: Capture) -> str:
-    """Return the nodes that take the most time, as bars in the colour of the kind that takes most of each."""
+    """Return the nodes that take the most time, as bars in the color of the kind that takes most of each."""
     groups = grouped(
         capture.typical, lambda facts: Coded.joined(facts.nodes, facts.kinds), {"time": own_time_us}
     )
@@ -39,7 +39,7 @@ def costliest_nodes(capture: Capture) -> str:
     rows = []
     for node, kinds in ordered:
         time, kind = sum(kinds.values()), max(kinds, key=lambda kind: kinds[kind])
-        bar = _bar([(0, time / longest, _colour(kind))])
+        bar = _bar([(0, time / longest, _color(kind))])
         said = f"<strong>{duration(time)}</strong> {100 * time / total:.1f} % <small>{escape(kind)}</small>"
         rows.append(_row(node, bar, said))
     return _chart("The most expensive nodes", rows)
@@ -96,18 +96,18 @@ def _row(name: str, bar: str, said: str) -> str:
 
 
 def _bar(parts: list[tuple[int, float, str]]) -> str:
-    """Draw bars below each other: line, length from 0 to 1, and a colour or a class."""
+    """Draw bars below each other: line, length from 0 to 1, and a color or a class."""
     drawn = "".join(
         f'<rect y="{line * 10}" height="9" width="{max(0.3, 100 * length):.2f}" '
-        f'{"fill" if colour.startswith("#") else "class"}="{colour}"/>'
-        for line, length, colour in parts
+        f'{"fill" if color.startswith("#") else "class"}="{color}"/>'
+        for line, length, color in parts
     )
     height = 10 * len(parts)
     return f'<svg viewBox="0 0 100 {height}" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
 
 
-def _colour(kind: str) -> str:
-    place = colour_of(kind)
+def _color(kind: str) -> str:
+    place = color_of(kind)
     return PALETTE[place] if place >= 0 else OTHER
 
 

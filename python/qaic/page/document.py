@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic import __version__
-from qaic.page.kind_colours import OTHER, PALETTE
+from qaic.page.kind_colors import OTHER, PALETTE
 from qaic.page.text import escape
 from qaic.support.atomic_io import replace_bytes
 
@@ -36,8 +36,8 @@ def _style() -> str:
 @cache
 def _script(*, graph: bool) -> str:
     names = (*_SCRIPTS, *(_GRAPH_SCRIPTS if graph else ()), "start")
-    colours = f"const PALETTE = {json.dumps(PALETTE)};\nconst OTHER = {json.dumps(OTHER)};\n"
-    return '\n"use strict";\n{\n' + colours + "\n".join(_source(f"{name}.js") for name in names) + "}\n"
+    colors = f"const PALETTE = {json.dumps(PALETTE)};\nconst OTHER = {json.dumps(OTHER)};\n"
+    return '\n"use strict";\n{\n' + colors + "\n".join(_source(f"{name}.js") for name in names) + "}\n"
 
 
 def _source(name: str) -> str:

@@ -90,7 +90,7 @@ def _draw_curve(axes: Any, distribution: Distribution) -> None:
 
 
 def timeline_png(timeline: Timeline, *, title: str) -> bytes:
-    """Return a picture of a timeline: a row per thread, colours by kind.
+    """Return a picture of a timeline: a row per thread, colors by kind.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
     from matplotlib.patches import Patch
 
     axes = figure.subplots()
-    colours = _colours(timeline)
+    colors = _colors(timeline)
     scale = 1e-6 if _end_ns(rows) >= 1e6 else 1e-3
     for place, track in enumerate(rows):
         few = _fewer(track)
@@ -117,7 +117,7 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
             ],
             axis=2,
         )
-        shades = [colours.get(timeline.labels.kinds[label], "#b9c0ca") for label in few.label.tolist()]
+        shades = [colors.get(timeline.labels.kinds[label], "#b9c0ca") for label in few.label.tolist()]
         axes.add_collection(PolyCollection(list(corners), facecolors=shades, edgecolors="none"))
     axes.set_yticks(range(len(rows)), [_plain(f"{track.group} {track.name}") for track in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -129,7 +129,7 @@ def timeline_png(timeline: Timeline, *, title: str) -> bytes:
         title = f"{title}, inference {sample.name}"
     axes.set_xlabel("ms" if scale == 1e-6 else "us")
     axes.legend(
-        handles=[Patch(color=colour, label=_plain(kind)) for kind, colour in colours.items()],
+        handles=[Patch(color=color, label=_plain(kind)) for kind, color in colors.items()],
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         fontsize=8,
@@ -148,8 +148,8 @@ def _fewer(track: Track) -> Track:
     return Merger(len(track.start), extent, most=_MOST_BOXES).apply(track)
 
 
-def _colours(timeline: Timeline) -> dict[str, Any]:
-    """Return a colour for each of the kinds that take the most time."""
+def _colors(timeline: Timeline) -> dict[str, Any]:
+    """Return a color for each of the kinds that take the most time."""
     from matplotlib import colormaps
 
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(timeline.labels.kinds))}

@@ -78,7 +78,7 @@ class Timeline {
       const button = document.createElement("button");
       const patch = document.createElement("i");
       button.type = "button";
-      patch.style.background = this.model.kindColour[kind];
+      patch.style.background = this.model.kindColor[kind];
       const share = ((100 * this.model.kindTime[kind]) / total).toFixed(1);
       button.append(patch, `${this.model.kinds[kind]} ${share}%`);
       button.setAttribute("aria-pressed", "false");

@@ -3,7 +3,7 @@
 const GUTTER = 184;
 const AXIS = 26;
 const MINI = 34;
-// PALETTE and OTHER are written by the page, which has bars in the same colours.
+// PALETTE and OTHER are written by the page, which has bars in the same colors.
 const HOST_PALETTE = ["#ccd5e0", "#a9bdd3", "#d8cdb9", "#bfcfbf", "#d3c3d3"];
 
 function timeText(ns, step = Math.abs(ns)) {
@@ -50,7 +50,7 @@ class Drawing {
     this.height = y + 6;
   }
 
-  colours() {
+  colors() {
     const style = getComputedStyle(document.documentElement);
     const named = (name) => style.getPropertyValue(name).trim();
     return {
@@ -81,7 +81,7 @@ class Drawing {
 
   draw(state) {
     this.view = state.view;
-    const ink = this.colours();
+    const ink = this.colors();
     const pen = this.canvas.getContext("2d");
     pen.clearRect(0, 0, this.width, this.visible);
     pen.fillStyle = ink.card;
@@ -154,8 +154,8 @@ class Drawing {
       const width = Math.max(right - left, 1);
       const label = track.label[i];
       pen.globalAlpha = track.marked(i, i + 1) ? 1 : 0.16;
-      pen.fillStyle = this.model.colour(label);
-      // A pixel of ground between neighbours, as long as there is room for it.
+      pen.fillStyle = this.model.color(label);
+      // A pixel of ground between neighbors, as long as there is room for it.
       pen.fillRect(left, top, width > 3 ? width - 1 : width, tall);
       if (width > 34) {
         pen.fillStyle = "#14181f";
@@ -199,12 +199,12 @@ class Drawing {
         const busy = Math.min(1, track.busy(low, high) / pixel);
         const any = track.marked(low, high);
         pen.globalAlpha = any ? 1 : 0.16;
-        pen.fillStyle = this.model.colour(track.label[track.longest(low, high)]);
+        pen.fillStyle = this.model.color(track.label[track.longest(low, high)]);
         const size = Math.max(2, tall * busy);
         pen.fillRect(GUTTER + column, top + tall - size, 1, size);
       } else if (low > 0 && track.end[low - 1] > begin) {
         pen.globalAlpha = track.marked(low - 1, low) ? 1 : 0.16;
-        pen.fillStyle = this.model.colour(track.label[low - 1]);
+        pen.fillStyle = this.model.color(track.label[low - 1]);
         pen.fillRect(GUTTER + column, top, 1, tall);
       }
       this.drawn += high - low;

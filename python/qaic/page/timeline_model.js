@@ -36,21 +36,21 @@ class TimelineModel {
     }
     this.kindTime = time;
     this.ranked = [...time.keys()].filter((kind) => time[kind] > 0).sort((a, b) => time[b] - time[a]);
-    this.kindColour = new Array(this.kinds.length).fill(OTHER);
-    // What the host does beside a device is marked, and does not take the devices' colours.
+    this.kindColor = new Array(this.kinds.length).fill(OTHER);
+    // What the host does beside a device is marked, and does not take the devices' colors.
     const host = this.tracks.filter((track) => track.role === "host");
     const others = new Set(host.flatMap((track) => [...new Set(track.label)].map((label) => this.labels.kind[label])));
     const named = [...others].sort((a, b) => (this.kinds[a] < this.kinds[b] ? -1 : 1));
     const palette = this.tracks.some((track) => track.role === "ops") ? HOST_PALETTE : PALETTE;
-    named.forEach((kind, place) => { this.kindColour[kind] = palette[place % palette.length]; });
-    // Every page gives a kind the same colour, whatever else it has.
+    named.forEach((kind, place) => { this.kindColor[kind] = palette[place % palette.length]; });
+    // Every page gives a kind the same color, whatever else it has.
     for (const kind of this.ranked) {
-      const place = this.header.colours[kind];
-      if (place >= 0 && !others.has(kind)) this.kindColour[kind] = PALETTE[place];
+      const place = this.header.colors[kind];
+      if (place >= 0 && !others.has(kind)) this.kindColor[kind] = PALETTE[place];
     }
   }
 
-  colour(label) { return this.kindColour[this.labels.kind[label]]; }
+  color(label) { return this.kindColor[this.labels.kind[label]]; }
   kind(label) { return this.kinds[this.labels.kind[label]]; }
   name(label) { return this.labels.name[label]; }
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.stats.descriptor import Descriptor
-from qaic.stats.records import RECORDS
+from qaic.stats.records import RECORDS, Run
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -24,78 +23,6 @@ if TYPE_CHECKING:
 else:
     Buffer = bytes | bytearray | memoryview
     models = LazyModule("qaic.stats.model")
-
-#: bits of `Run.flags`
-_COMPLETE: Final = 1
-_OPS_TRUNCATED: Final = 2
-_PCYCLES_ESTIMATED: Final = 4
-_PCYCLES_ABSENT: Final = 8
-_COARSE_CLOCK: Final = 16
-_DDR_IS_TENSOR_BYTES: Final = 32
-_INSTRUMENTED: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Facts about the whole inference."""
-
-    stats_level: int
-    op_stats_level: int
-    cores: int
-    threads_per_core: int
-    batch_size: int
-    """Samples of an inference, which rates are counted in."""
-    ucycle_hz: int
-    """Ticks a second."""
-    epoch_utc_ns: int
-    """UTC nanoseconds at tick 0; 0 where it is not known."""
-    inference: int
-    program: int
-    activation: int
-    flags: int
-    device: int
-    """What measured: 1 CPU, 2 AI 100, 65535 a test."""
-    device_name: str
-    specialization: int
-
-    @property
-    def complete(self) -> bool:
-        """Everything was recorded."""
-        return bool(self.flags & _COMPLETE)
-
-    @property
-    def ops_truncated(self) -> bool:
-        """There were more operations than room."""
-        return bool(self.flags & _OPS_TRUNCATED)
-
-    @property
-    def pcycles_estimated(self) -> bool:
-        """Processor cycles are estimated."""
-        return bool(self.flags & _PCYCLES_ESTIMATED)
-
-    @property
-    def pcycles_absent(self) -> bool:
-        """There are no processor cycles."""
-        return bool(self.flags & _PCYCLES_ABSENT)
-
-    @property
-    def coarse_clock(self) -> bool:
-        """The clock behind the ticks steps by a microsecond or more."""
-        return bool(self.flags & _COARSE_CLOCK)
-
-    @property
-    def ddr_is_tensor_bytes(self) -> bool:
-        """DDR figures are the bytes of tensors."""
-        return bool(self.flags & _DDR_IS_TENSOR_BYTES)
-
-    @property
-    def instrumented(self) -> bool:
-        """Times contain the cost of measuring."""
-        return bool(self.flags & _INSTRUMENTED)
-
-    def microseconds(self, ticks: float) -> float:
-        """Return ticks as microseconds."""
-        return ticks * 1e6 / self.ucycle_hz
 
 
 class StatsBuffer:
@@ -176,12 +103,12 @@ class StatsBuffer:
         """
         return self.compiled.section(section) is not None
 
-    def let_go(self, section: str, start: int, stop: int) -> None:
+    def advise_unneeded(self, section: str, start: int, stop: int) -> None:
         """Say that records are not needed soon.
 
         Of a large mapped file, their pages stop counting as memory of the process; they can be read again.
         """
-        self.compiled.let_go(section, start, stop)
+        self.compiled.advise_unneeded(section, start, stop)
 
     def check(self) -> None:
         """Read every record and check it. Blocking; the answer is kept.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.stats.buffer import Run, StatsBuffer
 from qaic.stats.descriptor import OpColumns
+from qaic.stats.records import Run
+
+if TYPE_CHECKING:
+    from qaic.stats.buffer import StatsBuffer
 
 _ENGINES: Final = {0: "HVX", 1: "HMX", 2: "DMAIssue", 3: "Scalar", 16: "CPU"}
 # Flags of the records.

@@ -128,7 +128,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, sa
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "bench", "profile", "inspect"])
-def test_a_missing_file_is_named_with_its_neighbour(call, model, command):
+def test_a_missing_file_is_named_with_its_neighbor(call, model, command):
     code, _, err = call(command, "modle.onnx")
     assert code == 1
     assert "did you mean model.onnx?" in err

@@ -10,7 +10,7 @@ from onnx import helper
 
 from qaic.compiler.calibration.glow_names import entry_keys, legalize
 from qaic.compiler.calibration.glow_profile import read_profile, write_profile
-from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -44,7 +44,9 @@ def graphs(draw):
 def test_what_is_written_is_read(graph, data, graph_hash):
     names = list(entry_keys(graph))
     chosen = data.draw(st.sets(st.sampled_from(names)))
-    profile = Profile({name: data.draw(tensor_profiles()) for name in names if name in chosen}, graph_hash)
+    profile = CalibrationProfile(
+        {name: data.draw(tensor_profiles()) for name in names if name in chosen}, graph_hash
+    )
     text = "".join(write_profile(profile, graph))
     for form in (text, text.replace("\n  Min", "\n\n  # a note\n  Min"), text.replace("[ ", "[\n    ")):
         again = read_profile(form.encode(), "p.yaml").bind(graph)
@@ -55,7 +57,7 @@ def test_what_is_written_is_read(graph, data, graph_hash):
 @given(graphs(), st.data())
 def test_the_file_is_yaml_of_three_documents(graph, data):
     names = list(entry_keys(graph))
-    profile = Profile({names[0]: data.draw(tensor_profiles())}, 7)
+    profile = CalibrationProfile({names[0]: data.draw(tensor_profiles())}, 7)
     text = "".join(write_profile(profile, graph))
     version, graph_hash, entries = yaml.safe_load_all(text)
     assert version["GlowToolsVersion"].startswith("openqaic ")
@@ -75,7 +77,7 @@ def test_names_that_look_like_numbers_are_no_numbers():
     value = helper.make_tensor_value_info("A0E0", 1, [1])
     graph = helper.make_graph([helper.make_node("Op", ["A0E0"], ["1e5"], name="0E0")], "g", [value], [])
     names = list(entry_keys(graph))
-    profile = Profile({name: TensorProfile(0.0, 1.5, np.ones(2, np.float32)) for name in names}, 7)
+    profile = CalibrationProfile({name: TensorProfile(0.0, 1.5, np.ones(2, np.float32)) for name in names}, 7)
     text = "".join(write_profile(profile, graph))
     assert read_profile(text.encode(), "p.yaml").bind(graph).tensors == profile.tensors
 
@@ -83,7 +85,7 @@ def test_names_that_look_like_numbers_are_no_numbers():
 @given(graphs(), st.data())
 def test_any_yaml_of_the_same_values_is_read_alike(graph, data):
     names = list(entry_keys(graph))
-    profile = Profile({name: data.draw(tensor_profiles()) for name in names[:2]}, 7)
+    profile = CalibrationProfile({name: data.draw(tensor_profiles()) for name in names[:2]}, 7)
     documents = list(yaml.safe_load_all("".join(write_profile(profile, graph))))
     flow = data.draw(st.sampled_from([True, False, None]))
     text = yaml.safe_dump_all(documents, default_flow_style=flow, width=60)

@@ -16,6 +16,7 @@ from qaic import _core
 from qaic.cli.qpc import main
 from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.support.program_names import DIAGNOSTICS_SECTION
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 DIAGNOSTICS = st.builds(
@@ -30,7 +31,7 @@ class Program:
         self.content = content
 
     def elf_section(self, name):
-        return self.content if name == stored.SECTION else None
+        return self.content if name == DIAGNOSTICS_SECTION else None
 
 
 @given(st.lists(DIAGNOSTICS, max_size=5))
@@ -90,7 +91,7 @@ def test_a_large_weight_beyond_float16_is_told_of_in_the_container():
 def test_a_program_without_diagnostics_has_no_section():
     compiled = qaic.compile(perceptron(np.eye(2, dtype=np.float32)))
     assert compiled.diagnostics == ()
-    assert _core.Qpc(compiled.path).elf_section(stored.SECTION) is None
+    assert _core.Qpc(compiled.path).elf_section(DIAGNOSTICS_SECTION) is None
 
 
 def test_the_tool_shows_them(capsys):

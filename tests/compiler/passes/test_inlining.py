@@ -75,7 +75,7 @@ def test_functions_stay_unless_options_ask():
     model, context = before("inline-functions", nested(PRODUCT))
     assert not applied("inline-functions", model, context)
     assert not applied("inline-for-nodes", model, context)
-    assert not applied("inline-units", model, context)
+    assert not applied("inline-fused-functions", model, context)
     assert len(model.proto.functions) == 2
 
 

@@ -1,4 +1,4 @@
-"""All codes of errors: those of the compiled module from its catalogue, those of Python from the sources."""
+"""All codes of errors: those of the compiled module from its catalog, those of Python from the sources."""
 
 from __future__ import annotations
 

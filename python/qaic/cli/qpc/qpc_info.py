@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.qpc.precision_info import precision, without_effect
 from qaic.errors import QaicError
-from qaic.qpc_initializers import check_records
+from qaic.qpc.initializers import check_records
 from qaic.support.profiling_types import STATS_OUTPUT
 
 if TYPE_CHECKING:

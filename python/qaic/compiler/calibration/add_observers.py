@@ -8,7 +8,7 @@ from qaic.compiler.frontend import specialization, validation
 from qaic.compiler.ir.constants import initializers
 from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
-from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
+from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
         if name not in outputs:
             value = add_output(graph, name)
             value.type.tensor_type.elem_type = model.facts.types[name]
-    observed.specialized, observed.known = inferred_forms(
+    observed.specialized, observed.known = infer_specializations(
         observed.proto, observed.weights, model.symbol_sizes, model.requested, model.library_paths
     )
     round_as_model(observed, context.options.aic_hw_version)
     validation.drop_unused(observed.proto, observed.weights)
-    initializers.settle_sizes(observed.proto, observed.weights)
+    initializers.externalize_constants(observed.proto, observed.weights)
     specialization.fix_interface(observed.proto, observed.specialized)
     observed.name = graph.name or "unnamed"
     # One buffer for all outputs could be larger than a buffer may be.

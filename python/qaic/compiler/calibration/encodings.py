@@ -16,7 +16,7 @@ from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS,
 from qaic.compiler.calibration.glow_names import legalize
 from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.compiler.calibration.glow_profile_entries import fixed
-from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
 
@@ -35,7 +35,9 @@ _INTEGERS: Final = (8, 16)
 _BIAS_BITS: Final = 32
 
 
-def read_external(data: bytes, file: str, graph: onnx.GraphProto, constants: Collection[str]) -> Profile:
+def read_external(
+    data: bytes, file: str, graph: onnx.GraphProto, constants: Collection[str]
+) -> CalibrationProfile:
     """Read an external quantization file of either form.
 
     Parameters
@@ -71,9 +73,9 @@ class _Encodings:
             ACTIVATIONS: _by_spelling(activations),
             PARAMETERS: _by_spelling([*constants, *activations]),
         }
-        self._profile = Profile()
+        self._profile = CalibrationProfile()
 
-    def read(self, data: bytes) -> Profile:
+    def read(self, data: bytes) -> CalibrationProfile:
         if len(data) > _MOST_BYTES:
             raise self._wrong("the file", f"{len(data)} bytes", f"at most {_MOST_BYTES >> 20} MiB")
         try:

@@ -1,4 +1,4 @@
-"""Profile files: three YAML documents, as Glow writes them.
+"""CalibrationProfile files: three YAML documents, as Glow writes them.
 
 Large files are usual (512 numbers for each tensor) and YAML parsers are slow, so a reader for the plain shape
 that these files have in practice comes first; what it does not know goes to PyYAML.
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.calibration.glow_profile_entries import ProfileFile
-    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization.profile import CalibrationProfile
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20
 _MOST_GENERAL_BYTES: Final = 16 << 20
 
 
-def write_profile(profile: Profile, graph: onnx.GraphProto) -> Iterator[str]:
+def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterator[str]:
     """Write a profile piece by piece.
 
     Parameters

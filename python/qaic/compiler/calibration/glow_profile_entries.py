@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from qaic.compiler.calibration.glow_names import entry_keys, find_keys
-from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
+from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class ProfileFile:
     graph_hash: int | None = None
     entries: dict[str, TensorProfile] = field(default_factory=dict)
 
-    def bind(self, graph: onnx.GraphProto) -> Profile:
+    def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:
         """Find the tensors of a graph among the entries."""
         found = find_keys(entry_keys(graph), self.entries, written_by_us=self.tool.startswith(TOOL))
         tensors = {name: self.entries[key] for name, key in found.items()}
-        return Profile(tensors, self.graph_hash or 0)
+        return CalibrationProfile(tensors, self.graph_hash or 0)
 
 
 def wrong(file: str, line: int, key: str, found: str, expected: str) -> OptionError:

@@ -18,7 +18,7 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
-from qaic.compiler.ir.quantization.profile import Profile
+from qaic.compiler.ir.quantization.profile import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
 
@@ -100,7 +100,7 @@ class Calibrate:
         return False
 
 
-def profile_digest(profile: Profile) -> str:
+def profile_digest(profile: CalibrationProfile) -> str:
     """Identify the content of a profile: two that quantize alike in every way are equal."""
     digest = hashlib.sha256(struct.pack("<Q", profile.graph_hash))
     for name in sorted(profile.tensors):
@@ -115,7 +115,7 @@ def profile_digest(profile: Profile) -> str:
     return digest.hexdigest()
 
 
-def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Profile:
+def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> CalibrationProfile:
     found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
     own = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
     if found.graph_hash is None:
@@ -144,7 +144,7 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Pr
     return profile
 
 
-def _external(graph: Model, file: InputFileContent) -> Profile:
+def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
     option = "external_quantization_file"
     profile = read_external(
         read_unchanged(file, option), str(file.path), graph.proto.graph, graph.constants()
@@ -154,7 +154,9 @@ def _external(graph: Model, file: InputFileContent) -> Profile:
     return profile
 
 
-def _complete(profile: Profile, chosen: ObservedTensors, option: str, file: InputFileContent) -> None:
+def _complete(
+    profile: CalibrationProfile, chosen: ObservedTensors, option: str, file: InputFileContent
+) -> None:
     """Give entries to tensors that hold the same values as others, and tell about those without any."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
@@ -180,7 +182,7 @@ def _complete(profile: Profile, chosen: ObservedTensors, option: str, file: Inpu
         )
 
 
-def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Profile:
+def _measured(graph: Model, context: Context, *, with_histograms: bool) -> CalibrationProfile:
     options = context.options
     source = source_of(graph, options)
     chosen = choose(graph, _float_nodes(graph, options))
@@ -190,9 +192,9 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Profi
             "%s: the model has no tensors that can be quantized",
             source.option,
         )
-        return Profile()
+        return CalibrationProfile()
     found = collect(graph, context, chosen, source, with_histograms=with_histograms)
-    return Profile({name: found[at] for name, at in chosen.same.items() if at in found})
+    return CalibrationProfile({name: found[at] for name, at in chosen.same.items() if at in found})
 
 
 def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:

@@ -1,4 +1,4 @@
-"""The diagnostics of a compilation as a section of its container.
+"""The diagnostics of a compilation as a section of its container, if there are any.
 
 The same model and options give the same bytes, so a message names an option and not the path of its file.
 """
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.errors import QpcError
+from qaic.support.program_names import DIAGNOSTICS_SECTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from os import PathLike
 
-#: of the ELF file of a program; only of one about which there is something to say
-SECTION: Final = "openqaic_diagnostics"
 #: of nodes for each diagnostic, so that the section stays small
 _MOST_NODES: Final = 100
 _SEVERITIES: Final = ("warning", "note")
@@ -42,7 +41,7 @@ def encode(items: Sequence[Diagnostic]) -> bytes:
 def read(program: _core.Qpc) -> tuple[Diagnostic, ...]:
     """Read the diagnostics of a container; entries that are none are left out."""
     try:
-        section = program.elf_section(SECTION)
+        section = program.elf_section(DIAGNOSTICS_SECTION)
     except QpcError:
         # Slices have no program, and a damaged one is the business of whatever reads the program.
         return ()

@@ -71,11 +71,11 @@ def copy_with(
     return copy
 
 
-def read_specs(form: onnx.ModelProto, count: int) -> TensorSpecs:
+def read_specs(specialized_model: onnx.ModelProto, count: int) -> TensorSpecs:
     """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
     return TensorSpecs(
-        tuple(read_spec(value, "input") for value in form.graph.input[:count]),
-        tuple(read_spec(value, "output") for value in form.graph.output),
+        tuple(read_spec(value, "input") for value in specialized_model.graph.input[:count]),
+        tuple(read_spec(value, "output") for value in specialized_model.graph.output),
     )
 
 
@@ -185,21 +185,24 @@ def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry]
     return check_size(TensorSpec(first.name, first.elem_type, dims), kind)
 
 
-def fix_interface(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
+def fix_interface(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) -> None:
     """Give the graph's inputs and outputs their final types and drop what only inference needed.
 
-    A dimension gets a number where all forms agree. Of the others, those of inputs keep their symbols;
-    those of outputs get no name, because nothing proves that a symbol of the file is right there.
+    A dimension gets a number where all specialized models agree. Of the others, those of inputs keep their
+    symbols; those of outputs get no name, because nothing proves that a symbol of the file is right there.
     """
     graph = model.graph
-    types = [{v.name: v.type for v in (*form.graph.input, *form.graph.output)} for form in forms]
+    types = [
+        {v.name: v.type for v in (*specialized_model.graph.input, *specialized_model.graph.output)}
+        for specialized_model in specialized
+    ]
     inputs = {value.name for value in graph.input}
     for value in (*graph.input, *graph.output):
         symbols_of_file = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
-        given = [form[value.name] for form in types]
+        given = [known[value.name] for known in types]
         value.type.CopyFrom(given[0])
         for position, dim in enumerate(value.type.tensor_type.shape.dim):
-            if len({form.tensor_type.shape.dim[position].dim_value for form in given}) > 1:
+            if len({known.tensor_type.shape.dim[position].dim_value for known in given}) > 1:
                 dim.Clear()
                 if value.name in inputs:
                     dim.dim_param = symbols_of_file[position]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.custom_ops import CustomOps
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization.profile import CalibrationProfile
     from qaic.compiler.ir.quantization.quantization_plan import QuantizationPlan
     from qaic.options.models import CompileOptions
 
@@ -100,7 +100,7 @@ class Context:
     names: InlinedNames | None = None
     exact: Sequence[str] = ()
     given_weights: dict[str, Weight] = field(default_factory=dict)
-    profile: Profile | None = None
+    profile: CalibrationProfile | None = None
     plan: Classification = field(default_factory=Classification)
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)

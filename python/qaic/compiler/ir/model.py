@@ -101,7 +101,7 @@ class Model:
         The large initializers of the main graph, in the order in which they are stored.
     libraries
         Engine libraries that its operators need.
-    has_units
+    has_fused_functions
         Whether functions are left that stand for operators of the card, whose bodies are rounded as one.
     name
         Name of the program.
@@ -130,7 +130,7 @@ class Model:
     proto: onnx.ModelProto
     weights: dict[str, Weight]
     libraries: Sequence[Library] = ()
-    has_units: bool = False
+    has_fused_functions: bool = False
     name: str = "unnamed"
     symbol_sizes: Sequence[Mapping[str, int]] = ()
     requested: Sequence[SpecializationEntry] = ()

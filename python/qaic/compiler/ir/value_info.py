@@ -75,14 +75,14 @@ def untyped_values(graph: onnx.GraphProto) -> list[str]:
     return [name for name in made if name and name not in typed]
 
 
-def common_shapes(forms: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
-    """Map the name of every tensor whose dims are known in every form to what the forms have in common.
+def common_shapes(specialized: Sequence[onnx.ModelProto]) -> dict[str, tuple[int, ...]]:
+    """Map the name of every tensor whose dims are known in every model to what these have in common.
 
     A dimension that is not the same in all of them is -1; a tensor whose rank is not is left out.
     """
-    shapes = collect_shapes(forms[0])
-    for form in forms[1:]:
-        others = collect_shapes(form)
+    shapes = collect_shapes(specialized[0])
+    for specialized_model in specialized[1:]:
+        others = collect_shapes(specialized_model)
         shapes = {
             name: tuple(
                 size if size == other else -1 for size, other in zip(shape, others[name], strict=True)

@@ -91,7 +91,7 @@ class MergeEqualNodes(Always):
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
-        if not model.has_units:
+        if not model.has_fused_functions:
             return False
         eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))
         return True

@@ -83,20 +83,20 @@ def add_named(
     _append(graph, [name for node in graph.node for name in node.output if name in wanted])
 
 
-def add_every(model: onnx.ModelProto, forms: Sequence[onnx.ModelProto]) -> None:
+def add_every(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) -> None:
     """Make every float and integer tensor with fixed shapes an output; changes `model` in place.
 
     Parameters
     ----------
     model : onnx.ModelProto
         Model without weight data.
-    forms : Sequence[onnx.ModelProto]
+    specialized : Sequence[onnx.ModelProto]
         The model with inferred shapes, one per set of them.
     """
-    ranks = [_ranks(form) for form in forms]
+    ranks = [_ranks(specialized_model) for specialized_model in specialized]
     names = [name for node in model.graph.node for name in node.output if name]
-    fixed = [name for name in names if len({form.get(name) for form in ranks} - {None}) == 1]
-    kept = [name for name in fixed if all(name in form for form in ranks)]
+    fixed = [name for name in names if len({known.get(name) for known in ranks} - {None}) == 1]
+    kept = [name for name in fixed if all(name in known for known in ranks)]
     if len(kept) < len(names):
         _log.info(
             "all_intermediate_outputs: %d of %d tensors cannot be outputs: they have no fixed shape or "
@@ -135,10 +135,10 @@ def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collecti
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _ranks(form: onnx.ModelProto) -> dict[str, int]:
+def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
     """Map every value that a float or integer buffer can hold to the number of its dims."""
     ranks: dict[str, int] = {}
-    for value in (*form.graph.value_info, *form.graph.output):
+    for value in (*specialized_model.graph.value_info, *specialized_model.graph.output):
         try:
             spec = read_spec(value, "output")
         except CompileError:

@@ -167,7 +167,7 @@ class InlineFunctions(Always):
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
-        is_wanted = model.has_units or context.options.always_expand_onnx_functions
+        is_wanted = model.has_fused_functions or context.options.always_expand_onnx_functions
         return bool(is_wanted) and expand(model, names=context.names)
 
 
@@ -191,12 +191,12 @@ class InlineForNodes(Always):
         return bool(is_wanted) and expand(model, names=context.names)
 
 
-class InlineUnits(Always):
+class InlineFusedFunctions(Always):
     """Expand the functions of the card that were kept because one rounding belongs to each."""
 
-    name = "inline-units"
+    name = "inline-fused-functions"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        return model.has_units and expand(model, lambda _: False)
+        return model.has_fused_functions and expand(model, lambda _: False)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from qaic.compiler.ir.quantization.profile import Profile, TensorProfile
+    from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
     from qaic.options.models import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
@@ -27,13 +27,13 @@ class QuantParamsChooser:
 
     Parameters
     ----------
-    profile : Profile
+    profile : CalibrationProfile
         What calibration found out about the tensors of the float graph.
     options : CompileOptions
         Schemas, precision and calibration.
     """
 
-    def __init__(self, profile: Profile, options: CompileOptions) -> None:
+    def __init__(self, profile: CalibrationProfile, options: CompileOptions) -> None:
         self._tensors = profile.tensors
         self._activations = options.quantization_schema_activations
         self._constants = options.quantization_schema_constants

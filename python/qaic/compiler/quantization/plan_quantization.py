@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization.profile import CalibrationProfile
     from qaic.compiler.ir.quantization.quantization_plan import PlannedTable
     from qaic.compiler.ir.value_info import ValueInfo
     from qaic.options.models import CompileOptions
@@ -75,7 +75,7 @@ def plan_quantization(
     classes: Mapping[str, PrecisionClass],
     *,
     reasons: Mapping[str, FloatReason],
-    profile: Profile,
+    profile: CalibrationProfile,
     options: CompileOptions,
 ) -> QuantizationPlan:
     """Decide about every node of a graph; changes no argument.
@@ -92,7 +92,7 @@ def plan_quantization(
         Class of each node by its first output.
     reasons : Mapping[str, FloatReason]
         Why nodes of other classes than INT8 and INT16 have them.
-    profile : Profile
+    profile : CalibrationProfile
         Ranges of the tensors of the float graph.
     options : CompileOptions
         Schemas, calibration, precisions, row-wise and channel-wise.

@@ -55,7 +55,7 @@ def publish(title: str, text: str) -> None:
 
 def publish_hints(
     options: CompileOptions,
-    form: onnx.ModelProto,
+    specialized_model: onnx.ModelProto,
     weights: Mapping[str, Weight],
     classes: Mapping[str, PrecisionClass],
 ) -> None:
@@ -65,7 +65,7 @@ def publish_hints(
     ----------
     options : CompileOptions
         Compile options.
-    form : onnx.ModelProto
+    specialized_model : onnx.ModelProto
         The model as the user gave it, with inferred shapes.
     weights : mapping
         Its weights that are not in the graph.
@@ -75,13 +75,13 @@ def publish_hints(
     if options.aic_perf_warnings:
         from qaic.compiler.reports import perf_warnings
 
-        found = perf_warnings.hints(form, weights, classes)
+        found = perf_warnings.hints(specialized_model, weights, classes)
         publish("performance warnings", "\n".join(found) or "none")
 
 
 def publish_metrics(
     options: CompileOptions,
-    forms: Sequence[onnx.ModelProto],
+    specialized: Sequence[onnx.ModelProto],
     specializations: Sequence[Specialization],
     model: onnx.ModelProto,
     weights: Mapping[str, Weight],
@@ -92,7 +92,7 @@ def publish_metrics(
     ----------
     options : CompileOptions
         Compile options.
-    forms : sequence of onnx.ModelProto
+    specialized : sequence of onnx.ModelProto
         The model with inferred shapes, once for each set of sizes.
     specializations : sequence of Specialization
         What the sets are called; empty where there is one.
@@ -102,8 +102,11 @@ def publish_metrics(
     if options.aic_perf_metrics:
         from qaic.compiler.reports import perf_metrics
 
-        names = [specialization.name for specialization in specializations] or [""] * len(forms)
-        works = [perf_metrics.work_of(form, name) for form, name in zip(forms, names, strict=False)]
+        names = [specialization.name for specialization in specializations] or [""] * len(specialized)
+        works = [
+            perf_metrics.work_of(specialized_model, name)
+            for specialized_model, name in zip(specialized, names, strict=False)
+        ]
         publish("performance metrics", perf_metrics.table(works, perf_metrics.parameters_of(model, weights)))
 
 

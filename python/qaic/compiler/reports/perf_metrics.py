@@ -67,12 +67,12 @@ class WeightCounts:
     stored_bytes: Counter[str]
 
 
-def work_of(form: onnx.ModelProto, name: str = "") -> Work:
+def work_of(specialized_model: onnx.ModelProto, name: str = "") -> Work:
     """Measure a graph whose shapes were inferred, its weights among its inputs or initializers."""
-    shapes, types = collect_shapes(form), collect_types(form)
+    shapes, types = collect_shapes(specialized_model), collect_types(specialized_model)
     macs: Counter[str] = Counter()
     unknown = 0
-    for node in form.graph.node:
+    for node in specialized_model.graph.node:
         if any(True for _ in subgraphs(node)):
             unknown += 1
             continue
@@ -81,7 +81,7 @@ def work_of(form: onnx.ModelProto, name: str = "") -> Work:
             unknown += 1
         elif cost:
             macs[node.op_type] += cost
-    return Work(name, macs, unknown, _peak(form.graph, shapes, types))
+    return Work(name, macs, unknown, _peak(specialized_model.graph, shapes, types))
 
 
 def parameters_of(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> WeightCounts:

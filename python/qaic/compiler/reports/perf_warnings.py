@@ -41,7 +41,7 @@ _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"
 
 
 def hints(
-    form: onnx.ModelProto,
+    specialized_model: onnx.ModelProto,
     weights: Mapping[str, Weight],
     classes: Mapping[str, PrecisionClass],
 ) -> list[str]:
@@ -49,7 +49,7 @@ def hints(
 
     Parameters
     ----------
-    form : onnx.ModelProto
+    specialized_model : onnx.ModelProto
         Graph with inferred shapes, its weights among its inputs.
     weights : mapping
         The weights by name.
@@ -61,11 +61,11 @@ def hints(
     list of str
         One line for each kind of finding.
     """
-    shapes, types = collect_shapes(form), collect_types(form)
-    constants = constant_values(form.graph, weights)
-    makers = producers(form.graph.node)
+    shapes, types = collect_shapes(specialized_model), collect_types(specialized_model)
+    constants = constant_values(specialized_model.graph, weights)
+    makers = producers(specialized_model.graph.node)
     found: dict[str, list[str]] = {}
-    for node in form.graph.node:
+    for node in specialized_model.graph.node:
         key = node_key(node)
         if key in constants or node.domain not in STANDARD_DOMAINS:
             continue

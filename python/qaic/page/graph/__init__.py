@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.page.graph.groups import grouped
-from qaic.page.kind_colours import OTHER, PALETTE
+from qaic.page.kind_colors import OTHER, PALETTE
 from qaic.page.text import visible
 
 if TYPE_CHECKING:

@@ -150,7 +150,7 @@ def curve_note(distribution: Distribution) -> str:
     if len(seconds) > _POINTS:
         together = -(-len(seconds) // _COLUMNS)
         notes.append(
-            f"Each place stands for up to {together} neighbours: the line is their median, the band goes "
+            f"Each place stands for up to {together} neighbors: the line is their median, the band goes "
             "from the minimum to the maximum."
         )
     above = int(np.count_nonzero(seconds > distribution.top))

@@ -168,7 +168,7 @@ class Curve:
 
 
 def curve(seconds: NDArray[np.float64], columns: int) -> Curve:
-    """Reduce latencies to columns of as many neighbours as needed, each with minimum, median and maximum."""
+    """Reduce latencies to columns of as many neighbors as needed, each with minimum, median and maximum."""
     count = min(columns, len(seconds))
     first = np.arange(count) * len(seconds) // count
     groups = np.split(seconds, first[1:])

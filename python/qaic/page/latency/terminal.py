@@ -49,7 +49,7 @@ def _lines(distribution: Distribution, width: int) -> Iterator[str]:
 
 
 def _digits(edges: NDArray[np.float64], per_second: float) -> int:
-    """How many digits the width of a bar needs, so that neighbouring edges differ."""
+    """How many digits the width of a bar needs, so that neighboring edges differ."""
     width = float(edges[1] - edges[0]) * per_second
     digits = 0
     while digits < 9 and abs(round(width * 10**digits) - width * 10**digits) > 1e-6 * width * 10**digits:

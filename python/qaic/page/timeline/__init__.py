@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qaic.page.kind_colours import colour_of
+from qaic.page.kind_colors import color_of
 from qaic.page.text import visible
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Track:
 
 
 @dataclass
-class Sample:
+class TimeSpan:
     """A stretch of time that can be jumped to."""
 
     name: str
@@ -123,7 +123,7 @@ class Timeline:
 
     labels: Labels = field(default_factory=Labels)
     tracks: list[Track] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[TimeSpan] = field(default_factory=list)
     shown: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -254,7 +254,7 @@ def _labels(labels: Labels) -> dict[str, Any]:
     kinds = {kind: index for index, kind in enumerate(dict.fromkeys(labels.kinds))}
     return {
         "kinds": list(kinds),
-        "colours": [colour_of(kind) for kind in kinds],
+        "colors": [color_of(kind) for kind in kinds],
         "labels": {
             "name": labels.names,
             "kind": [kinds[kind] for kind in labels.kinds],

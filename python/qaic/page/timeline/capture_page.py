@@ -37,7 +37,7 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         after = sum(name in _FIRST for name, _, _ in parts)
         parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
         data = pack(timeline)
-    networks = dict.fromkeys(reading.facts.network for reading in capture.each() if reading.facts.network)
+    networks = dict.fromkeys(reader.facts.network for reader in capture.each() if reader.facts.network)
     title = capture.name or ", ".join(networks) or "What was measured"
     if capture.samples:
         title += f" on {_device(capture)}"
@@ -55,10 +55,10 @@ def _rank(name: str) -> int:
 
 
 def _subtitle(capture: Capture) -> str:
-    readings = capture.each()
-    if not readings:
+    readers = capture.each()
+    if not readers:
         return "Measured by the host"
-    run = readings[0].run
+    run = readers[0].run
     inferences = len(capture.samples)
     facts = [
         f"{inferences} {'inference' if inferences == 1 else 'inferences'}",
@@ -67,7 +67,7 @@ def _subtitle(capture: Capture) -> str:
     ]
     if int(run.epoch_utc_ns):
         seconds = (
-            int(run.epoch_utc_ns) + readings[0].start_u * 1_000_000_000 // readings[0].hz
+            int(run.epoch_utc_ns) + readers[0].start_u * 1_000_000_000 // readers[0].hz
         ) // 1_000_000_000
         # Years outside of the calendar come from damaged buffers.
         if seconds < 253_402_300_800:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qaic.page.timeline import MOST_BOXES, Labels, Merger, Sample, Timeline, Track, lanes
+from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, TimeSpan, Track, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.capture.trace_reader import Reading, ThreadSums
+    from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
 
 # Flags of OP records.
 _ASYNC, _NESTED = 4, 8
@@ -44,28 +44,28 @@ class _Row:
 def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     """Return the timeline of a capture; at most ``most`` boxes, the rest merged and noted."""
     timeline = Timeline()
-    readings = capture.each()
-    if not readings:
+    readers = capture.each()
+    if not readers:
         _add_host(timeline, capture, None)
         return timeline
-    counted = sum(len(reading.buffer.ops) for reading in readings)
-    lived_u = sum(thread.span_u for reading in readings for thread in reading.threads)
+    counted = sum(len(reader.buffer.ops) for reader in readers)
+    lived_u = sum(thread.span_u for reader in readers for thread in reader.threads)
     merger = Merger(counted, max(1, lived_u), most=most)
     origins, first_utc_ns = _origins(capture, timeline.notes)
     rows: defaultdict[_Row, list[Track]] = defaultdict(list)
     numbers: dict[int, NDArray[np.int64]] = {}
     for sample in capture.samples:
         name = timeline.labels.add(f"inference {sample.inference}")
-        for reading in sample.readings:
-            if id(reading.facts) not in numbers:
-                numbers[id(reading.facts)] = _describe(timeline.labels, reading.facts)
-            for row, track in _reading_rows(reading, numbers[id(reading.facts)], name):
-                track.origin_ns = origins[id(reading)]
+        for reader in sample.readers:
+            if id(reader.facts) not in numbers:
+                numbers[id(reader.facts)] = _describe(timeline.labels, reader.facts)
+            for row, track in _reading_rows(reader, numbers[id(reader.facts)], name):
+                track.origin_ns = origins[id(reader)]
                 rows[row].append(merger.apply(track))
-        starts = [origins[id(reading)] for reading in sample.readings]
-        ends = [origins[id(reading)] + reading.span_us * 1000 for reading in sample.readings]
+        starts = [origins[id(reader)] for reader in sample.readers]
+        ends = [origins[id(reader)] + reader.span_us * 1000 for reader in sample.readers]
         title = f"{sample.inference} ({sample.span_us / 1000:.3f} ms)"
-        timeline.samples.append(Sample(title, min(starts), max(ends)))
+        timeline.samples.append(TimeSpan(title, min(starts), max(ends)))
     for row in sorted(rows, key=lambda key: key.order):
         timeline.tracks.extend(lanes(_joined(row, rows[row])))
     _add_host(timeline, capture, first_utc_ns)
@@ -74,7 +74,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     if merger.merged_away:
         timeline.notes.append(
             f"{merger.merged_away} of {counted} operations are too short to be told apart here: those under "
-            f"{merger.cell * 1e6 / readings[0].hz:.3g} us are drawn together, named by the longest. The "
+            f"{merger.cell * 1e6 / readers[0].hz:.3g} us are drawn together, named by the longest. The "
             "tables count each one."
         )
     return timeline
@@ -98,23 +98,23 @@ def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) ->
 
 
 def _origins(capture: Capture, notes: list[str]) -> tuple[dict[int, float], int | None]:
-    """Nanoseconds from the first start of all to the start of each reading, and the UTC of that first start.
+    """Nanoseconds from the first start of all to the start of each buffer, and the UTC of that first start.
 
     Devices have clocks of their own. Where all know the time of day, that is one time for all; where one does
     not, inferences follow the clock of their first device and begin together on the others.
     """
-    absolute = all(int(reading.run.epoch_utc_ns) for reading in capture.each())
+    absolute = all(int(reader.run.epoch_utc_ns) for reader in capture.each())
     times: dict[int, int] = {}
     ends: dict[tuple[int, int], int] = {}
     jumbled = False
     for sample in capture.samples:
-        for reading in sample.readings:
-            clock = reading if absolute else sample.readings[0]
+        for reader in sample.readers:
+            clock = reader if absolute else sample.readers[0]
             epoch = int(clock.run.epoch_utc_ns) if absolute else 0
-            times[id(reading)] = epoch + clock.start_u * 1_000_000_000 // clock.hz
+            times[id(reader)] = epoch + clock.start_u * 1_000_000_000 // clock.hz
         activation = sample.program, sample.activation
-        jumbled |= min(times[id(reading)] for reading in sample.readings) < ends.get(activation, 0)
-        ends[activation] = max(_end_ns(times, reading) for reading in sample.readings)
+        jumbled |= min(times[id(reader)] for reader in sample.readers) < ends.get(activation, 0)
+        ends[activation] = max(_end_ns(times, reader) for reader in sample.readers)
     if jumbled and not absolute:
         notes.append(
             "The clocks of these inferences do not tell their order; they are shown one after the other."
@@ -124,18 +124,18 @@ def _origins(capture: Capture, notes: list[str]) -> tuple[dict[int, float], int 
     return {key: float(time - first) for key, time in times.items()}, first if absolute else None
 
 
-def _end_ns(times: dict[int, int], reading: Reading) -> int:
-    return times[id(reading)] + round(reading.span_us * 1000)
+def _end_ns(times: dict[int, int], reader: TraceReader) -> int:
+    return times[id(reader)] + round(reader.span_us * 1000)
 
 
 def _in_turn(capture: Capture) -> dict[int, int]:
     times: dict[int, int] = {}
     begin = 0
     for sample in capture.samples:
-        for reading in sample.readings:
-            times[id(reading)] = begin
+        for reader in sample.readers:
+            times[id(reader)] = begin
         # A gap that is seen as one.
-        begin = max(_end_ns(times, reading) for reading in sample.readings) + round(sample.span_us * 100)
+        begin = max(_end_ns(times, reader) for reader in sample.readers) + round(sample.span_us * 100)
     return times
 
 
@@ -167,37 +167,37 @@ def _new_nodes(name: str, nodes: str) -> tuple[str, ...]:
 
 
 def _reading_rows(
-    reading: Reading, numbers: NDArray[np.int64], inference: int
+    reader: TraceReader, numbers: NDArray[np.int64], inference: int
 ) -> Iterator[tuple[_Row, Track]]:
-    tick_ns = 1e9 / reading.hz
-    for core in reading.cores:
-        row = _row(reading, core.core, -1, 0, "execution")
+    tick_ns = 1e9 / reader.hz
+    for core in reader.cores:
+        row = _row(reader, core.core, -1, 0, "execution")
         yield (
             row,
             Track(
                 row.group,
                 row.name,
-                np.array([max(0, core.start_u - reading.start_u)], np.int64),
+                np.array([max(0, core.start_u - reader.start_u)], np.int64),
                 np.array([core.span_u], np.int64),
                 np.array([inference], np.int64),
                 role="span",
                 ns_per_unit=tick_ns,
             ),
         )
-    engines = [(thread.core, thread.engine) for thread in reading.threads]
-    records = reading.buffer.threads
-    for place, (thread, record) in enumerate(zip(reading.threads, records, strict=True)):
+    engines = [(thread.core, thread.engine) for thread in reader.threads]
+    records = reader.buffer.threads
+    for place, (thread, record) in enumerate(zip(reader.threads, records, strict=True)):
         several = engines.count((thread.core, thread.engine)) > 1
         name = f"{thread.engine} {thread.thread}" if several else thread.engine
-        for piece in reading.pieces(record):
+        for piece in reader.pieces(record):
             yield from (
                 (row, Track(row.group, row.name, ns_per_unit=tick_ns, **columns))
-                for row, columns in _piece_rows(reading, thread, (place, name), piece, numbers)
+                for row, columns in _piece_rows(reader, thread, (place, name), piece, numbers)
             )
 
 
 def _piece_rows(
-    reading: Reading,
+    reader: TraceReader,
     thread: ThreadSums,
     named: tuple[int, str],
     piece: NDArray[Any],
@@ -205,7 +205,7 @@ def _piece_rows(
 ) -> Iterator[tuple[_Row, dict[str, Any]]]:
     """Yield the rows of some executions of a thread: operations, those inside others, transfers."""
     place, name = named
-    base = reading.facts.base
+    base = reader.facts.base
     if thread.core + 1 >= len(base):
         return
     low, high = int(base[thread.core]), int(base[thread.core + 1])
@@ -221,13 +221,13 @@ def _piece_rows(
     ):
         picked = piece[chosen]
         if len(picked):
-            row = _row(reading, thread.core, place, lane, title)
-            yield row, _columns(reading, picked, numbers[low + picked["oc"].astype(np.int64)])
+            row = _row(reader, thread.core, place, lane, title)
+            yield row, _columns(reader, picked, numbers[low + picked["oc"].astype(np.int64)])
 
 
-def _columns(reading: Reading, ops: NDArray[Any], label: NDArray[np.int64]) -> dict[str, Any]:
-    # Ticks before the reading's first are a fault of the producer, which the decoder warned of.
-    start = ops["start_u"].astype(np.int64) - reading.start_u
+def _columns(reader: TraceReader, ops: NDArray[Any], label: NDArray[np.int64]) -> dict[str, Any]:
+    # Ticks before the buffer's first are a fault of the producer, which the decoder warned of.
+    start = ops["start_u"].astype(np.int64) - reader.start_u
     np.maximum(start, 0, out=start)
     order = None if bool((start[1:] >= start[:-1]).all()) else np.argsort(start, kind="stable")
     flags = ops["flags"]
@@ -240,14 +240,14 @@ def _columns(reading: Reading, ops: NDArray[Any], label: NDArray[np.int64]) -> d
     return columns
 
 
-def _row(reading: Reading, core: int, place: int, lane: int, name: str) -> _Row:
-    run = reading.run
-    group = f"device {reading.slice}, core {core}"
+def _row(reader: TraceReader, core: int, place: int, lane: int, name: str) -> _Row:
+    run = reader.run
+    group = f"device {reader.slice}, core {core}"
     if run.activation or run.program:
         group += f", activation {run.activation}"
     if run.program:
         group += f" of program {run.program}"
-    return _Row((int(run.program), int(run.activation)), reading.slice, core, place, lane, group, name)
+    return _Row((int(run.program), int(run.activation)), reader.slice, core, place, lane, group, name)
 
 
 def _joined(row: _Row, parts: list[Track]) -> Track:

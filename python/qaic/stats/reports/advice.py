@@ -26,23 +26,25 @@ UNEVEN: Final = 3.0
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
 
 
-def advice(capture: Capture, bound: Bottleneck | None) -> Table:
+def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
     """Table of hazard, reason and remedy, the largest share of the time first; no rows where none is seen."""
     found: list[tuple[float, tuple[Cell, ...]]] = []
-    if bound is None:
+    if bottleneck is None:
         if capture.samples:
             remedy = "compile with stats_level=70, which measures operations"
             found.append((100.0, ("operations were not measured", "the stats level is below 70", remedy)))
     else:
         typical = capture.typical
-        found += [*_converted(typical), *_one_node(typical), *_overhead(bound), *_float32(typical)]
+        found += [*_converted(typical), *_one_node(typical), *_overhead(bottleneck), *_float32(typical)]
     found += _uneven(capture)
     found.sort(key=lambda pair: -pair[0])
     return Table("advice", "What to do", _COLUMNS, [row for _, row in found])
 
 
 def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
-    groups = grouped(capture, lambda facts: Coded.joined(facts.buckets, facts.kinds), {"time": own_time_us})
+    groups = grouped(
+        capture, lambda facts: Coded.joined(facts.categories, facts.kinds), {"time": own_time_us}
+    )
     total = sum(group["time"] for group in groups)
     kinds = sorted(
         ((group["time"], group.key[1]) for group in groups if group.key[0] == CONVERT), reverse=True
@@ -79,14 +81,14 @@ def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
     ]
 
 
-def _overhead(bound: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
-    if bound.overhead < _MUCH_OVERHEAD:
+def _overhead(bottleneck: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
+    if bottleneck.overhead < _MUCH_OVERHEAD:
         return []
     return [
         (
-            bound.overhead,
+            bottleneck.overhead,
             (
-                f"{bound.overhead:.0f} % of the time no operation of weight runs",
+                f"{bottleneck.overhead:.0f} % of the time no operation of weight runs",
                 "operations are small, or wait for each other",
                 "give the device more at a time: batchsize, set_size, or larger operations in the model",
             ),

@@ -123,8 +123,8 @@ class _JoinedNodes:
 def _computed(capture: Capture) -> dict[str, list[str]]:
     """Return what the operations compute that are named after the same node, by that node."""
     found: dict[str, list[str]] = {}
-    for readings in capture.by_device():
-        facts = readings[0].facts
+    for readers in capture.by_device():
+        facts = readers[0].facts
         for path, nodes in zip(facts.paths, facts.node_sets, strict=True):
             found.setdefault(path, []).extend(nodes)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 from qaic.stats.reports.advice import advice, types
 from qaic.stats.reports.capture import median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
-from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.capture.op_categories import CATEGORIES
 from qaic.stats.reports.hardware.cores import findings, loads
 from qaic.stats.reports.hardware.memory import residency
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qaic.stats.reports.capture import Capture, Sample
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 _OPS_TRUNCATED: Final = 2
@@ -36,8 +36,8 @@ _FIGURES = (
 #: by the direction of a port
 _WAITS: Final = ("input wait", "output wait")
 _PARTS = (Column("part"), Column("of the cores' time", kind="percent"))
-_BUCKETS = (
-    Column("bucket"),
+_CATEGORIES = (
+    Column("category"),
     Column("count", kind="int"),
     Column("time", "us", "float"),
     Column("share", kind="percent"),
@@ -53,22 +53,25 @@ _MEANING: Final = {
 def overview(capture: Capture) -> Report:
     """Verdict and key figures."""
     known = calibration(capture)
-    bound = bottleneck_of(capture.typical, known.floor_us) if capture.samples else None
+    bottleneck = bottleneck_of(capture.typical, known.floor_us) if capture.samples else None
     figures = _figures(capture)
-    tables = [advice(capture, bound), Table("figures", "Key figures", _FIGURES, figures, _missing(figures))]
-    if bound is not None:
-        rows: list[tuple[Cell, ...]] = [*bound.parts.items(), ("other operations", bound.other)]
+    tables = [
+        advice(capture, bottleneck),
+        Table("figures", "Key figures", _FIGURES, figures, _missing(figures)),
+    ]
+    if bottleneck is not None:
+        rows: list[tuple[Cell, ...]] = [*bottleneck.parts.items(), ("other operations", bottleneck.other)]
         note = (
-            "of the cores' time, idle time included; compute is matrix, dequantise, normalise and elementwise"
+            "of the cores' time, idle time included; compute is matrix, dequantize, normalize and elementwise"
             " together; engines work beside each other, so the parts need not add up to 100"
         )
         tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
-        tables.append(_buckets(capture.typical))
+        tables.append(_categories(capture.typical))
         tables.append(types(capture.typical))
-    return Report("overview", "Overview", [*_verdict(capture, bound, known), *_remarks(capture)], tables)
+    return Report("overview", "Overview", [*_verdict(capture, bottleneck, known), *_remarks(capture)], tables)
 
 
-def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> list[str]:
+def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration) -> list[str]:
     span = capture.median(lambda sample: sample.span_us)
     if span is None:
         return ["no inference was measured on the device"]
@@ -80,17 +83,17 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
         f"an inference takes {duration(span)} on {where} "
         f"(median of {count} sample{'s' * (count != 1)}{spread})"
     ]
-    if bound is None:
+    if bottleneck is None:
         verdict.append("what bounds it is not known: operations are measured from stats level 70 on")
         return verdict
-    parts = ", ".join(f"{name} {part:.1f} %" for name, part in bound.parts.items())
+    parts = ", ".join(f"{name} {part:.1f} %" for name, part in bottleneck.parts.items())
     if count > 1:
         (sample,) = capture.typical.samples
         verdict.append(
             f"the parts of its time are those of inference {sample.inference}, which took the median"
         )
-    if bound.name:
-        verdict.insert(0, f"{bound.name}-bound: {_MEANING[bound.name]} ({parts})")
+    if bottleneck.name:
+        verdict.insert(0, f"{bottleneck.name}-bound: {_MEANING[bottleneck.name]} ({parts})")
     else:
         verdict.insert(0, f"nothing stands out ({parts})")
     if known.sentence is not None:
@@ -104,17 +107,17 @@ def _verdict(capture: Capture, bound: Bottleneck | None, known: Calibration) -> 
 
 def _remarks(capture: Capture) -> list[str]:
     remarks = []
-    for readings in capture.by_device():
-        found = loads(readings)
+    for readers in capture.by_device():
+        found = loads(readers)
         judged = findings([load.time_us for load in found])
         remarks += [
-            f"core {load.core} of device {readings[0].slice} is a {finding}: {ratio:.2f} x the mean work"
+            f"core {load.core} of device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean work"
             for load, (ratio, finding) in zip(found, judged, strict=True)
             if finding
         ]
-    if any(int(reading.run.flags) & _OPS_TRUNCATED for reading in capture.each()):
+    if any(int(reader.run.flags) & _OPS_TRUNCATED for reader in capture.each()):
         remarks.append("there were more operations than room in the buffer: sums are too low")
-    saturated = sum(thread.saturated for reading in capture.each() for thread in reading.threads)
+    saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
         remarks.append(f"{saturated} durations did not fit their field and are too low")
     near = residency(grouped(capture, lambda facts: facts.memories, {"time": own_time_us}))
@@ -127,9 +130,9 @@ def _figures(capture: Capture) -> list[tuple[Cell, ...]]:
     def waited(direction: int) -> Callable[[Sample], float | None]:
         def value(sample: Sample) -> float | None:
             waits = [
-                reading.us(int(port["wait_u"]))
-                for reading in sample.readings
-                for port in reading.buffer.ports
+                reader.us(int(port["wait_u"]))
+                for reader in sample.readers
+                for port in reader.buffer.ports
                 if int(port["direction"]) == direction
             ]
             return max(waits, default=None)
@@ -157,25 +160,25 @@ def _figures(capture: Capture) -> list[tuple[Cell, ...]]:
 
 
 def _batch(sample: Sample) -> int:
-    return max(1, max((int(reading.run.batch_size) for reading in sample.readings), default=1))
+    return max(1, max((int(reader.run.batch_size) for reader in sample.readers), default=1))
 
 
-def _most(sample: Sample, value: Callable[[Reading], float | None]) -> float | None:
-    return max((found for reading in sample.readings if (found := value(reading)) is not None), default=None)
+def _most(sample: Sample, value: Callable[[TraceReader], float | None]) -> float | None:
+    return max((found for reader in sample.readers if (found := value(reader)) is not None), default=None)
 
 
-def _pcycles(reading: Reading) -> float | None:
-    return max((float(core.pcycles) for core in reading.cores if core.pcycles is not None), default=None)
+def _pcycles(reader: TraceReader) -> float | None:
+    return max((float(core.pcycles) for core in reader.cores if core.pcycles is not None), default=None)
 
 
-def _frequency(reading: Reading) -> float | None:
-    found = [core.pcycles / reading.us(core.span_u) for core in reading.cores if core.pcycles and core.span_u]
+def _frequency(reader: TraceReader) -> float | None:
+    found = [core.pcycles / reader.us(core.span_u) for core in reader.cores if core.pcycles and core.span_u]
     return float(np.mean(found)) if found else None
 
 
 def _ddr(sample: Sample) -> float | None:
     pairs = [
-        core.ddr_bytes for reading in sample.readings for core in reading.cores if core.ddr_bytes is not None
+        core.ddr_bytes for reader in sample.readers for core in reader.cores if core.ddr_bytes is not None
     ]
     return float(sum(read + written for read, written in pairs)) if pairs else None
 
@@ -190,11 +193,11 @@ def _missing(figures: list[tuple[Cell, ...]]) -> str | None:
     return "; ".join(notes) or None
 
 
-def _buckets(capture: Capture) -> Table:
-    found = grouped(capture, lambda facts: facts.buckets, {"time": own_time_us})
+def _categories(capture: Capture) -> Table:
+    found = grouped(capture, lambda facts: facts.categories, {"time": own_time_us})
     total = sum(group["time"] for group in found)
-    found.sort(key=lambda group: BUCKETS.index(group.key))
+    found.sort(key=lambda group: CATEGORIES.index(group.key))
     rows: list[tuple[Cell, ...]] = [
         (group.key, round(group["count"]), group["time"], share(group["time"], total)) for group in found
     ]
-    return Table("buckets", "Kinds of work, all engines and cores", _BUCKETS, rows)
+    return Table("categories", "Kinds of work, all engines and cores", _CATEGORIES, rows)

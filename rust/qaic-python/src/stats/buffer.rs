@@ -101,7 +101,7 @@ impl PyStatsBuffer {
 
     /// Says that the records from `start` to `stop` are not needed soon: of a large mapped file, their pages stop counting
     /// as memory of the process. They can be read again.
-    fn let_go(&self, name: &str, start: usize, stop: usize) -> PyResult<()> {
+    fn advise_unneeded(&self, name: &str, start: usize, stop: usize) -> PyResult<()> {
         self.buffer.let_go_records(kind(name)?, start..stop);
         Ok(())
     }

@@ -11,7 +11,7 @@ from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight
 from qaic.errors import CompileError
 from single_pass import applied, before, content, outputs
 
-NAME = "settle-sizes"
+NAME = "externalize-constants"
 
 
 def sum_of(*arrays):

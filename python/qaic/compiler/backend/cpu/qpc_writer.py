@@ -26,6 +26,12 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import has_loops
 from qaic.errors import CompileError
+from qaic.support.program_names import (
+    DIAGNOSTICS_SECTION,
+    GRAPH_SECTION,
+    OPERATIONS_SECTION,
+    PLAN_SECTION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,10 +54,6 @@ PLAN_VERSION: Final = 1
 STATEFUL_PLAN_VERSION: Final = 2
 #: of one whose graph computes rows of state, and not its next value
 ROWS_PLAN_VERSION: Final = 3
-GRAPH_SECTION: Final = "openqaic_graph"
-PLAN_SECTION: Final = "openqaic_plan"
-#: `OPERATIONS_SEGMENT` once more: a card has the ELF and the constants, and nothing else of a container
-OPERATIONS_SECTION: Final = "openqaic_ops"
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
 #: what the operations of the program are; only where they are measured
@@ -104,7 +106,7 @@ def write_program(
         The file cannot be written.
     """
     stats = settings_of(options, set_options)
-    form = light_form(model)
+    light = light_form(model)
     notes = {"options": dict(set_options), "effective": dict(effective)}
     progress.stage("write", model.copy_for_tools)
     try:
@@ -117,7 +119,7 @@ def write_program(
             path.unlink()
             _write(path, content, options, notes=notes, stats=stats, diagnostics=complete, progress=progress)
         progress.stage("load")
-        prove(path, form, options)
+        prove(path, light, options)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -144,7 +146,7 @@ def light_form(model: Model) -> Model | None:
     return without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
-def prove(path: Path, form: Model | None, options: CompileOptions) -> None:
+def prove(path: Path, light: Model | None, options: CompileOptions) -> None:
     """Let the engine load a program; of one with large weights first the form without them.
 
     Raises
@@ -152,10 +154,10 @@ def prove(path: Path, form: Model | None, options: CompileOptions) -> None:
     CompileError
         The engine refuses the program.
     """
-    if form is not None:
+    if light is not None:
         trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
         try:
-            write_unchecked(trial, form, options)
+            write_unchecked(trial, light, options)
             _core.check_program(str(trial))
         except CompileError:
             pass
@@ -231,9 +233,10 @@ def _write(
     )
     sections = [("metadata_fb", metadata), (GRAPH_SECTION, content.graph), (PLAN_SECTION, plan)]
     if operations is not None:
+        # Once more: a card has the ELF and the constants, and nothing else of a container.
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
-        sections.append((stored.SECTION, stored.encode(diagnostics)))
+        sections.append((DIAGNOSTICS_SECTION, stored.encode(diagnostics)))
     elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.value_info import collect_shapes
-from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
+from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.errors import QaicError
 
@@ -31,20 +31,20 @@ class InferFinished:
         del context
         libraries = model.library_paths
         try:
-            finished, _ = inferred_forms(
+            finished, _ = infer_specializations(
                 model.proto, model.weights, model.symbol_sizes, model.requested, libraries
             )
         except QaicError as error:
             _log.debug("sizes of values that the compiler has added are not known: %s", error)
-            model.described = [[form] for form in model.specialized]
+            model.described = [[specialized_model] for specialized_model in model.specialized]
             return False
-        for form in finished:
-            shapes = collect_shapes(form)
-            results = [name for node in form.graph.node for name in node.output if name]
+        for specialized_model in finished:
+            shapes = collect_shapes(specialized_model)
+            results = [name for node in specialized_model.graph.node for name in node.output if name]
             unknown = [name for name in results if name not in shapes]
             if unknown:
                 # With constants computed, the engine may know shapes that the model computes from shapes.
-                complete(form, unknown, libraries, folding=True)
+                complete(specialized_model, unknown, libraries, folding=True)
         # What was known of the model before is known of what has kept its name.
         model.described = list(map(list, zip(finished, model.specialized, strict=True)))
         return False

@@ -105,7 +105,7 @@ def describe_operations(
     model: onnx.ModelProto,
     optimized: onnx.ModelProto,
     owners: Mapping[str, tuple[str, ...]],
-    forms: Sequence[Sequence[onnx.ModelProto]],
+    specialized: Sequence[Sequence[onnx.ModelProto]],
 ) -> OpsTable:
     """Describe what the engine runs for a program.
 
@@ -117,10 +117,10 @@ def describe_operations(
         What the engine made of it.
     owners : mapping
         Name of a node of the program -> the user's nodes that it does the work of.
-    forms : sequence of sequences of onnx.ModelProto
+    specialized : sequence of sequences of onnx.ModelProto
         For each set of sizes the program with inferred types and shapes, and what else tells some.
     """
-    return _Table(model.graph, optimized, owners, forms).made()
+    return _Table(model.graph, optimized, owners, specialized).made()
 
 
 class _Table:
@@ -129,14 +129,14 @@ class _Table:
         graph: onnx.GraphProto,
         program: onnx.ModelProto,
         owners: Mapping[str, tuple[str, ...]],
-        forms: Sequence[Sequence[onnx.ModelProto]],
+        specialized: Sequence[Sequence[onnx.ModelProto]],
     ) -> None:
         self._graph = graph
         self._optimized = optimized = program.graph
         self._owners = owners
         self._sources = {node.name: node for node in all_nodes(graph.node)}
         self._origins = Origins(graph, optimized)
-        self._values = ValueTable(forms)
+        self._values = ValueTable(specialized)
         self._constants = {tensor.name for inner in all_graphs(optimized) for tensor in inner.initializer}
         for inner in all_graphs(optimized):
             self._values.add_constants(inner.initializer)

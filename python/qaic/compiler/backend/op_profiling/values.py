@@ -48,17 +48,19 @@ class ValueTable:
 
     Parameters
     ----------
-    forms : sequence of sequences of onnx.ModelProto
+    specialized : sequence of sequences of onnx.ModelProto
         For each set of sizes the program with inferred types and shapes, its weights among its inputs. Of
         several the first that knows a value counts.
     """
 
-    def __init__(self, forms: Sequence[Sequence[onnx.ModelProto]]) -> None:
+    def __init__(self, specialized: Sequence[Sequence[onnx.ModelProto]]) -> None:
         self._shapes: list[dict[str, tuple[int, ...]]] = []
         self._types: dict[str, int] = {}
-        for of_sizes in forms:
+        for of_sizes in specialized:
             shapes: dict[str, tuple[int, ...]] = {}
-            for graph in (graph for form in of_sizes for graph in all_graphs(form.graph)):
+            for graph in (
+                graph for specialized_model in of_sizes for graph in all_graphs(specialized_model.graph)
+            ):
                 for value in (*graph.input, *graph.output, *graph.value_info):
                     self._note(shapes, value)
                 self._note_constants(shapes, graph.initializer)

@@ -106,7 +106,7 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
         remove_nodes(graph, lifted)
 
 
-def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Keep small constants in the graph and large ones beside it; passes may have changed their sizes."""
     import onnx
 
@@ -134,13 +134,13 @@ def settle_sizes(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     remove_initializers(graph, large)
 
 
-class SettleSizes(Always):
+class ExternalizeConstants(Always):
     """Fix the sizes that constants were declared with."""
 
-    name = "settle-sizes"
+    name = "externalize-constants"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        settle_sizes(model.proto, model.weights)
+        externalize_constants(model.proto, model.weights)
         return True

@@ -64,7 +64,7 @@ class TensorProfile:
 
 
 @dataclass(slots=True)
-class Profile:
+class CalibrationProfile:
     """Values of the tensors of one model.
 
     Parameters

@@ -281,5 +281,5 @@ class LegalizeQualcommFunctions(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        model.has_units = legalize(model.proto)
-        return model.has_units
+        model.has_fused_functions = legalize(model.proto)
+        return model.has_fused_functions

@@ -80,10 +80,10 @@ def _as_int32(
     return [*casts, selected, narrow]
 
 
-def _describe(form: onnx.ModelProto, added: Mapping[str, str]) -> None:
+def _describe(specialized_model: onnx.ModelProto, added: Mapping[str, str]) -> None:
     """Declare the types and shapes of values that were added to an inferred model."""
     shapes: dict[str, list[int | None]] = {}
-    for graph in all_graphs(form.graph):
+    for graph in all_graphs(specialized_model.graph):
         shapes |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.output, *graph.value_info):
             tensor_type = value.type.tensor_type
@@ -91,7 +91,7 @@ def _describe(form: onnx.ModelProto, added: Mapping[str, str]) -> None:
                 shapes[value.name] = [
                     dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
                 ]
-    for graph in all_graphs(form.graph):
+    for graph in all_graphs(specialized_model.graph):
         for name in [name for node in graph.node for name in node.output if name in added]:
             value = describe_value(graph, name)
             value.type.tensor_type.elem_type = INT32
@@ -109,9 +109,9 @@ class LegalizeWhere(Always):
         del context
         types = model.facts.types
         added = legalize_where(model.proto, types)
-        for form in model.specialized if added else ():
-            legalize_where(form, types)
-            _describe(form, added)
+        for specialized_model in model.specialized if added else ():
+            legalize_where(specialized_model, types)
+            _describe(specialized_model, added)
         if added:
             model.facts = ValueInfo(types | dict.fromkeys(added, INT32), model.specialized)
         return bool(added)

@@ -102,7 +102,7 @@ def _symbols_in(text: str, bounds: Mapping[str, int]) -> list[str]:
     return [text] if text in bounds else sorted(symbols_in(text))
 
 
-def inferred_forms(
+def infer_specializations(
     model: onnx.ModelProto,
     weights: dict[str, Weight],
     sizes: Sequence[Mapping[str, int]],
@@ -126,27 +126,32 @@ def inferred_forms(
 
     Returns
     -------
-    forms : list[onnx.ModelProto]
+    specialized : list[onnx.ModelProto]
         Inferred models; of many sets only the first, the middle and the last one.
     interface : Interface
         The interface with the dims of every set.
     """
     count = len(model.graph.input)
     if len(sizes) <= _FEW:
-        forms = [inferred(form, weights, libraries) for form in specialization.copies(model, sizes, entries)]
-        return forms, specialization.interface_of(
-            [specialization.read_specs(f, count) for f in forms], entries
+        specialized = [
+            inferred(specialized_model, weights, libraries)
+            for specialized_model in specialization.copies(model, sizes, entries)
+        ]
+        return specialized, specialization.interface_of(
+            [specialization.read_specs(f, count) for f in specialized], entries
         )
     chosen = (0, len(sizes) // 2, len(sizes) - 1)
-    forms = [
+    specialized = [
         inferred(specialization.copy_with(model, sizes[at], entries[at]), weights, libraries) for at in chosen
     ]
-    known = [specialization.read_specs(form, count) for form in forms]
+    known = [specialization.read_specs(specialized_model, count) for specialized_model in specialized]
     named = _named_specs(model, weights, known[0], sizes[0])
     if named is not None and all(
         named.with_sizes(sizes[at]) == specs for at, specs in zip(chosen, known, strict=True)
     ):
-        return forms, specialization.interface_of([named.with_sizes(values) for values in sizes], entries)
+        return specialized, specialization.interface_of(
+            [named.with_sizes(values) for values in sizes], entries
+        )
     specs = []
     for values, entry in zip(sizes, entries, strict=True):
         specs.append(
@@ -154,7 +159,7 @@ def inferred_forms(
                 inferred(specialization.copy_with(model, values, entry), weights, libraries), count
             )
         )
-    return forms, specialization.interface_of(specs, entries)
+    return specialized, specialization.interface_of(specs, entries)
 
 
 @dataclass(frozen=True, slots=True)

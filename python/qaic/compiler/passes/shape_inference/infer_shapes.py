@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
-from qaic.compiler.passes.shape_inference.dynamic_shapes import inferred_forms
+from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
@@ -22,7 +22,7 @@ class InferShapes(Always):
         """Learn the shapes."""
         del context
         if not model.specialized:
-            model.specialized, model.known = inferred_forms(
+            model.specialized, model.known = infer_specializations(
                 model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
             )
             # Which set of shapes it is makes no difference to a type.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qaic.errors import StatsError, StatsFormatError
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
-from qaic.stats.reports.capture.trace_reader import MeasuredBuffer, Reading
+from qaic.stats.reports.capture.trace_reader import MeasuredBuffer, TraceReader
 
 #: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
 #: each takes memory, and a damaged record may have any of four billion
@@ -27,7 +27,7 @@ class Sample:
     program: int
     activation: int
     inference: int
-    readings: tuple[Reading, ...]
+    readers: tuple[TraceReader, ...]
 
     @property
     def span_us(self) -> float:
@@ -36,16 +36,16 @@ class Sample:
         Devices count on clocks of their own; where one of them does not know the time of day, the longest
         of the devices is taken.
         """
-        if not self.readings:
+        if not self.readers:
             return 0.0
-        if len(self.readings) == 1 or not all(int(reading.run.epoch_utc_ns) for reading in self.readings):
-            return max(reading.span_us for reading in self.readings)
+        if len(self.readers) == 1 or not all(int(reader.run.epoch_utc_ns) for reader in self.readers):
+            return max(reader.span_us for reader in self.readers)
         # Whole nanoseconds: times of day have more digits than a double.
         starts, ends = [], []
-        for reading in self.readings:
-            epoch, hz = int(reading.run.epoch_utc_ns), reading.hz
-            starts.append(epoch + reading.start_u * 1_000_000_000 // hz)
-            ends.append(epoch + reading.end_u * 1_000_000_000 // hz)
+        for reader in self.readers:
+            epoch, hz = int(reader.run.epoch_utc_ns), reader.hz
+            starts.append(epoch + reader.start_u * 1_000_000_000 // hz)
+            ends.append(epoch + reader.end_u * 1_000_000_000 // hz)
         return (max(ends) - min(starts)) / 1000
 
 
@@ -99,21 +99,21 @@ class Capture:
         middle = median([sample.span_us for sample in self.samples]) or 0.0
         sample = min(self.samples, key=lambda sample: abs(sample.span_us - middle))
         alone = copy.copy(self)
-        vars(alone).update(buffers=tuple(reading.buffer for reading in sample.readings), _samples=(sample,))
+        vars(alone).update(buffers=tuple(reader.buffer for reader in sample.readers), _samples=(sample,))
         return alone
 
     def _read(self) -> tuple[Sample, ...]:
-        groups: dict[tuple[int, int, int], list[Reading]] = {}
+        groups: dict[tuple[int, int, int], list[TraceReader]] = {}
         for buffer in self.buffers:
             buffer.check()
-            buffer.let_go("OP", 0, len(buffer.ops))
+            buffer.advise_unneeded("OP", 0, len(buffer.ops))
         for buffer in self.buffers:
             run = buffer.run
             key = (int(run.program), int(run.activation), int(run.inference))
-            groups.setdefault(key, []).append(Reading(buffer, self._facts_of(buffer)))
+            groups.setdefault(key, []).append(TraceReader(buffer, self._facts_of(buffer)))
         return tuple(
-            Sample(*key, tuple(sorted(readings, key=lambda reading: (reading.slice, reading.facts.network))))
-            for key, readings in sorted(groups.items())
+            Sample(*key, tuple(sorted(readers, key=lambda reader: (reader.slice, reader.facts.network))))
+            for key, readers in sorted(groups.items())
         )
 
     def _facts_of(self, buffer: MeasuredBuffer) -> OpInfo:
@@ -130,13 +130,13 @@ class Capture:
             if self._json.of(buffer) is None:
                 pairs = zip_longest(counts, _ops_per_core(buffer), fillvalue=0)
                 counts = [max(pair) for pair in pairs]
-                buffer.let_go("OP", 0, len(buffer.ops))
+                buffer.advise_unneeded("OP", 0, len(buffer.ops))
         return counts
 
     @property
     def devices(self) -> int:
         """Devices of the program that were measured."""
-        return max((len(sample.readings) for sample in self.samples), default=0)
+        return max((len(sample.readers) for sample in self.samples), default=0)
 
     @property
     def is_cpu(self) -> bool:
@@ -147,16 +147,16 @@ class Capture:
         """Return the descriptors: equal for captures of one binary."""
         return frozenset(self._json.of(buffer) for buffer in self.buffers)
 
-    def each(self) -> list[Reading]:
-        """Return all readings."""
-        return [reading for sample in self.samples for reading in sample.readings]
+    def each(self) -> list[TraceReader]:
+        """Return all readers."""
+        return [reader for sample in self.samples for reader in sample.readers]
 
-    def by_device(self) -> list[list[Reading]]:
-        """Return the readings of each device, one per sample that has it."""
-        keys = sorted({(reading.slice, reading.facts.network) for reading in self.each()})
-        found = {key: [] for key in keys}  # type: dict[tuple[int, str], list[Reading]]
-        for reading in self.each():
-            found[reading.slice, reading.facts.network].append(reading)
+    def by_device(self) -> list[list[TraceReader]]:
+        """Return the readers of each device, one per sample that has it."""
+        keys = sorted({(reader.slice, reader.facts.network) for reader in self.each()})
+        found = {key: [] for key in keys}  # type: dict[tuple[int, str], list[TraceReader]]
+        for reader in self.each():
+            found[reader.slice, reader.facts.network].append(reader)
         return list(found.values())
 
     def median(self, value: Callable[[Sample], float | None]) -> float | None:

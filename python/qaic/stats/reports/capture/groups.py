@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.op_info import Coded, OpInfo
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
 
 
-def own_time_us(reading: Reading) -> NDArray[np.float64]:
+def own_time_us(reader: TraceReader) -> NDArray[np.float64]:
     """Own time of each operation."""
-    return reading.ops.dur_u * (1e6 / reading.hz)
+    return reader.ops.dur_u * (1e6 / reader.hz)
 
 
-def output_bytes(reading: Reading) -> NDArray[np.float64]:
+def output_bytes(reader: TraceReader) -> NDArray[np.float64]:
     """Bytes that each operation wrote: as measured, else as the compiler computed for each execution."""
     import numpy as np
 
-    written = reading.ops.out_bytes
-    return np.where(written > 0, written, reading.facts.output_bytes * reading.ops.count)
+    written = reader.ops.out_bytes
+    return np.where(written > 0, written, reader.facts.output_bytes * reader.ops.count)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Group:
 def grouped(
     capture: Capture,
     key: Callable[[OpInfo], Coded],
-    weights: Mapping[str, Callable[[Reading], NDArray[np.float64]]],
+    weights: Mapping[str, Callable[[TraceReader], NDArray[np.float64]]],
 ) -> list[Group]:
     """Sum columns over the operations with the same key; groups that nothing was executed of are left out.
 
@@ -64,14 +64,14 @@ def grouped(
     """
     found: dict[Hashable, dict[str, float]] = {}
     columns = {
-        "count": lambda reading: reading.ops.count,
-        "present": lambda reading: reading.ops.count + reading.ops.transfer_count,
+        "count": lambda reader: reader.ops.count,
+        "present": lambda reader: reader.ops.count + reader.ops.transfer_count,
         **weights,
     }
-    for readings in capture.by_device():
-        coded = key(readings[0].facts)
+    for readers in capture.by_device():
+        coded = key(readers[0].facts)
         for name, column in columns.items():
-            sums = median_rows([coded.sums(column(reading)) for reading in readings])
+            sums = median_rows([coded.sums(column(reader)) for reader in readers])
             for value, amount in zip(coded.values, sums, strict=True):
                 row = found.setdefault(value, dict.fromkeys(columns, 0.0))
                 row[name] += float(amount)

@@ -1,6 +1,6 @@
 """Which kind of work an operation is: one table for the kinds of the card and those of the CPU engine.
 
-The buckets are those of cards, so that files of both devices can be compared.
+The categories are those of cards, so that files of both devices can be compared.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Final
 
 COMPUTE: Final = "matrix"
-DEQUANTIZE: Final = "dequantise"
+DEQUANTIZE: Final = "dequantize"
 MOVEMENT: Final = "movement"
 CONVERT: Final = "format convert"
-NORMALIZE: Final = "normalise"
+NORMALIZE: Final = "normalize"
 ELEMENTWISE: Final = "elementwise"
 SYNC: Final = "sync"
 BARRIER: Final = "barrier"
@@ -23,7 +23,7 @@ CONTROL: Final = "control"
 OTHER: Final = "other"
 
 #: in the order in which reports list them
-BUCKETS: Final = (
+CATEGORIES: Final = (
     COMPUTE, DEQUANTIZE, MOVEMENT, CONVERT, NORMALIZE, ELEMENTWISE,
     SYNC, BARRIER, SEMAPHORE, FLUSH, CONTROL, OTHER,
 )  # fmt: skip
@@ -34,8 +34,8 @@ BOOKKEEPING: Final = frozenset({SEMAPHORE, FLUSH})
 # The first expression that matches decides. Kinds are compared in lower case: those of the card have `aic` in
 # front, those of the engine are operator names, with `Fused`, `QLinear` and the like around them.
 _RULES: Final = tuple(
-    (re.compile(expression), bucket)
-    for expression, bucket in (
+    (re.compile(expression), category)
+    for expression, category in (
         (r"aicendcyclestats", FLUSH),
         (r"aic(input|output)semaphore\w*", SEMAPHORE),
         (r"sync( .*)?", SYNC),
@@ -85,7 +85,7 @@ _RULES: Final = tuple(
 
 
 @lru_cache(maxsize=4096)
-def bucket_of(kind: str) -> str:
-    """Bucket of an operation's kind; ``other`` of one that no rule knows. The set of kinds is open."""
+def category_of(kind: str) -> str:
+    """Category of an operation's kind; ``other`` of one that no rule knows. The set of kinds is open."""
     name = kind.strip().lower()
-    return next((bucket for rule, bucket in _RULES if rule.fullmatch(name)), OTHER)
+    return next((category for rule, category in _RULES if rule.fullmatch(name)), OTHER)

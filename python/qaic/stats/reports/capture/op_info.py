@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.stats.reports.capture.op_categories import BUCKETS, bucket_of
+from qaic.stats.reports.capture.op_categories import CATEGORIES, category_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,9 +116,9 @@ class OpInfo:
         return Coded.of(kind.strip() for kind in self._texts("kind"))
 
     @cached_property
-    def buckets(self) -> Coded:
-        """Buckets of the kinds."""
-        known = Coded.of((bucket_of(kind) for kind in self.kinds.values), BUCKETS)
+    def categories(self) -> Coded:
+        """Categories of the kinds."""
+        known = Coded.of((category_of(kind) for kind in self.kinds.values), CATEGORIES)
         return Coded(known.codes[self.kinds.codes], known.values)
 
     @cached_property

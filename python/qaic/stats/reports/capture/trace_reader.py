@@ -67,7 +67,7 @@ class MeasuredBuffer(Protocol):
     def check(self) -> None:
         """Refuse damaged records."""
 
-    def let_go(self, section: str, start: int, stop: int) -> None:
+    def advise_unneeded(self, section: str, start: int, stop: int) -> None:
         """Say that records are not needed soon."""
 
 
@@ -144,7 +144,7 @@ class CoreFacts:
         return max(0, self.end_u - self.start_u)
 
 
-class Reading:
+class TraceReader:
     """A stats buffer, reduced.
 
     Parameters
@@ -193,7 +193,7 @@ class Reading:
         for start in range(first, last, size):
             stop = min(start + size, last)
             yield ops[start:stop]
-            self.buffer.let_go("OP", start, stop)
+            self.buffer.advise_unneeded("OP", start, stop)
 
     def _thread(self, record: NDArray[Any]) -> ThreadSums:
         core, thread = int(record["core"]), int(record["thread"])
@@ -233,14 +233,14 @@ class Reading:
 
     def _bookkeeping(self, core: int) -> NDArray[np.bool_]:
         base = self.facts.base
-        buckets = self.facts.buckets
-        codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
-        found: NDArray[np.bool_] = np.isin(buckets.codes[int(base[core]) : int(base[core + 1])], codes)
+        categories = self.facts.categories
+        codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
+        found: NDArray[np.bool_] = np.isin(categories.codes[int(base[core]) : int(base[core + 1])], codes)
         return found
 
     def flush_us(self) -> float:
         """Return the time spent on writing the statistics themselves."""
-        facts = self.facts.buckets
+        facts = self.facts.categories
         return self.us(facts.sums(self.ops.dur_u)[facts.values.index(FLUSH)])
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 # Thresholds of the findings.
@@ -63,12 +63,12 @@ class Load:
     operations: float
 
 
-def loads(readings: list[Reading]) -> list[Load]:
+def loads(readers: list[TraceReader]) -> list[Load]:
     """Work of each core of a device, medians over its samples."""
-    facts = readings[0].facts
-    buckets = facts.buckets
-    codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
-    work = ~np.isin(buckets.codes, codes)
+    facts = readers[0].facts
+    categories = facts.categories
+    codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
+    work = ~np.isin(categories.codes, codes)
     count = len(facts.base) - 1
 
     def by_core(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,21 +77,21 @@ def loads(readings: list[Reading]) -> list[Load]:
         )
         return sums
 
-    times = median_rows([by_core(reading.ops.dur_u) for reading in readings])
-    cycles = median_rows([by_core(reading.ops.pcycles) for reading in readings])
-    counts = median_rows([by_core(reading.ops.count) for reading in readings])
+    times = median_rows([by_core(reader.ops.dur_u) for reader in readers])
+    cycles = median_rows([by_core(reader.ops.pcycles) for reader in readers])
+    counts = median_rows([by_core(reader.ops.count) for reader in readers])
     # Half the cycles would be no measure of the work.
-    measured = all((reading.ops.pcycle_count[work] >= reading.ops.count[work]).all() for reading in readings)
+    measured = all((reader.ops.pcycle_count[work] >= reader.ops.count[work]).all() for reader in readers)
     return [
         Load(
             core,
-            readings[0].us(times[core]),
+            readers[0].us(times[core]),
             float(cycles[core]) if measured else None,
             float(counts[core]),
         )
         if core < count
         else Load(core, 0.0, None, 0.0)
-        for core in (facts.core for facts in readings[0].cores)
+        for core in (facts.core for facts in readers[0].cores)
     ]
 
 
@@ -119,34 +119,34 @@ def cores(capture: Capture) -> Report:
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     verdict = []
-    for readings in capture.by_device():
-        found = loads(readings)
+    for readers in capture.by_device():
+        found = loads(readers)
         # Wall time hides imbalance, because cores wait for each other.
         cycles = [load.pcycles for load in found if load.pcycles is not None]
         weights = cycles if len(cycles) == len(found) and cycles else [load.time_us for load in found]
         judged = findings(weights)
         for place, (load, (ratio, finding)) in enumerate(zip(found, judged, strict=True)):
-            rows.append((*_core_figures(readings, place, load), ratio, finding, *_ddr(readings, place)))
+            rows.append((*_core_figures(readers, place, load), ratio, finding, *_ddr(readers, place)))
             if finding:
                 verdict.append(
-                    f"core {load.core} of device {readings[0].slice} is a {finding}: {ratio:.2f} x the mean"
+                    f"core {load.core} of device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean"
                 )
         if len(found) > 1 and any(weights):
             worst = max(weights) / (sum(weights) / len(weights))
-            verdict.append(f"device {readings[0].slice}: the busiest core has {worst:.2f} x the mean work")
+            verdict.append(f"device {readers[0].slice}: the busiest core has {worst:.2f} x the mean work")
     if not verdict:
         verdict.append("one core: nothing to balance" if len(rows) == 1 else "work of the cores is not known")
     note = "work leaves out writing the statistics, for which all cores race for memory at the end"
     return Report("cores", "Cores", verdict, [Table("cores", "Cores", _CORES, rows, note)])
 
 
-def _core_figures(readings: list[Reading], place: int, load: Load) -> tuple[Cell, ...]:
-    records = [reading.cores[place] for reading in readings if place < len(reading.cores)]
-    us = readings[0].us
+def _core_figures(readers: list[TraceReader], place: int, load: Load) -> tuple[Cell, ...]:
+    records = [reader.cores[place] for reader in readers if place < len(reader.cores)]
+    us = readers[0].us
     span = median([us(record.span_u) for record in records])
     cycles = median([record.pcycles for record in records])
     return (
-        readings[0].slice,
+        readers[0].slice,
         load.core,
         span,
         None if cycles is None else round(cycles),
@@ -157,8 +157,8 @@ def _core_figures(readings: list[Reading], place: int, load: Load) -> tuple[Cell
     )
 
 
-def _ddr(readings: list[Reading], place: int) -> tuple[Cell, Cell]:
-    pairs = [reading.cores[place].ddr_bytes for reading in readings if place < len(reading.cores)]
+def _ddr(readers: list[TraceReader], place: int) -> tuple[Cell, Cell]:
+    pairs = [reader.cores[place].ddr_bytes for reader in readers if place < len(reader.cores)]
     read = median([None if pair is None else pair[0] for pair in pairs])
     written = median([None if pair is None else pair[1] for pair in pairs])
     return (None if read is None else round(read), None if written is None else round(written))
@@ -168,21 +168,21 @@ def devices(capture: Capture) -> Report:
     """Time and work of every device."""
     capture = capture.typical
     groups = capture.by_device()
-    spans = [median([reading.span_us for reading in readings]) or 0.0 for readings in groups]
-    work = [sum(load.time_us for load in loads(readings)) for readings in groups]
-    counts = [sum(load.operations for load in loads(readings)) for readings in groups]
+    spans = [median([reader.span_us for reader in readers]) or 0.0 for readers in groups]
+    work = [sum(load.time_us for load in loads(readers)) for readers in groups]
+    counts = [sum(load.operations for load in loads(readers)) for readers in groups]
     judged = findings(work if all(work) else spans)
     rows: list[tuple[Cell, ...]] = []
     verdict = []
-    for place, readings in enumerate(groups):
+    for place, readers in enumerate(groups):
         ratio, finding = judged[place]
-        all_spans = [reading.span_us for reading in readings]
+        all_spans = [reader.span_us for reader in readers]
         rows.append(
             (
-                readings[0].slice,
-                readings[0].facts.network,
-                len(readings[0].cores),
-                len(readings),
+                readers[0].slice,
+                readers[0].facts.network,
+                len(readers[0].cores),
+                len(readers),
                 spans[place],
                 min(all_spans),
                 max(all_spans),
@@ -193,7 +193,7 @@ def devices(capture: Capture) -> Report:
             )
         )
         if finding:
-            verdict.append(f"device {readings[0].slice} is a {finding}: {ratio:.2f} x the mean")
+            verdict.append(f"device {readers[0].slice} is a {finding}: {ratio:.2f} x the mean")
     if len(groups) == 1:
         verdict.append("one device: nothing to balance")
     elif not verdict:

@@ -48,14 +48,14 @@ def dma(capture: Capture) -> Report:
     capture = capture.typical
     found = grouped(
         capture,
-        lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.buckets),
+        lambda facts: Coded.joined(facts.kinds, facts.engines, facts.memories, facts.categories),
         {
             "time": own_time_us,
             "bytes": output_bytes,
-            "executed": lambda reading: reading.ops.count,
-            "transfer": lambda reading: reading.ops.transfer_u * (1e6 / reading.hz),
-            "transfers": lambda reading: reading.ops.transfer_count,
-            "moved": lambda reading: reading.ops.transfer_bytes,
+            "executed": lambda reader: reader.ops.count,
+            "transfer": lambda reader: reader.ops.transfer_u * (1e6 / reader.hz),
+            "transfers": lambda reader: reader.ops.transfer_count,
+            "moved": lambda reader: reader.ops.transfer_bytes,
         },
     )
     total = sum(group["time"] for group in found)
@@ -119,22 +119,22 @@ def _rate(size: float, time_us: float) -> float | None:
 
 def _cores(capture: Capture) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for readings in capture.by_device():
-        us = readings[0].us
-        for core in readings[0].cores:
+    for readers in capture.by_device():
+        us = readers[0].us
+        for core in readers[0].cores:
             found = [
-                (activity(reading, facts, transfers=True), reading)
-                for reading in readings
-                for facts in reading.cores
+                (activity(reader, facts, transfers=True), reader)
+                for reader in readers
+                for facts in reader.cores
                 if facts.core == core.core
             ]
             busy = median([us(one.busy_u) for one, _ in found]) or 0.0
             span = median([us(one.core.span_u) for one, _ in found]) or 0.0
             summed = median(
                 [
-                    us(sum(thread.transfer_u for thread in reading.threads if thread.core == core.core))
-                    for _, reading in found
+                    us(sum(thread.transfer_u for thread in reader.threads if thread.core == core.core))
+                    for _, reader in found
                 ]
             )
-            rows.append((readings[0].slice, core.core, busy, share(busy, span), summed))
+            rows.append((readers[0].slice, core.core, busy, share(busy, span), summed))
     return rows

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from qaic.stats.reports.capture import median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
-from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.capture.op_categories import CATEGORIES
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import Reading, ThreadSums
+    from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
     from qaic.stats.reports.render.table import Cell
 
 _ENGINES = (
@@ -20,7 +20,7 @@ _ENGINES = (
     Column("core", kind="int"),
     Column("engine"),
     Column("threads", kind="int"),
-    Column("utilisation", kind="percent"),
+    Column("utilization", kind="percent"),
     Column("busiest thread", kind="percent"),
     Column("of PCycles", kind="percent"),
     Column("busy", "us", "float"),
@@ -29,9 +29,9 @@ _ENGINES = (
     Column("barrier", "us", "float"),
     Column("transfers", "us", "float"),
 )
-_BUCKETS = (
+_CATEGORIES = (
     Column("engine"),
-    Column("bucket"),
+    Column("category"),
     Column("count", kind="int"),
     Column("time", "us", "float"),
     Column("share", kind="percent"),
@@ -40,22 +40,22 @@ _BUCKETS = (
 
 
 def engines(capture: Capture) -> Report:
-    """Utilisation of every engine, and time by bucket."""
+    """Utilization of every engine, and time by category."""
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
-    for readings in capture.by_device():
-        keys = sorted({(thread.core, thread.engine) for thread in readings[0].threads})
+    for readers in capture.by_device():
+        keys = sorted({(thread.core, thread.engine) for thread in readers[0].threads})
         for core, engine in keys:
-            rows.append((readings[0].slice, core, engine, *_figures(readings, core, engine)))
-    buckets = _buckets(capture)
+            rows.append((readers[0].slice, core, engine, *_figures(readers, core, engine)))
+    categories = _categories(capture)
     verdict = []
     if any(row[4] for row in rows):
         names = list(dict.fromkeys(str(row[2]) for row in rows))
         means = {name: median([_float(row[4]) for row in rows if row[2] == name]) for name in names}
         text = ", ".join(f"{name} {mean:.1f} %" for name, mean in means.items() if mean is not None)
-        verdict.append(f"utilisation, median of the cores: {text}")
+        verdict.append(f"utilization, median of the cores: {text}")
     notes = [
-        "times are sums over an engine's threads, utilisation is their mean;"
+        "times are sums over an engine's threads, utilization is their mean;"
         " engines work beside each other, so do not add them up"
     ]
     if any(str(row[2]) == "DMAIssue" for row in rows):
@@ -66,7 +66,7 @@ def engines(capture: Capture) -> Report:
         "engines",
         "Engines",
         verdict,
-        [Table("engines", "Engines", _ENGINES, rows, "; ".join(notes)), buckets],
+        [Table("engines", "Engines", _ENGINES, rows, "; ".join(notes)), categories],
     )
 
 
@@ -77,12 +77,12 @@ def utilization(thread: ThreadSums) -> float | None:
     return thread.busy_u / thread.span_u
 
 
-def _figures(readings: list[Reading], core: int, engine: str) -> tuple[Cell, ...]:
+def _figures(readers: list[TraceReader], core: int, engine: str) -> tuple[Cell, ...]:
     per_sample = [
-        [thread for thread in reading.threads if (thread.core, thread.engine) == (core, engine)]
-        for reading in readings
+        [thread for thread in reader.threads if (thread.core, thread.engine) == (core, engine)]
+        for reader in readers
     ]
-    us = readings[0].us
+    us = readers[0].us
 
     def summed(name: str, counted: str) -> float | None:
         return median(
@@ -121,13 +121,15 @@ def _of_pcycles(threads: list[ThreadSums]) -> float | None:
     return share(sum(op for op, _ in both), sum(cycles for _, cycles in both)) if both else None
 
 
-def _buckets(capture: Capture) -> Table:
-    found = grouped(capture, lambda facts: Coded.joined(facts.engines, facts.buckets), {"time": own_time_us})
+def _categories(capture: Capture) -> Table:
+    found = grouped(
+        capture, lambda facts: Coded.joined(facts.engines, facts.categories), {"time": own_time_us}
+    )
     total = sum(group["time"] for group in found)
     of_engine: dict[str, float] = {}
     for group in found:
         of_engine[group.key[0]] = of_engine.get(group.key[0], 0.0) + group["time"]
-    found.sort(key=lambda group: (group.key[0], BUCKETS.index(group.key[1])))
+    found.sort(key=lambda group: (group.key[0], CATEGORIES.index(group.key[1])))
     rows = [
         (
             *group.key,
@@ -139,7 +141,7 @@ def _buckets(capture: Capture) -> Table:
         for group in found
     ]
     note = None if rows else f"operations: {NOT_MEASURED}, or the stats level is below 70"
-    return Table("buckets", "Kinds of work", _BUCKETS, rows, note)
+    return Table("categories", "Kinds of work", _CATEGORIES, rows, note)
 
 
 def _float(cell: Cell) -> float | None:

@@ -102,9 +102,9 @@ def _figures(group: Group, total: float) -> tuple[Cell, ...]:
 
 def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for readings in capture.by_device():
-        for place, core in enumerate(readings[0].cores):
-            records = [reading.cores[place] for reading in readings if place < len(reading.cores)]
+    for readers in capture.by_device():
+        for place, core in enumerate(readers[0].cores):
+            records = [reader.cores[place] for reader in readers if place < len(reader.cores)]
             figures = [
                 median([None if pair is None else pair[side] for pair in pairs])
                 for pairs in ([one.ddr_bytes for one in records], [one.multicast_bytes for one in records])
@@ -112,10 +112,10 @@ def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
             ]
             if all(figure is None for figure in figures):
                 continue
-            span = median([readings[0].us(record.span_u) for record in records])
+            span = median([readers[0].us(record.span_u) for record in records])
             moved = None if figures[0] is None or figures[1] is None else figures[0] + figures[1]
             # Bytes per microsecond are megabytes per second.
             rate = moved / span / 1000 if moved is not None and span else None
             cells = [None if figure is None else round(figure) for figure in figures]
-            rows.append((readings[0].slice, core.core, cells[0], cells[1], rate, cells[2], cells[3]))
+            rows.append((readers[0].slice, core.core, cells[0], cells[1], rate, cells[2], cells[3]))
     return rows

@@ -56,12 +56,12 @@ class Side:
 
 def sides(capture: Capture) -> Iterator[Side]:
     """Yield sends, one per target, and receives of all devices."""
-    for readings in capture.by_device():
-        facts = readings[0].facts
+    for readers in capture.by_device():
+        facts = readers[0].facts
         if not facts.transfers:
             continue
-        sizes = median_rows([output_bytes(reading) for reading in readings])
-        counts = median_rows([reading.ops.count + reading.ops.transfer_count for reading in readings])
+        sizes = median_rows([output_bytes(reader) for reader in readers])
+        counts = median_rows([reader.ops.count + reader.ops.transfer_count for reader in readers])
         for side in facts.transfers:
             node = facts.nodes.values[facts.nodes.codes[side.op]]
             size, count = float(sizes[side.op]), float(counts[side.op])

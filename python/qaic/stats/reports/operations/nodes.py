@@ -8,7 +8,7 @@ import numpy as np
 
 from qaic.stats.reports.capture import median_rows
 from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share
-from qaic.stats.reports.capture.op_categories import BUCKETS
+from qaic.stats.reports.capture.op_categories import CATEGORIES
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 from qaic.stats.reports.time.overhead import marked
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
 
 
 def nodes(capture: Capture) -> Report:
-    """Time by the user's node, split into buckets."""
+    """Time by the user's node, split into categories."""
     capture = capture.typical
     table = split_by(capture, lambda facts: facts.nodes, "node")
     verdict = []
@@ -37,28 +37,28 @@ def nodes(capture: Capture) -> Report:
 
 
 def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
-    """Table of time by a column of texts, with a column for each bucket that occurs."""
+    """Table of time by a column of texts, with a column for each category that occurs."""
     found = grouped(
         capture,
-        lambda facts: Coded.joined(key(facts), facts.buckets),
+        lambda facts: Coded.joined(key(facts), facts.categories),
         {
             "time": own_time_us,
             "bytes": output_bytes,
-            "sync": lambda reading: reading.ops.sync_u * (1e6 / reading.hz),
-            "synced": lambda reading: reading.ops.sync_count,
+            "sync": lambda reader: reader.ops.sync_u * (1e6 / reader.hz),
+            "synced": lambda reader: reader.ops.sync_count,
         },
     )
     spans = wall_spans_us(capture, key)
-    present = [bucket for bucket in BUCKETS if any(group.key[1] == bucket for group in found)]
+    present = [category for category in CATEGORIES if any(group.key[1] == category for group in found)]
     synced = any(group["synced"] for group in found)
     total = sum(group["time"] for group in found)
     merged: dict[str, dict[str, float]] = {}
     for group in found:
-        text, bucket = group.key
+        text, category = group.key
         row = merged.setdefault(text, dict.fromkeys(("count", "time", "bytes", "sync", *present), 0.0))
         for column in ("count", "time", "bytes", "sync"):
             row[column] += group[column]
-        row[bucket] += group["time"]
+        row[category] += group["time"]
     ordered = sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
     rows: list[tuple[Cell, ...]] = [
         (
@@ -70,7 +70,7 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
             row["time"] / spans[text] if spans.get(text) else None,
             row["sync"] if synced else None,
             round(row["bytes"]),
-            *(row[bucket] for bucket in present),
+            *(row[category] for category in present),
         )
         for text, row in ordered
     ]
@@ -83,7 +83,7 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
         Column("work per span", kind="float"),
         Column("waited", "us", "float"),
         Column("output", "bytes", "bytes"),
-        *(Column(bucket, "us", "float") for bucket in present),
+        *(Column(category, "us", "float") for category in present),
     )
     note = None if rows else NO_OPERATIONS
     estimated = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
@@ -93,20 +93,20 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
 def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:
     """From the first start to the last end of what has a key in common; the longest of the devices."""
     spans: dict[str, float] = {}
-    for readings in capture.by_device():
-        coded = key(readings[0].facts)
-        found = median_rows([_spans(coded, reading) for reading in readings])
+    for readers in capture.by_device():
+        coded = key(readers[0].facts)
+        found = median_rows([_spans(coded, reader) for reader in readers])
         for text, span in zip(coded.values, found, strict=True):
             spans[text] = max(spans.get(text, 0.0), float(span))
     return spans
 
 
-def _spans(coded: Coded, reading: Reading) -> NDArray[np.float64]:
+def _spans(coded: Coded, reader: TraceReader) -> NDArray[np.float64]:
     first = np.full(len(coded.values), np.inf)
     last = np.full(len(coded.values), -np.inf)
-    np.minimum.at(first, coded.codes, reading.ops.first_u)
-    np.maximum.at(last, coded.codes, reading.ops.last_u)
+    np.minimum.at(first, coded.codes, reader.ops.first_u)
+    np.maximum.at(last, coded.codes, reader.ops.last_u)
     ran = np.isfinite(first) & np.isfinite(last)
     spans = np.zeros(len(first))
-    spans[ran] = (last[ran] - first[ran]) * (1e6 / reading.hz)
+    spans[ran] = (last[ran] - first[ran]) * (1e6 / reader.hz)
     return spans

@@ -18,7 +18,7 @@ _COLUMNS = (
     Column("engine"),
     Column("memory"),
     Column("types"),
-    Column("bucket"),
+    Column("category"),
     Column("count", kind="int"),
     Column("time", "us", "float"),
     Column("share", kind="percent"),
@@ -29,19 +29,19 @@ _COLUMNS = (
 
 
 def ops(capture: Capture) -> Report:
-    """Time by kind, engine, memory and types of the operands, and by bucket."""
+    """Time by kind, engine, memory and types of the operands, and by category."""
     capture = capture.typical
 
     def key(facts: OpInfo) -> Coded:
-        return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.buckets)
+        return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.categories)
 
     found = grouped(
         capture,
         key,
         {
             "time": own_time_us,
-            "pcycles": lambda reading: reading.ops.pcycles,
-            "cycled": lambda reading: reading.ops.pcycle_count,
+            "pcycles": lambda reader: reader.ops.pcycles,
+            "cycled": lambda reader: reader.ops.pcycle_count,
             "bytes": output_bytes,
         },
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.groups import Group
     from qaic.stats.reports.capture.op_info import Coded, OpInfo
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 
@@ -34,18 +34,18 @@ def _columns(name: str) -> tuple[Column, ...]:
     )
 
 
-def _macs(reading: Reading) -> NDArray[np.float64]:
-    return reading.facts.macs * reading.ops.count
+def _macs(reader: TraceReader) -> NDArray[np.float64]:
+    return reader.facts.macs * reader.ops.count
 
 
-def _bytes(reading: Reading) -> NDArray[np.float64]:
-    every = output_bytes(reading) + reading.facts.constant_bytes * reading.ops.count
-    return every * (reading.facts.macs > 0)
+def _bytes(reader: TraceReader) -> NDArray[np.float64]:
+    every = output_bytes(reader) + reader.facts.constant_bytes * reader.ops.count
+    return every * (reader.facts.macs > 0)
 
 
-def _timed(reading: Reading) -> NDArray[np.float64]:
+def _timed(reader: TraceReader) -> NDArray[np.float64]:
     """Time of the operations whose multiplications are known."""
-    return own_time_us(reading) * (reading.facts.macs > 0)
+    return own_time_us(reader) * (reader.facts.macs > 0)
 
 
 def roofline(capture: Capture) -> Report:

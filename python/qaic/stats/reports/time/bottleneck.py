@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import CoreFacts, Reading
+    from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
 
 _ARITHMETIC: Final = (COMPUTE, DEQUANTIZE, NORMALIZE, ELEMENTWISE)
 #: a run is bound by what takes at least this part of the time; below, nothing stands out
@@ -69,10 +69,10 @@ class Bottleneck:
 def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None:
     """Median over the samples of the means over cores; None where operations were not measured."""
     found = [
-        _of_core(reading, core, floor_us)
-        for reading in capture.each()
-        for core in reading.cores
-        if core.span_u and any(thread.ops for thread in reading.threads if thread.core == core.core)
+        _of_core(reader, core, floor_us)
+        for reader in capture.each()
+        for core in reader.cores
+        if core.span_u and any(thread.ops for thread in reader.threads if thread.core == core.core)
     ]
     if not found:
         return None
@@ -85,31 +85,31 @@ def bottleneck_of(capture: Capture, floor_us: float | None) -> Bottleneck | None
     return Bottleneck(*(median(per_sample[:, place].tolist()) or 0.0 for place in range(len(names))))
 
 
-def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bottleneck:
-    threads = [thread for thread in reading.threads if thread.core == core.core]
+def _of_core(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> Bottleneck:
+    threads = [thread for thread in reader.threads if thread.core == core.core]
     span = core.span_u
-    active = activity(reading, core)
+    active = activity(reader, core)
     idle = 100 * active.idle_u / span
-    by_bucket = _by_bucket(reading, core)
+    by_category = _by_category(reader, core)
 
-    def part(buckets: Iterable[str], engine: str | None = None) -> float:
-        keys = [key for key in by_bucket if key[1] in buckets and engine in {None, key[0]}]
-        return 100 * sum(by_bucket[key] for key in keys) / span
+    def part(categories: Iterable[str], engine: str | None = None) -> float:
+        keys = [key for key in by_category if key[1] in categories and engine in {None, key[0]}]
+        return 100 * sum(by_category[key] for key in keys) / span
 
     engines = {thread.engine for thread in threads}
     if "HMX" not in engines:
-        small = _at_floor(reading, core, floor_us)
-        spent = {bucket: part((bucket,)) for _, bucket in by_bucket}
-        kept = {bucket: spent[bucket] - 100 * small.get(bucket, 0.0) / span for bucket in spent}
+        small = _at_floor(reader, core, floor_us)
+        spent = {category: part((category,)) for _, category in by_category}
+        kept = {category: spent[category] - 100 * small.get(category, 0.0) / span for category in spent}
         return Bottleneck(
-            sum(kept.get(bucket, 0.0) for bucket in _ARITHMETIC),
+            sum(kept.get(category, 0.0) for category in _ARITHMETIC),
             kept.get(MOVEMENT, 0.0),
             kept.get(CONVERT, 0.0),
             idle + 100 * sum(small.values()) / span,
-            sum(kept.get(bucket, 0.0) for bucket in (OTHER, CONTROL)),
+            sum(kept.get(category, 0.0) for category in (OTHER, CONTROL)),
         )
     matrix = [utilization(thread) or 0.0 for thread in threads if thread.engine == "HMX"]
-    moved = 100 * active_transfers(reading, core) / span
+    moved = 100 * active_transfers(reader, core) / span
     return Bottleneck(
         max(100 * max(matrix, default=0.0), part(_ARITHMETIC, "HVX")),
         max(moved, part((MOVEMENT,), "HVX"), part((MOVEMENT,), "DMAIssue")),
@@ -119,40 +119,40 @@ def _of_core(reading: Reading, core: CoreFacts, floor_us: float | None) -> Bottl
     )
 
 
-def active_transfers(reading: Reading, core: CoreFacts) -> int:
+def active_transfers(reader: TraceReader, core: CoreFacts) -> int:
     """Ticks in which at least one transfer of a core goes on."""
-    if not any(thread.transfer_count for thread in reading.threads if thread.core == core.core):
+    if not any(thread.transfer_count for thread in reader.threads if thread.core == core.core):
         return 0
-    return activity(reading, core, transfers=True).busy_u
+    return activity(reader, core, transfers=True).busy_u
 
 
-def _of_this_core(reading: Reading, core: CoreFacts) -> slice:
-    base = reading.facts.base
+def _of_this_core(reader: TraceReader, core: CoreFacts) -> slice:
+    base = reader.facts.base
     if core.core + 1 >= len(base):
         return slice(0, 0)
     return slice(int(base[core.core]), int(base[core.core + 1]))
 
 
-def _by_bucket(reading: Reading, core: CoreFacts) -> dict[tuple[str, str], float]:
-    place = _of_this_core(reading, core)
-    facts = reading.facts
-    engines, buckets = facts.engines, facts.buckets
-    width = len(buckets.values)
-    codes = engines.codes[place] * width + buckets.codes[place]
-    sums = np.bincount(codes, reading.ops.dur_u[place], minlength=width * len(engines.values))
+def _by_category(reader: TraceReader, core: CoreFacts) -> dict[tuple[str, str], float]:
+    place = _of_this_core(reader, core)
+    facts = reader.facts
+    engines, categories = facts.engines, facts.categories
+    width = len(categories.values)
+    codes = engines.codes[place] * width + categories.codes[place]
+    sums = np.bincount(codes, reader.ops.dur_u[place], minlength=width * len(engines.values))
     return {
-        (engines.values[code // width], buckets.values[code % width]): float(sums[code])
+        (engines.values[code // width], categories.values[code % width]): float(sums[code])
         for code in np.flatnonzero(sums).tolist()
     }
 
 
-def _at_floor(reading: Reading, core: CoreFacts, floor_us: float | None) -> dict[str, float]:
-    """Ticks by bucket of operations whose measured time is that of measuring."""
+def _at_floor(reader: TraceReader, core: CoreFacts, floor_us: float | None) -> dict[str, float]:
+    """Ticks by category of operations whose measured time is that of measuring."""
     if floor_us is None:
         return {}
-    place = _of_this_core(reading, core)
-    buckets = reading.facts.buckets
-    times = reading.ops.dur_u[place]
-    low = at_floor(times * (1e6 / reading.hz), reading.ops.count[place], floor_us)
-    sums = np.bincount(buckets.codes[place][low], times[low], minlength=len(buckets.values))
-    return {buckets.values[code]: float(sums[code]) for code in np.flatnonzero(sums).tolist()}
+    place = _of_this_core(reader, core)
+    categories = reader.facts.categories
+    times = reader.ops.dur_u[place]
+    low = at_floor(times * (1e6 / reader.hz), reader.ops.count[place], floor_us)
+    sums = np.bincount(categories.codes[place][low], times[low], minlength=len(categories.values))
+    return {categories.values[code]: float(sums[code]) for code in np.flatnonzero(sums).tolist()}

@@ -14,7 +14,7 @@ from qaic.stats.reports.time.path import Step, walk
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.op_info import Coded
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 #: steps listed, the longest ones
@@ -43,26 +43,26 @@ def _sums(name: str) -> tuple[Column, ...]:
 
 def critical_path(capture: Capture) -> Report:
     """Path of the sample whose time is nearest to the median, on its slowest device."""
-    readings = capture.typical.each()
-    reading = max(readings, key=lambda reading: reading.span_us, default=None)
-    if reading is None or not any(thread.ops for thread in reading.threads):
+    readers = capture.typical.each()
+    reader = max(readers, key=lambda reader: reader.span_us, default=None)
+    if reader is None or not any(thread.ops for thread in reader.threads):
         table = Table("steps", "Longest steps", _STEPS, [], NO_OPERATIONS)
         return Report("critical-path", "Critical path", [], [table])
-    working = [thread for thread in reading.threads if thread.ops]
-    which = f"inference {reading.run.inference}, device {reading.slice}"
+    working = [thread for thread in reader.threads if thread.ops]
+    which = f"inference {reader.run.inference}, device {reader.slice}"
     if len(working) == 1:
-        return _of_one_thread(reading, which)
-    if not reading.facts.has_dependencies:
+        return _of_one_thread(reader, which)
+    if not reader.facts.has_dependencies:
         note = "the descriptor has no dependencies, so what waited for what is not known"
         return Report(
             "critical-path", "Critical path", [], [Table("steps", "Longest steps", _STEPS, [], note)]
         )
-    steps, whole = walk(reading)
-    return _report(reading, which, steps, whole)
+    steps, whole = walk(reader)
+    return _report(reader, which, steps, whole)
 
 
-def _report(reading: Reading, which: str, steps: list[Step], whole: bool) -> Report:  # noqa: FBT001
-    facts, us = reading.facts, reading.us
+def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> Report:  # noqa: FBT001
+    facts, us = reader.facts, reader.us
     ops = np.array([step.op for step in steps], np.int64)
     times = np.array([us(step.end_u - step.start_u) for step in steps])
     waited = us(sum(step.wait_u for step in steps))
@@ -70,7 +70,7 @@ def _report(reading: Reading, which: str, steps: list[Step], whole: bool) -> Rep
     chosen = sorted(np.argsort(-times, kind="stable")[:_MOST].tolist())
     rows: list[tuple[Cell, ...]] = [
         (
-            us(step.start_u - reading.start_u),
+            us(step.start_u - reader.start_u),
             facts.names[step.op],
             facts.kinds.values[facts.kinds.codes[step.op]],
             facts.engines.values[facts.engines.codes[step.op]],
@@ -84,7 +84,7 @@ def _report(reading: Reading, which: str, steps: list[Step], whole: bool) -> Rep
     counts = np.ones(len(ops))
     verdict = [
         f"{len(steps)} steps work for {total:.1f} us and wait {waited:.1f} us"
-        f" of the {reading.span_us:.1f} us of {which}",
+        f" of the {reader.span_us:.1f} us of {which}",
         *_most(_by(facts.kinds, ops, counts, times), total, "kind"),
     ]
     if not whole:
@@ -105,17 +105,17 @@ def _report(reading: Reading, which: str, steps: list[Step], whole: bool) -> Rep
     )
 
 
-def _of_one_thread(reading: Reading, which: str) -> Report:
+def _of_one_thread(reader: TraceReader, which: str) -> Report:
     """With one thread all operations are the path, one after the other."""
-    facts = reading.facts
-    times, counts = own_time_us(reading), reading.ops.count
+    facts = reader.facts
+    times, counts = own_time_us(reader), reader.ops.count
     ops = np.flatnonzero(counts)
     times, counts = times[ops], counts[ops]
     total = float(times.sum())
     kinds = _by(facts.kinds, ops, counts, times)
     verdict = [
         f"one thread runs all operations one after the other: {total:.1f} us"
-        f" of the {reading.span_us:.1f} us of {which}",
+        f" of the {reader.span_us:.1f} us of {which}",
         *_most(kinds, total, "kind"),
     ]
     return Report(

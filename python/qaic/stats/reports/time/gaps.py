@@ -11,7 +11,7 @@ from qaic.stats.reports.time.timeline import CoreActivity, activity
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 _CORES = (
@@ -41,14 +41,14 @@ def gaps(capture: Capture) -> Report:
     capture = capture.typical
     rows: list[tuple[Cell, ...]] = []
     longest: list[tuple[Cell, ...]] = []
-    if not any(thread.ops for reading in capture.each() for thread in reading.threads):
+    if not any(thread.ops for reader in capture.each() for thread in reader.threads):
         note = f"operations: {NOT_MEASURED}, or the stats level is below 70; gaps are between operations"
         return Report("gaps", "Idle windows", [], [Table("cores", "Cores", _CORES, [], note)])
-    for readings in capture.by_device():
-        for core in readings[0].cores:
-            found = activities(readings, core.core)
-            rows.append((readings[0].slice, core.core, *_figures(readings, found)))
-            longest += _windows(readings[-1], found[-1])
+    for readers in capture.by_device():
+        for core in readers[0].cores:
+            found = activities(readers, core.core)
+            rows.append((readers[0].slice, core.core, *_figures(readers, found)))
+            longest += _windows(readers[-1], found[-1])
     longest.sort(key=lambda row: (-float(row[3] or 0), row[:3]))
     whole, idle = (
         sum(float(row[2] or 0) for row in rows),
@@ -76,13 +76,13 @@ def gaps(capture: Capture) -> Report:
     )
 
 
-def activities(readings: list[Reading], core: int) -> list[CoreActivity]:
+def activities(readers: list[TraceReader], core: int) -> list[CoreActivity]:
     """Return what one core did in each of the samples that have it."""
-    return [activity(reading, facts) for reading in readings for facts in reading.cores if facts.core == core]
+    return [activity(reader, facts) for reader in readers for facts in reader.cores if facts.core == core]
 
 
-def _figures(readings: list[Reading], found: list[CoreActivity]) -> tuple[Cell, ...]:
-    us = readings[0].us
+def _figures(readers: list[TraceReader], found: list[CoreActivity]) -> tuple[Cell, ...]:
+    us = readers[0].us
     span = median([us(one.core.span_u) for one in found]) or 0.0
     busy = median([us(one.busy_u) for one in found]) or 0.0
     return (
@@ -97,14 +97,14 @@ def _figures(readings: list[Reading], found: list[CoreActivity]) -> tuple[Cell, 
     )
 
 
-def _windows(reading: Reading, found: CoreActivity) -> list[tuple[Cell, ...]]:
-    names = reading.facts.names
+def _windows(reader: TraceReader, found: CoreActivity) -> list[tuple[Cell, ...]]:
+    names = reader.facts.names
     return [
         (
-            reading.slice,
+            reader.slice,
             found.core.core,
-            reading.us(gap.start_u - reading.start_u),
-            reading.us(gap.length_u),
+            reader.us(gap.start_u - reader.start_u),
+            reader.us(gap.length_u),
             None if gap.before is None else names[gap.before],
             None if gap.after is None else names[gap.after],
         )

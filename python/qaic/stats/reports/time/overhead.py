@@ -67,7 +67,7 @@ class Calibration:
 
 def calibration(capture: Capture) -> Calibration:
     """Medians of what the samples' META sections say; there is no floor where the cost is below the noise."""
-    found = [_of_meta(reading.buffer.meta) for reading in capture.each()]
+    found = [_of_meta(reader.buffer.meta) for reader in capture.each()]
     known = Calibration(
         median([one.plain_us for one in found]),
         median([one.measured_us for one in found]),
@@ -92,7 +92,7 @@ def _of_meta(meta: Mapping[str, Any] | None) -> Calibration:
 def overhead(capture: Capture) -> Report:
     """Measured against unmeasured inferences, the floor of one operation, and writing the statistics."""
     known = calibration(capture)
-    flush = median([reading.flush_us() for reading in capture.each()]) or 0.0
+    flush = median([reader.flush_us() for reader in capture.each()]) or 0.0
     figures: list[tuple[Cell, ...]] = [
         ("inference, not measured", known.plain_us, "us"),
         ("inference, measured", known.measured_us, "us"),
@@ -100,15 +100,15 @@ def overhead(capture: Capture) -> Report:
         ("measured, with writing it down", known.call_us, "us"),
         ("cost of measuring an operation", known.floor_us, "us"),
     ]
-    if any(reading.ops.count.any() for reading in capture.each()):
+    if any(reader.ops.count.any() for reader in capture.each()):
         figures.append(("writing the statistics (aicendcyclestats)", flush or None, "us"))
-    saturated = sum(thread.saturated for reading in capture.each() for thread in reading.threads)
+    saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
         figures.append(("durations too long for their field", saturated, "operations"))
     verdict = []
     if known.sentence is not None:
         verdict.append(known.sentence)
-    elif any(int(reading.run.flags) & _INSTRUMENTED_TIMES for reading in capture.each()):
+    elif any(int(reader.run.flags) & _INSTRUMENTED_TIMES for reader in capture.each()):
         verdict.append("times contain the cost of measuring; the producer does not say how much")
     tables = [
         Table(
@@ -131,10 +131,10 @@ def overhead(capture: Capture) -> Report:
 def _at_floor(capture: Capture, floor_us: float) -> tuple[list[tuple[Cell, ...]], float]:
     rows: list[tuple[Cell, ...]] = []
     total = under = 0.0
-    for readings in capture.by_device():
-        facts = readings[0].facts
-        times = median_rows([own_time_us(reading) for reading in readings])
-        counts = median_rows([reading.ops.count for reading in readings])
+    for readers in capture.by_device():
+        facts = readers[0].facts
+        times = median_rows([own_time_us(reader) for reader in readers])
+        counts = median_rows([reader.ops.count for reader in readers])
         total += float(times.sum())
         low = at_floor(times, counts, floor_us)
         under += float(times[low].sum())

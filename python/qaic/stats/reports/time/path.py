@@ -18,7 +18,7 @@ from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
 
 #: steps walked at most: some seconds
 MOST_STEPS: Final = 20_000
@@ -42,24 +42,24 @@ class Step:
 class _Thread:
     """Executions of one thread, found by place, by time and by operation."""
 
-    def __init__(self, reading: Reading, record: NDArray[Any]) -> None:
+    def __init__(self, reader: TraceReader, record: NDArray[Any]) -> None:
         first, count = int(record["first_op"]), int(record["op_count"])
         self.core = int(record["core"])
         self.thread = int(record["thread"])
-        self.base = int(reading.facts.base[self.core])
-        self.size = int(reading.facts.base[self.core + 1]) - self.base
-        self.ops = reading.buffer.ops[first : first + count]
-        buckets = reading.facts.buckets
-        own = buckets.codes[self.base : self.base + self.size]
+        self.base = int(reader.facts.base[self.core])
+        self.size = int(reader.facts.base[self.core + 1]) - self.base
+        self.ops = reader.buffer.ops[first : first + count]
+        categories = reader.facts.categories
+        own = categories.codes[self.base : self.base + self.size]
         # Writing the statistics is no part of the inference.
-        self._flushes: NDArray[np.bool_] = own == buckets.values.index(FLUSH)
+        self._flushes: NDArray[np.bool_] = own == categories.values.index(FLUSH)
         # Place of each operation's last execution, and when its first one ended.
         self._last = np.full(self.size, -1, np.int64)
         self._first_end = np.full(self.size, np.iinfo(np.int64).max)
         self._starts, self._durs = self.ops["start_u"], self.ops["dur_u"]
         self._ocs, self._kinds = self.ops["oc"], self.ops["kflags"]
         place = 0
-        for piece in reading.pieces(record):
+        for piece in reader.pieces(record):
             ocs = piece["oc"].astype(np.int64)
             chosen = ((piece["kflags"] & _SKIPPED) == 0) & (ocs < self.size)
             chosen &= ~self._flushes[np.where(chosen, ocs, 0)]
@@ -116,11 +116,11 @@ class _Thread:
         return int(places[int((chosen["start_u"] + chosen["dur_u"]).argmax())])
 
 
-def walk(reading: Reading, most_steps: int = MOST_STEPS) -> tuple[list[Step], bool]:
+def walk(reader: TraceReader, most_steps: int = MOST_STEPS) -> tuple[list[Step], bool]:
     """Return the path in the order of time, and whether it is whole."""
-    records = [record for record in reading.buffer.threads if int(record["op_count"])]
+    records = [record for record in reader.buffer.threads if int(record["op_count"])]
     threads = [
-        _Thread(reading, record) for record in records if int(record["core"]) + 1 < len(reading.facts.base)
+        _Thread(reader, record) for record in records if int(record["core"]) + 1 < len(reader.facts.base)
     ]
     ends = [(thread.interval(place)[1], number, place) for number, thread in enumerate(threads)
             if (place := thread.furthest()) is not None]  # fmt: skip
@@ -132,9 +132,9 @@ def walk(reading: Reading, most_steps: int = MOST_STEPS) -> tuple[list[Step], bo
         thread = threads[number]
         start, end = thread.interval(place)
         op = thread.base + thread.oc(place)
-        found = _cause(reading, threads, number, place)
+        found = _cause(reader, threads, number, place)
         if found is None:
-            steps.append(Step(op, thread.thread, start, end, max(0, start - reading.start_u), "begin"))
+            steps.append(Step(op, thread.thread, start, end, max(0, start - reader.start_u), "begin"))
             return steps[::-1], True
         ended, because, number, place = found
         steps.append(Step(op, thread.thread, start, end, max(0, start - ended), because))
@@ -142,15 +142,15 @@ def walk(reading: Reading, most_steps: int = MOST_STEPS) -> tuple[list[Step], bo
 
 
 def _cause(
-    reading: Reading, threads: list[_Thread], number: int, place: int
+    reader: TraceReader, threads: list[_Thread], number: int, place: int
 ) -> tuple[int, str, int, int] | None:
     """Return what an execution waited for: end, why, thread and place."""
     thread = threads[number]
     start, _ = thread.interval(place)
     oc = thread.oc(place)
-    wanted = [(op, "data") for op in reading.facts.producers(thread.base + oc, data_only=True)]
+    wanted = [(op, "data") for op in reader.facts.producers(thread.base + oc, data_only=True)]
     data = {op for op, _ in wanted}
-    wanted += [(op, "order") for op in reading.facts.producers(thread.base + oc) if op not in data]
+    wanted += [(op, "order") for op in reader.facts.producers(thread.base + oc) if op not in data]
     previous = thread.before(place)
     if previous is not None:
         # Of an operation on several threads, the slowest counts.
@@ -158,7 +158,7 @@ def _cause(
     found: list[tuple[int, int, str, int, int]] = []
     rank = {"thread": 0, "order": 1, "data": 2}
     for op, because in wanted:
-        core = int(reading.facts.cores[op])
+        core = int(reader.facts.cores[op])
         for other_number, other in enumerate(threads):
             if other.core != core:
                 continue

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from qaic.stats.reports.capture.trace_reader import CoreFacts, Reading
+    from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
 
 #: windows kept of a core, the longest
 MOST_GAPS: Final = 50
@@ -54,8 +54,8 @@ class CoreActivity:
 class _Cursor:
     """Executions of one thread, some at a time."""
 
-    def __init__(self, reading: Reading, record: NDArray[Any], size: int) -> None:
-        self._pieces = reading.pieces(record, size)
+    def __init__(self, reader: TraceReader, record: NDArray[Any], size: int) -> None:
+        self._pieces = reader.pieces(record, size)
         self.starts: NDArray[np.int64] = np.empty(0, np.int64)
         self.ends = self.starts
         self.ocs = self.starts
@@ -87,7 +87,7 @@ class _Cursor:
 
 
 def in_time_order(
-    reading: Reading, core: int, *, transfers: bool | None = None
+    reader: TraceReader, core: int, *, transfers: bool | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
     """Yield starts, ends and numbers (in ``OpInfo``) of a core's executions by start, some at a time.
 
@@ -95,25 +95,25 @@ def in_time_order(
 
     Parameters
     ----------
-    reading
+    reader
         The buffer.
     core
         Number of the core.
     transfers
         True for transfers alone, False for all else; None for everything.
     """
-    facts = reading.facts
+    facts = reader.facts
     if core + 1 >= len(facts.base):
         return
     base, size = int(facts.base[core]), int(facts.base[core + 1] - facts.base[core])
-    buckets = facts.buckets
-    codes = [place for place, bucket in enumerate(buckets.values) if bucket in BOOKKEEPING]
-    idle = np.isin(buckets.codes[base : base + size], codes)
+    categories = facts.categories
+    codes = [place for place, category in enumerate(categories.values) if category in BOOKKEEPING]
+    idle = np.isin(categories.codes[base : base + size], codes)
     records = [
-        record for record in reading.buffer.threads if int(record["core"]) == core and int(record["op_count"])
+        record for record in reader.buffer.threads if int(record["core"]) == core and int(record["op_count"])
     ]
     share = max(1, PIECE // max(1, len(records)))
-    cursors = [_Cursor(reading, record, share) for record in records]
+    cursors = [_Cursor(reader, record, share) for record in records]
     while True:
         for cursor in cursors:
             cursor.fill()
@@ -135,20 +135,20 @@ def in_time_order(
             yield starts[order], ends[order], ocs[order] + base
 
 
-def activity(reading: Reading, core: CoreFacts, *, transfers: bool | None = None) -> CoreActivity:
+def activity(reader: TraceReader, core: CoreFacts, *, transfers: bool | None = None) -> CoreActivity:
     """Return when a core works; the answer is kept. Parameters as of :func:`in_time_order`."""
     key = (core.core, transfers)
-    found = reading.activities.get(key)
+    found = reader.activities.get(key)
     if found is None:
-        found = reading.activities[key] = _activity(reading, core, transfers=transfers)
+        found = reader.activities[key] = _activity(reader, core, transfers=transfers)
     return found
 
 
-def _activity(reading: Reading, core: CoreFacts, *, transfers: bool | None) -> CoreActivity:
+def _activity(reader: TraceReader, core: CoreFacts, *, transfers: bool | None) -> CoreActivity:
     found = CoreActivity(core)
     reached, last_op = core.start_u, None
     first = True
-    for starts, ends, ocs in in_time_order(reading, core.core, transfers=transfers):
+    for starts, ends, ocs in in_time_order(reader, core.core, transfers=transfers):
         latest = np.maximum.accumulate(np.maximum(ends, reached))
         before = np.concatenate([[reached], latest[:-1]])
         lengths = starts - before

@@ -12,7 +12,7 @@ from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import Reading
+    from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
 #: operations listed of a device
@@ -55,9 +55,9 @@ def waits(capture: Capture) -> Report:
     capture = capture.typical
     engine_rows: list[tuple[Cell, ...]] = []
     op_rows: list[tuple[Cell, ...]] = []
-    for readings in capture.by_device():
-        engine_rows += _by_engine(readings)
-        op_rows += _by_operation(readings)
+    for readers in capture.by_device():
+        engine_rows += _by_engine(readers)
+        op_rows += _by_operation(readers)
     op_rows.sort(key=lambda row: (-float(row[5] or 0), str(row[0])))
     measured = any(row[3] is not None or row[6] is not None for row in engine_rows)
     if not measured:
@@ -88,13 +88,11 @@ def waits(capture: Capture) -> Report:
     )
 
 
-def _by_engine(readings: list[Reading]) -> list[tuple[Cell, ...]]:
+def _by_engine(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
-    for engine in dict.fromkeys(thread.engine for thread in readings[0].threads):
-        per_sample = [
-            [thread for thread in reading.threads if thread.engine == engine] for reading in readings
-        ]
-        us = readings[0].us
+    for engine in dict.fromkeys(thread.engine for thread in readers[0].threads):
+        per_sample = [[thread for thread in reader.threads if thread.engine == engine] for reader in readers]
+        us = readers[0].us
         figures: list[Cell] = []
         for name in ("sync", "barrier"):
             counts = [sum(getattr(thread, f"{name}_count") for thread in threads) for threads in per_sample]
@@ -108,14 +106,14 @@ def _by_engine(readings: list[Reading]) -> list[tuple[Cell, ...]]:
                 round(median(counts) or 0),
                 median([share(waited, whole) for waited, whole in zip(sums, lived, strict=True)]),
             ]
-        rows.append((readings[0].slice, engine, len(per_sample[0]), *figures))
+        rows.append((readers[0].slice, engine, len(per_sample[0]), *figures))
     return rows
 
 
-def _by_operation(readings: list[Reading]) -> list[tuple[Cell, ...]]:
-    facts, last = readings[0].facts, readings[-1]
-    waited = median_rows([reading.ops.sync_u for reading in readings])
-    counts = median_rows([reading.ops.sync_count for reading in readings])
+def _by_operation(readers: list[TraceReader]) -> list[tuple[Cell, ...]]:
+    facts, last = readers[0].facts, readers[-1]
+    waited = median_rows([reader.ops.sync_u for reader in readers])
+    counts = median_rows([reader.ops.sync_count for reader in readers])
     chosen = np.flatnonzero(waited > 0)
     chosen = chosen[np.argsort(-waited[chosen], kind="stable")[:_MOST]]
     rows: list[tuple[Cell, ...]] = []
@@ -128,7 +126,7 @@ def _by_operation(readings: list[Reading]) -> list[tuple[Cell, ...]]:
                 facts.names[op],
                 facts.kinds.values[facts.kinds.codes[op]],
                 facts.engines.values[facts.engines.codes[op]],
-                readings[0].slice,
+                readers[0].slice,
                 int(facts.cores[op]),
                 last.us(waited[op]),
                 round(float(counts[op])),
@@ -141,9 +139,9 @@ def _by_operation(readings: list[Reading]) -> list[tuple[Cell, ...]]:
 
 def _ports(capture: Capture) -> list[tuple[Cell, ...]]:
     waited: dict[tuple[int, int, int, int, str], list[float]] = {}
-    for reading in capture.each():
-        for port in reading.buffer.ports:
+    for reader in capture.each():
+        for port in reader.buffer.ports:
             direction = "out" if int(port["direction"]) else "in"
-            key = (reading.slice, int(port["core"]), int(port["thread"]), int(port["port"]), direction)
-            waited.setdefault(key, []).append(reading.us(int(port["wait_u"])))
+            key = (reader.slice, int(port["core"]), int(port["thread"]), int(port["port"]), direction)
+            waited.setdefault(key, []).append(reader.us(int(port["wait_u"])))
     return [(*key, median(values)) for key, values in sorted(waited.items())]

@@ -27,12 +27,12 @@ import qaic
 import session_models
 import weight_free_models
 from qaic import _core
-from qaic.compiler.diagnostics import stored
+from qaic.support.program_names import DIAGNOSTICS_SECTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 DYNAMO = TESTS / "data" / "dynamo"
 GOLDEN = TESTS / "data" / "golden"
 #: packages whose version decides about bytes: shape inference, serialization, the engine's graph of a program
@@ -518,7 +518,7 @@ def digests(name: str, folder: Path) -> dict[str, str]:
         "graph": _digest(core.elf_section("openqaic_graph")),
         "messages": _digest("\n".join(messages.lines).encode()),
     }
-    said = core.elf_section(stored.SECTION)
+    said = core.elf_section(DIAGNOSTICS_SECTION)
     if said is not None:
         # A path would make the bytes those of one machine.
         assert str(folder) not in bytes(said).decode()

@@ -108,7 +108,7 @@ class Buffer:
     def check(self):
         """Made by hand, so there is nothing to find."""
 
-    def let_go(self, section, start, stop):
+    def advise_unneeded(self, section, start, stop):
         """The arrays are no file."""
 
 

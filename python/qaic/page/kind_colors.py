@@ -1,4 +1,4 @@
-"""Which colour a kind of operation has: the same on every page, so that pages compare at a glance."""
+"""Which color a kind of operation has: the same on every page, so that pages compare at a glance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from qaic.stats.reports.capture import op_categories
 
-#: Light enough for dark letters in both colour schemes, distinct also with colour blindness.
+#: Light enough for dark letters in both color schemes, distinct also with color blindness.
 PALETTE: Final = (
     "#7fb2e5", "#f2b36b", "#8fd0a5", "#e58f8f", "#c0a3e0", "#e6d36a",
     "#79cdd0", "#e8a2cb", "#b7c37a", "#c9a284", "#9aa9f0", "#a8d8f0",
@@ -32,9 +32,9 @@ _PLACES: Final = {
 _PRODUCTS: Final = 10
 
 
-def colour_of(kind: str) -> int:
-    """Return the place of a kind's colour in the palette; -1 for one of no known category."""
-    category = op_categories.bucket_of(kind)
+def color_of(kind: str) -> int:
+    """Return the place of a kind's color in the palette; -1 for one of no known category."""
+    category = op_categories.category_of(kind)
     if category == op_categories.COMPUTE and "conv" not in kind.lower():
         return _PRODUCTS
     return _PLACES.get(category, -1)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.errors import QpcError, QpcFormatError, StateError
 from qaic.model_path import QPC_MAGIC, find_model
-from qaic.qpc_initializers import CONSTANTS, Initializers, bad_plan, check_records
-from qaic.qpc_records import (
+from qaic.qpc.initializers import CONSTANTS, Initializers, bad_plan, check_records
+from qaic.qpc.records import (
     BufferMapping,
     ConstantsInfo,
     DataType,
@@ -34,7 +34,7 @@ from qaic.qpc_records import (
     TensorSpec,
 )
 from qaic.support.atomic_io import replace_bytes
-from qaic.support.program_names import QPC_FILE_NAME
+from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,8 +62,6 @@ __all__ = [
     "validate",
 ]
 
-PLAN_SECTION: Final = "openqaic_plan"
-GRAPH_SECTION: Final = "openqaic_graph"
 
 #: size of the header, which holds the size of the container in bytes 8 to 16
 _HEADER_BYTES: Final = 40
@@ -339,7 +337,7 @@ class Qpc:
         UserWarning
             Something could not be unpacked further because it is damaged.
         """
-        from qaic.qpc_extract import extract
+        from qaic.qpc.extract import extract
 
         return extract(self, Path(directory), pattern, force=force)
 
