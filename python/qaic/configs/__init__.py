@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig, list_config_options
     from qaic.configs.backend_types import BackendType
-    from qaic.configs.compile_config import CompileConfig, CompilerConfig
+    from qaic.configs.compile_config import CompileConfig, CompilerConfig, OpPackageIdentifier
     from qaic.configs.htp import (
         HtpContextConfig,
         HtpDeviceConfig,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
     from qaic.configs.htp_mcp import HtpMcpContextConfig, HtpMcpDeviceConfig, HtpMcpGraphConfig
     from qaic.configs.modes import CompilerModes, CompilerModeSetters
-    from qaic.configs.op_packages import OpPackageIdentifier
     from qaic.configs.tool_options import to_tool_options
 
 __all__ = [
@@ -82,7 +81,7 @@ _HOMES = {
     "HtpMcpDeviceConfig": "htp_mcp",
     "HtpMcpGraphConfig": "htp_mcp",
     "HtpMemoryConfig": "htp",
-    "OpPackageIdentifier": "op_packages",
+    "OpPackageIdentifier": "compile_config",
     "list_config_options": "aic_models",
     "list_config_types": "aic",
     "shared_library_path": "aic",

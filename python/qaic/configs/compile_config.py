@@ -16,7 +16,6 @@ from qaic.configs.aic_models import AicCompilerConfig
 from qaic.configs.backend_types import BackendType
 from qaic.configs.base import ConfigModel, OpenModel
 from qaic.configs.modes import CompilerModes, CompilerModeSetters, require_htp
-from qaic.configs.op_packages import OpPackageIdentifier
 from qaic.configs.soc import parse_soc_details
 from qaic.errors import OptionError
 
@@ -37,6 +36,13 @@ LOG_LEVELS = {
 }
 
 LogLevel = Literal["error", "warn", "warning", "info", "verbose", "debug", "trace"]
+
+
+class OpPackageIdentifier(OpenModel):
+    """A package of custom operators. Every keyword is kept as it is given.
+
+    Custom operators of an AIC compilation are named by the option ``register_custom_op`` instead.
+    """
 
 
 class CompileConfig(ConfigModel):

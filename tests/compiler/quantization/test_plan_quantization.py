@@ -18,8 +18,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.precision import is_quantizing
-from qaic.compiler.ir.quantization.float_reasons import FloatReason
+from qaic.compiler.ir.precision import FloatReason, is_quantizing
 from qaic.compiler.pipeline import PHASES, run_passes
 from qaic.compiler.quantization import plan_files
 from qaic.compiler.quantization.plan_quantization import PlanQuantization

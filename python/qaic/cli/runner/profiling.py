@@ -127,8 +127,8 @@ class _Summaries:
         self.fetch()
 
 
-class _Latencies:
-    """The table of latencies, written at the end."""
+class _AtTheEnd:
+    """A file that is written when all samples are there."""
 
     def __init__(self, profiler: _core.Profiler, folder: Path, *, is_stream: bool) -> None:
         self.profiler = profiler
@@ -137,22 +137,18 @@ class _Latencies:
 
     def fetch(self) -> None:
         """Leave the samples where they are."""
+
+
+class _Latencies(_AtTheEnd):
+    """The table of latencies."""
 
     def finish(self) -> None:
         for name, content in files(_drained(self.profiler), LATENCY, PREFIX):
             replace_content(self._folder / name, _encoded(content))
 
 
-class _Trace:
-    """The trace of the host, written at the end."""
-
-    def __init__(self, profiler: _core.Profiler, folder: Path, *, is_stream: bool) -> None:
-        self.profiler = profiler
-        self.is_stream = is_stream
-        self._folder = folder
-
-    def fetch(self) -> None:
-        """Leave the samples where they are."""
+class _Trace(_AtTheEnd):
+    """The trace of the host."""
 
     def finish(self) -> None:
         samples = _drained(self.profiler)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FORM_VERSION: Final = 1
 #: a value that says something about one run only
@@ -154,15 +157,22 @@ def _without(value: Any, names: frozenset[str]) -> Any:
     return [_without(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _masked(message: bytes) -> bytes:
-    """Return a control message with zeros where the bytes say something about one process only."""
-    masked = bytearray(message)
+def _transactions(message: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, begin and end of each whole transaction in a control message."""
     at = 0
     while at + 8 <= len(message):
         kind, length = _word(message, at), _word(message, at + 4)
         if length < 8 or at + length > len(message):
-            break
-        body, end = at + 8, at + length
+            return
+        yield kind, at, at + length
+        at += length
+
+
+def _masked(message: bytes) -> bytes:
+    """Return a control message with zeros where the bytes say something about one process only."""
+    masked = bytearray(message)
+    for kind, at, end in _transactions(message):
+        body = at + 8
         if kind == _PASSTHROUGH_FROM_USER and body + 4 <= end:
             process_id = _PROCESS_ID_AT.get(_word(message, body))
             if process_id is not None:
@@ -171,21 +181,15 @@ def _masked(message: bytes) -> bytes:
             _blank(masked, body + 8, 8, end)
         elif kind == _ACTIVATE_FROM_USER:
             _blank(masked, body + 4, 4, end)
-        at = end
     return bytes(masked)
 
 
 def without_dma_padding(message: bytes) -> bytes:
     """Return a control message with zeros in the padding of its dma transactions."""
     masked = bytearray(message)
-    at = 0
-    while at + 8 <= len(message):
-        kind, length = _word(message, at), _word(message, at + 4)
-        if length < 8 or at + length > len(message):
-            break
+    for kind, at, end in _transactions(message):
         if kind == _DMA_FROM_USER:
-            _blank(masked, at + 12, 4, at + length)
-        at += length
+            _blank(masked, at + 12, 4, end)
     return bytes(masked)
 
 

@@ -17,6 +17,7 @@ from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSourc
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
 from qaic.compiler.ir.context import SideFile
+from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.quantization.profile import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
@@ -77,14 +78,10 @@ class DumpProfile:
         return False
 
 
-class Calibrate:
+class Calibrate(WhenQuantizing):
     """Learn the values of the float graph: from a file, or from samples that are run now."""
 
     name = "calibrate"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether the model is quantized."""
-        return is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:
         """Set the profile."""

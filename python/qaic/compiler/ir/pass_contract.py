@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from qaic.compiler.ir.precision import is_quantizing
+
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
@@ -42,3 +44,29 @@ class Always:
         """Tell that it is needed."""
         del context
         return True
+
+
+class WithOption:
+    """A pass that runs where one option is set."""
+
+    option: str
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the option asks for anything."""
+        return bool(getattr(context.options, self.option))
+
+
+class WhenQuantizing:
+    """A pass of models that become integers."""
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the options ask for integers."""
+        return is_quantizing(context.options)
+
+
+class WhenMeasuringOperations:
+    """A pass of programs that measure their operations one by one."""
+
+    def is_needed(self, context: Context) -> bool:
+        """Whether the level of statistics asks for it."""
+        return context.measures_operations

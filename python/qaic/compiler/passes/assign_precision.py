@@ -16,9 +16,8 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.pass_contract import Always
-from qaic.compiler.ir.precision import ROUNDED, Classification, PrecisionClass, has_node_options
+from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
-from qaic.compiler.ir.quantization.float_reasons import FloatReason
 from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
 from qaic.options.codecs.op_types import operator_kind
 

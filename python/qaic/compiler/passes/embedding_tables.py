@@ -23,6 +23,7 @@ from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 
 if TYPE_CHECKING:
@@ -253,14 +254,11 @@ def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:
     )
 
 
-class DumpEmbeddingTables:
+class DumpEmbeddingTables(WithOption):
     """Write the embedding tables of the model to a file."""
 
     name = "dump-embedding-tables"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether the file is asked for."""
-        return context.options.dump_embedding_tables is not None
+    option = "dump_embedding_tables"
 
     def run(self, model: Model, context: Context) -> bool:
         """Note the file."""
@@ -271,14 +269,11 @@ class DumpEmbeddingTables:
         return False
 
 
-class LoadEmbeddingTables:
+class LoadEmbeddingTables(WithOption):
     """Replace the embedding tables of the model by those of a file."""
 
     name = "load-embedding-tables"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether there is a file."""
-        return context.options.load_embedding_tables is not None
+    option = "load_embedding_tables"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

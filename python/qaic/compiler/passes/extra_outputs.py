@@ -14,6 +14,7 @@ from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.frontend.value_options import as_outputs
 from qaic.compiler.ir.elem_types import BOOL
 from qaic.compiler.ir.graph_edits import add_output
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.passes.prune_outputs import unknown_result
 from qaic.errors import CompileError
 
@@ -148,14 +149,11 @@ def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
     return ranks
 
 
-class AddNamedOutputs:
+class AddNamedOutputs(WithOption):
     """Make results of inner operators that are asked for outputs."""
 
     name = "add-named-outputs"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether some are asked for."""
-        return bool(context.options.extra_output_tensors)
+    option = "extra_output_tensors"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
@@ -171,14 +169,11 @@ class AddNamedOutputs:
         return True
 
 
-class AddEveryOutput:
+class AddEveryOutput(WithOption):
     """Make the results of all operators outputs."""
 
     name = "add-every-output"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether that is asked for."""
-        return bool(context.options.all_intermediate_outputs)
+    option = "all_intermediate_outputs"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

@@ -15,6 +15,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.graph_walk import all_nodes, producers
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 
@@ -106,14 +107,11 @@ def _name(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
 
 
-class DumpPartitionTemplate:
+class DumpPartitionTemplate(WithOption):
     """Describe the nodes of the model in a partition file that the user may edit."""
 
     name = "dump-partition-template"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether the file is asked for."""
-        return context.options.mdp_dump_partition_config is not None
+    option = "mdp_dump_partition_config"
 
     def run(self, model: Model, context: Context) -> bool:
         """Note the file."""
@@ -126,14 +124,11 @@ class DumpPartitionTemplate:
         return False
 
 
-class CheckPartitions:
+class CheckPartitions(WithOption):
     """Refuse a partition file that does not fit the model."""
 
     name = "check-partitions"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether there is a file."""
-        return context.options.mdp_load_partition_config is not None
+    option = "mdp_load_partition_config"
 
     def run(self, model: Model, context: Context) -> bool:
         """Check."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
@@ -86,14 +87,11 @@ def _check_specializations(interface: Interface, position: int, output: int) -> 
             )
 
 
-class CheckRetainedState:
+class CheckRetainedState(WithOption):
     """Refuse state that could not go from one inference into the next."""
 
     name = "check-retained-state"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether the device keeps state."""
-        return bool(context.options.retained_state)
+    option = "retained_state"
 
     def run(self, model: Model, context: Context) -> bool:
         """Check."""

@@ -16,7 +16,7 @@ from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.ir.precision import is_quantizing
+from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization.op_types import operands, quantizable
 from qaic.compiler.quantization.raise_opset import has_integer_forms
@@ -182,14 +182,10 @@ def _computed(
     return Weight(name, FLOAT, shape, source)
 
 
-class FoldConstants:
+class FoldConstants(WhenQuantizing):
     """Make constants of the operands that a model computes from constants, so that they can be quantized."""
 
     name = "fold-constants"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether integers are asked for."""
-        return is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

@@ -24,7 +24,8 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
 )
 from qaic.compiler.ir.graph_walk import subgraphs, uses
-from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
+from qaic.compiler.ir.pass_contract import WhenQuantizing
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization.op_types import operands, results
 from qaic.compiler.ir.quantization.quantization_plan import FloatNodes, Scheme
 from qaic.compiler.quantization import rowwise_embeddings
@@ -368,14 +369,10 @@ class Inserter(GraphBuilder):
         self.nodes = kept[::-1]
 
 
-class InsertQdq:
+class InsertQdq(WhenQuantizing):
     """Put quantized groups between QuantizeLinear and DequantizeLinear, as the plan says."""
 
     name = "insert-qdq"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether integers are asked for."""
-        return is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

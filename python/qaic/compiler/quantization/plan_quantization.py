@@ -12,8 +12,8 @@ from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
-from qaic.compiler.ir.quantization.float_reasons import FloatReason
+from qaic.compiler.ir.pass_contract import WhenQuantizing
+from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
 from qaic.compiler.ir.quantization.op_types import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
@@ -409,14 +409,10 @@ class _Planner:
         return tuple(name for name, count in read.items() if count > 1)
 
 
-class PlanQuantization:
+class PlanQuantization(WhenQuantizing):
     """Choose groups of nodes that compute on integers, their parameters, and the reasons of the others."""
 
     name = "plan-quantization"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether integers are asked for."""
-        return is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:
         """Set the quantization plan."""

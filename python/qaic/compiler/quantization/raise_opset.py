@@ -12,7 +12,8 @@ from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import import_opset, remove_inputs, replace_graph
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.precision import INTEGERS, is_quantizing
+from qaic.compiler.ir.pass_contract import WhenQuantizing
+from qaic.compiler.ir.precision import INTEGERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,14 +82,10 @@ def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionCla
     return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
 
 
-class RaiseOpsetVersion:
+class RaiseOpsetVersion(WhenQuantizing):
     """Raise an old operator set to the first that has the integer forms of the operators."""
 
     name = "raise-opset-version"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether integers are asked for."""
-        return is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations, engine_graph, named_throughout
+from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +20,10 @@ if TYPE_CHECKING:
 _FUNCTION_DEPTH: Final = 4
 
 
-class DescribeOperations:
+class DescribeOperations(WhenMeasuringOperations):
     """Have the engine optimize the program, and note its operations, each under a name."""
 
     name = "describe-operations"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether operations are measured."""
-        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model, and note its operations."""

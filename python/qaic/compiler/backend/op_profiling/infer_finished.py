@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
@@ -17,14 +18,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("qaic.compiler")
 
 
-class InferFinished:
+class InferFinished(WhenMeasuringOperations):
     """Infer the values of the finished graph once more, where operations are measured."""
 
     name = "infer-finished"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether operations are measured."""
-        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Learn types and shapes."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 
 if TYPE_CHECKING:
     import onnx
@@ -86,14 +87,10 @@ class _Names:
         return name
 
 
-class RecordProvenance:
+class RecordProvenance(WhenMeasuringOperations):
     """Remember the nodes of the user's model, where operations are measured."""
 
     name = "record-provenance"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether operations are measured."""
-        return context.measures_operations
 
     def run(self, model: Model, context: Context) -> bool:
         """Name the nodes."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
-    from qaic.compiler.ir.quantization.float_reasons import FloatReason
+    from qaic.compiler.ir.precision import FloatReason
     from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.context import SideFile
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.ir.pass_contract import WithOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,14 +60,11 @@ def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:
         yield f"   Precision: {precision}\n   # Scale: 1.0\n   # Offset: 0\n"
 
 
-class DumpIoTemplate:
+class DumpIoTemplate(WithOption):
     """Describe the inputs and outputs in a custom I/O file that the user may edit."""
 
     name = "dump-io-template"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether the file is asked for."""
-        return context.options.dump_custom_io_config_template_file is not None
+    option = "dump_custom_io_config_template_file"
 
     def run(self, model: Model, context: Context) -> bool:
         """Note the file."""

@@ -20,6 +20,7 @@ from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision import INTEGERS
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
@@ -228,14 +229,11 @@ class _Compressor:
         remove_unused_nodes(self.model.proto.graph, self.passed)
 
 
-class CompressWeights:
+class CompressWeights(WithOption):
     """Give matrix products their constant weights in blocks of MXFP6."""
 
     name = "compress-weights"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether that is asked for."""
-        return bool(context.options.mxfp6_matmul)
+    option = "mxfp6_matmul"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""

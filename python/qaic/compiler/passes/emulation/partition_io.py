@@ -15,6 +15,7 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs
 from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
 
@@ -127,14 +128,11 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from (value.name for value in graph.output)
 
 
-class RoundPartitionTraffic:
+class RoundPartitionTraffic(WithOption):
     """Round to MXINT8 what passes from one partition to the next."""
 
     name = "round-partition-traffic"
-
-    def is_needed(self, context: Context) -> bool:
-        """Whether that is asked for."""
-        return bool(context.options.allow_mxint8_mdp_io)
+    option = "allow_mxint8_mdp_io"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
