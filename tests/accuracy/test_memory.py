@@ -40,5 +40,8 @@ def peak_kib(what):
 
 
 def test_values_of_a_graph_are_let_go_of_one_after_the_other():
-    """Eighty values of 2 MiB in two graphs would be 320 MiB, and their differences as much again."""
-    assert peak_kib("compare") <= 2 * peak_kib("run")
+    """Eighty values of 2 MiB in two graphs would be 320 MiB, and their differences as much again.
+
+    Only some of them are alive at once, so that a comparison takes far less than half of that beside a run.
+    """
+    assert peak_kib("compare") - peak_kib("run") < 160 * 1024
