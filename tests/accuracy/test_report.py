@@ -131,6 +131,20 @@ def test_forms_of_samples(tmp_path):
     assert accuracy.compare(model, to="int8", samples="random")["int8"].samples == 8
 
 
+def test_options_of_integers_are_meant_for_integers(caplog):
+    """Without them among the precisions they have no effect, and the user reads that."""
+    model, samples = models.convolutional()
+    fine = {"enable_channelwise": True, "quantization_calibration": "MSE", "calibration_data": samples}
+    report = accuracy.compare(model, to="fp16,int8,mxfp6+fp16", samples=samples, **fine)
+    assert not [
+        record for record in caplog.records if "no effect" in record.message or "observed" in record.message
+    ]
+    alone = accuracy.compare(model, to="int8", samples=samples, **fine)
+    assert report["int8"].nodes["own_sqnr_db"].tolist() == alone.nodes["own_sqnr_db"].tolist()
+    accuracy.compare(model, to="fp16", samples=samples, **fine)
+    assert "have no effect without convert_to_quantize" in caplog.text
+
+
 def test_options_that_change_the_border(tmp_path):
     model, samples, _ = models.overflowing(())
     entry = [{"IOName": "x", "Precision": "float16"}]

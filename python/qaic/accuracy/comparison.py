@@ -11,7 +11,7 @@ from qaic.accuracy.capture import capture
 from qaic.accuracy.card_outputs import CardOutputs
 from qaic.accuracy.decisions import decision_function
 from qaic.accuracy.decoding import Decoder
-from qaic.accuracy.precisions import named, options_of
+from qaic.accuracy.precisions import named, options_among, options_of
 from qaic.accuracy.prepared import prepared
 from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 from qaic.accuracy.samples import Samples
@@ -107,7 +107,8 @@ def compare(
         started = time.monotonic()
         card = None if against is None else CardOutputs(against, function)
         with recorded() as diagnostics:
-            options = compile_options_of(model, name, given, tokens, compile_options)
+            wanted = options_among(names, name, compile_options)
+            options = compile_options_of(model, name, given, tokens, wanted)
             keep = None if card is None else card.take
             measured = capture(model, options, given, tokens, keep=keep, decide=function)
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")

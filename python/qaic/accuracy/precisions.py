@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from qaic.errors import OptionError
+from qaic.options.conflicts import CALIBRATION_SAMPLES, QUANTIZATION_SETTINGS
+from qaic.options.table import find
 
 #: name -> the compile options behind it
 PRECISIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
@@ -19,6 +21,8 @@ PRECISIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "mxfp6": {"mxfp6_matmul": True},
     }
 )
+
+_OF_INTEGERS: Final = frozenset((*QUANTIZATION_SETTINGS, *CALIBRATION_SAMPLES))
 
 
 def named(to: object) -> tuple[str, ...]:
@@ -54,6 +58,21 @@ def options_of(name: str, given: Mapping[str, object]) -> dict[str, object]:
     for part in name.split("+"):
         found |= PRECISIONS[part]
     return {**found, **given}
+
+
+def options_among(names: Sequence[str], name: str, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the compile options for one of several precisions: those of integers are meant for integers."""
+    if _has_integers(name) or not any(map(_has_integers, names)):
+        return dict(given)
+    return {
+        key: value
+        for key, value in given.items()
+        if (spec := find(key)) is None or spec.name not in _OF_INTEGERS
+    }
+
+
+def _has_integers(name: str) -> bool:
+    return any("convert_to_quantize" in PRECISIONS[part] for part in name.split("+"))
 
 
 def name_of(options: Mapping[str, object]) -> str | None:

@@ -21,7 +21,8 @@ _BINS_OF_KL = 255
 _MEASURING = 40
 
 _QUANTIZING = ("convert_to_quantize", "load_profile", "external_quantization_file", "dump_profile")
-_SETTINGS = (
+#: options that say how integers are chosen
+QUANTIZATION_SETTINGS = (
     "quantization_schema",
     "quantization_schema_activations",
     "quantization_schema_constants",
@@ -32,6 +33,8 @@ _SETTINGS = (
     "enable_rowwise",
     "enable_channelwise",
 )
+#: options that give samples, and say how they are measured
+CALIBRATION_SAMPLES = ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
 _SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
 _RUNNING = ("num_iter", "time", "write_output_dir")
 
@@ -176,7 +179,7 @@ def _samples(view: RuleView) -> str | None:
     # From a command line they may also be the inputs of the run step.
     unused = [
         name
-        for name in ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads")
+        for name in CALIBRATION_SAMPLES
         if view.is_set(name) and view.origins[name].source is not OptionSource.ARGV
     ]
     if not unused:
@@ -332,7 +335,7 @@ RULES: tuple[Rule, ...] = (
     needs("crc_sections", ("io_crc_stride",), ("io_crc",), Severity.ERROR),
     needs("exclude_without_mxfp6", ("exclude_mxfp6_matmul",), ("mxfp6_matmul",)),
     needs("depth_first", ("aic_depth_first_mem",), ("aic_enable_depth_first",)),
-    needs("quantization", _SETTINGS, _QUANTIZING),
+    needs("quantization", QUANTIZATION_SETTINGS, _QUANTIZING),
     needs("mismatch", ("allow_profile_mismatch",), ("load_profile", "external_quantization_file")),
     needs("written_outputs", ("write_output_start_iter", "write_output_num_samples"), ("write_output_dir",)),
     needs(
