@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+import card_programs
 import qaic
 import qaic.stats
 import qpc_support
@@ -78,6 +79,24 @@ def test_late_transfers_of_inferences_in_flight(tmp_path, combined):
         found = [future.result(60) for future in [session.submit(feed) for feed in feeds]]
     for one, other in zip(expected, found, strict=True):
         assert_same(one, other)
+
+
+def test_fences_of_one_direction_hold_late_transfers(tmp_path):
+    """Each fence waits for transfers of its direction; without it, data is old or overwritten."""
+    program = card_programs.one_place_for_two()
+    assert not program.is_refused()
+    path = tmp_path / "programqpc.bin"
+    path.write_bytes(program.container())
+    feed = {
+        binding.name: RNG.integers(-128, 128, binding.size, np.int8)
+        for binding in program.of_side(card_programs.IN)
+    }
+    expected = card_programs.Card(program).infer({name: data.tobytes() for name, data in feed.items()})
+    faults = {**EMULATED, "QAIC_EMU_FAULTS": "inference@1=late_dma*all", "QAIC_EMU_WORKLOAD": "loopback"}
+    with device(**faults), qaic.Session(path, set_size=1) as session:
+        for _ in range(3):
+            found = session.run(feed)
+            assert {name: data.tobytes() for name, data in found.items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 # Builds the user mode kernel with the driver qaic from Debian's kernel source, once, and prints its path.
 #
 # It is kept by digest of source and options under $XDG_CACHE_HOME/openqaic, outside of the tree. `--built` builds nothing
-# and fails where there is none. Exit code 77: the source or a tool cannot be had here, which standard error names.
+# and fails where there is none. KERNEL_SOURCE names an archive of the source in place of Debian's. Exit code 77: the source or a
+# tool cannot be had here, which standard error names.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/openqaic
@@ -30,11 +31,11 @@ if built=$("$0" --built); then
     exit 0
 fi
 [ "$(uname -m)" = x86_64 ] || not_here "a user mode kernel needs x86_64, this is $(uname -m)"
-archive=/usr/src/$source_package.tar.xz
+archive=${KERNEL_SOURCE:-/usr/src/$source_package.tar.xz}
 missing=()
 # The commands are what counts: a package that another one names is known to dpkg-query without being there.
 for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || missing+=("${packages[$tool]-$tool}"); done
-[ -e "$archive" ] || missing+=("$source_package")
+[ -n "${KERNEL_SOURCE-}" ] || [ -e "$archive" ] || missing+=("$source_package")
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || not_here "there is no apt-get to install ${missing[*]}"
     [ "$(id -u)" = 0 ] || not_here "installing ${missing[*]} takes root rights"

@@ -19,7 +19,8 @@ case $status in
 test-kernel: not run. Of what docs/guide/card.md says under "The mainline driver" nothing is shown here:
   * that the emulated driver answers each call as the driver does
   * that programs run on the driver, also with late transfers, and leave nothing on the card
-  * what a reset, silent firmware and a killed process are to them
+  * that programs make the same calls on both, and what each answers
+  * what a reset, silent firmware, signals, stops and a killed process are to them
 END
         exit 0
         ;;
@@ -45,11 +46,15 @@ cd '$PWD' && exec '$python' -m pytest -q -p suite -p no:cacheprovider --basetemp
 END
 }
 
+programs=(tests/kernel/test_mainline_driver.py)
 echo "test-kernel: one list of calls, and random ones, on the emulated driver and on the mainline one" >&2
 # The firmware is silent in some; the driver's own limit is a minute.
 QAIC_EMU_WORKLOAD=loopback QAIC_EMU_CHECKSUMS=1 in_guest "cd '$PWD' && exec '$differential' --ignored --test-threads 1" \
     qaic.control_resp_timeout_s=3
 echo "test-kernel: programs on the mainline driver, and the suite's tests of devices" >&2
-in_guest "$(pytest tests/kernel "$(PYTHONPATH=tests/kernel "$python" -c 'import suite; print(*suite.FILES)')")"
+in_guest "$(pytest "${programs[@]}" tests/kernel/test_kmd_transcripts.py \
+    "$(PYTHONPATH=tests/kernel "$python" -c 'import suite; print(*suite.FILES)')")"
 echo "test-kernel: programs on the mainline driver, with late transfers" >&2
-QAIC_EMU_FAULTS="inference@1=late_dma*all" in_guest "$(pytest tests/kernel)"
+QAIC_EMU_FAULTS="inference@1=late_dma*all" in_guest "$(pytest "${programs[@]}")"
+echo "test-kernel: a card that falls off the bus" >&2
+in_guest "$(pytest tests/kernel/test_dead_card.py)" qaic.control_resp_timeout_s=3

@@ -2,59 +2,41 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
-
-import qaic
-from kmd_sessions import VIRTUAL, assert_same, device
-from qaic import _core
-from session_models import model, save
-
-RNG = np.random.default_rng(17)
-MAINLINE = {"QAIC_DEVICE": "kmd"}
-
-pytestmark = pytest.mark.skipif(
-    "User Mode Linux" not in Path("/proc/cpuinfo").read_text(),
-    reason="no guest with the mainline driver: `make test-kernel` has one",
+from mainline_guest import (
+    MAINLINE,
+    compiled,
+    expected,
+    held,
+    in_guest,
+    loaded,
+    random,
+    set_faults,
+    two_outputs,
+    without_constants,
 )
 
+import qaic
+from kmd_sessions import assert_same, device
+from qaic import _core
 
-def two_outputs(width=70):
-    return model(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["m"]),
-            helper.make_node("Softmax", ["m"], ["y"]),
-            helper.make_node("ReduceSum", ["m"], ["z"], keepdims=0),
-        ],
-        [("x", "float32", ["batch", "seq", 8])],
-        [("y", "float32", None), ("z", "float32", None)],
-        {"w": RNG.standard_normal((8, width)).astype(np.float32)},
-    )
+pytestmark = in_guest
+SLOW = "; ".join(f"command({name})@1=slow(700ms)" for name in ("load_elf", "activate", "deactivate"))
 
 
-def compiled(folder, net, **options):
-    return qaic.compile(save(folder, net), output_dir=folder / "out", **options).path
-
-
-def random(*shape):
-    return {"x": RNG.standard_normal(shape).astype(np.float32)}
-
-
-def expected(program, feeds):
-    with device(**VIRTUAL), qaic.Session(program) as session:
-        return [session.run(feed) for feed in feeds]
-
-
-def held():
-    """Cores of the card that programs have."""
-    facts = _core.Context().devices()[0]
-    return facts["nsp_total"] - facts["nsp_free"]
+@pytest.fixture
+def faults():
+    yield set_faults
+    set_faults("")
 
 
 def test_the_card_is_listed_with_what_its_firmware_says():
@@ -173,3 +155,68 @@ def test_a_killed_process_leaves_nothing_on_the_card(tmp_path):
         process.kill()
         process.communicate(timeout=60)
         assert held() == 0
+
+
+def test_signals_during_control_messages_repeat_none(tmp_path, faults):
+    """``msg_xfer`` gives up a wait that a signal ends, and what was sent is done all the same."""
+    program = compiled(
+        tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=2
+    )
+    feed = random(2, 3, 8)
+    (wanted,) = expected(program, [feed])
+    found, seen = {}, []
+
+    def work():
+        with qaic.Session(program) as session:
+            found["results"] = session.run(feed)
+            found["held"], found["loaded"] = held(), loaded()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(None))
+    try:
+        with device(**MAINLINE):
+            faults(SLOW)
+            worker = threading.Thread(target=work)
+            worker.start()
+            while worker.is_alive():
+                signal.pthread_kill(worker.ident, signal.SIGUSR1)
+                worker.join(0.02)
+            assert (held(), loaded()) == (0, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen
+    assert (found["held"], found["loaded"]) == (2, 1)
+    assert_same(found["results"], wanted)
+
+
+@pytest.mark.parametrize("command", ["load_elf", "activate", "deactivate"])
+def test_a_process_that_is_stopped_in_a_control_message_goes_on(command, tmp_path, faults):
+    """The kernel makes the call again; what that has cost comes back when the process ends.
+
+    Firmware refuses a part of constants that comes again, so the program has none.
+    """
+    program = compiled(tmp_path, without_constants(), network_specialization_config=[{"batch": 2, "seq": 3}])
+    feed = random(2, 3, 8)
+    (wanted,) = expected(program, [feed])
+    np.save(tmp_path / "x.npy", feed["x"])
+    with device(**MAINLINE):
+        faults(f"command({command})@1=slow(2s)")
+        arguments = [sys.executable, "-c", PROCESS, str(program), str(tmp_path / "x.npy")]
+        process = subprocess.Popen(
+            [*arguments, str(tmp_path / "found.npy")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        status = Path(f"/proc/{process.pid}/status")
+        while process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            while process.poll() is None and "State:\tT" not in status.read_text():
+                time.sleep(0.01)
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.3)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert (held(), loaded()) == (0, 0)
+    assert np.load(tmp_path / "found.npy").tobytes() == wanted["y"].tobytes()

@@ -8,18 +8,20 @@ One thread asks for everything, so that the calls have one order.
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 from onnx import helper
 
+import card_programs
 import qaic
 import qaicrt
 from qaic import _core, errors
 from session_models import model, save
 
 DATA = Path(__file__).parents[1] / "data" / "qpc"
-#: containers for cards, whose bytes no compiler changes
+#: containers for cards, whose bytes no compiler changes; the last comes from `card_programs`
 STORED = (
     "s01_simple_f32_file",
     "s03_shared_dma_memcopy",
@@ -30,6 +32,7 @@ STORED = (
     "s09_constants_split",
     "s10_stats",
     "s12_metadata_both_sections",
+    "one_place_for_two",
 )
 SETS = [{"batch": 1, "seq": 3}, {"batch": 4, "seq": 1}, {"batch": 2, "seq": 9}]
 
@@ -178,7 +181,12 @@ PROGRAMS = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1] in STORED:
+    if sys.argv[1] == "one_place_for_two":
+        with tempfile.TemporaryDirectory() as temporary:
+            container = Path(temporary, "programqpc.bin")
+            container.write_bytes(card_programs.one_place_for_two().container())
+            _by_hand(container)
+    elif sys.argv[1] in STORED:
         _by_hand(DATA / f"{sys.argv[1]}.qpc")
     else:
         PROGRAMS[sys.argv[1]](Path(sys.argv[2]))

@@ -268,3 +268,44 @@ class Card:
         change = {INIT: op.value - held, INC: 1, DEC: -1, P: -1}.get(op.op, 0)
         self.semaphores[op.number] = (held + change) % 4096
         return True
+
+
+def one_place_for_two() -> CardProgram:
+    """Two inputs go through one place of the device, one after the other, to an output each.
+
+    What keeps them apart are semaphores whose fences hold in one direction only: that of an input is raised
+    when its data is there, that of an output when its data has been fetched. Slices, windows and doorbells
+    are of every kind besides.
+    """
+    raised, fetched = (1, 0), (0, 1)
+    requests = (
+        Request(0, IN, 64, 0, 0x1000, semaphores=(Semaphore(3, INC, 0, POST, raised),)),
+        Request(
+            1, OUT, 64, 0, 0x1000, semaphores=(Semaphore(3, P, 0, PRE), Semaphore(4, INC, 0, POST, fetched))
+        ),
+        Request(2, IN, 32, 0, 0x1000, semaphores=(Semaphore(4, P, 0, PRE),), doorbells=((8, 0x5A, 0, 1),)),
+        Request(2, IN, 32, 32, 0x1020, semaphores=(Semaphore(5, INIT, 7, POST, raised),)),
+        Request(3, IN, 16, 0, 0x40, MULTICAST, 2, doorbells=((64, 0x1234, 1, 0),)),
+        Request(
+            4,
+            OUT,
+            64,
+            0,
+            0x1000,
+            semaphores=(Semaphore(5, WAIT_EQ, 7, PRE), Semaphore(5, INIT, 0, POST, fetched)),
+            doorbells=((4, 0xDEADBEEF, 2, 0),),
+        ),
+        Request(5, OUT, 16, 0, 0x40, MULTICAST, 2),
+        Request(0, IN, 0, semaphores=(Semaphore(6, WAIT_GE, 0, POST, (1, 1)),)),
+    )
+    sides = (IN, OUT, IN, IN, OUT, OUT)
+    sizes = (64, 64, 64, 16, 64, 16)
+    return CardProgram(
+        buffers=tuple(zip(sizes, sides, strict=True)),
+        requests=requests,
+        bindings=tuple(
+            Binding(f"b{number}", side, number, 0, size)
+            for number, (size, side) in enumerate(zip(sizes, sides, strict=True))
+        ),
+        constants=bytes(range(48)),
+    )
