@@ -176,7 +176,10 @@ class Profile:
         """Return what reports and pages are made of (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
         from qaic.stats.reports import Capture, HostLatencies
 
-        return Capture(self.device, host=HostLatencies.of_samples(self.samples))
+        capture = Capture(self.device, host=HostLatencies.of_samples(self.samples))
+        if capture.is_cpu:
+            capture.engine = f"onnxruntime {_core.engine_info()[1]}"
+        return capture
 
     def trace(
         self,

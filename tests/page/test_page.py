@@ -442,3 +442,16 @@ def test_a_kind_has_the_same_color_on_every_page():
     del one["Strange"]
     assert len(set(one.values())) == len(one)
     assert other["FusedConv"] == other["Conv"]
+
+
+def test_every_class_of_a_page_has_a_look(tmp_path):
+    """`stat_cards` in the markup and `.stat-cards` in the styles once left the figures bare."""
+    capture = card()
+    reports = [make(capture) for make in REPORTS.values()]
+    text = page.write(capture, reports, tmp_path / "page.html").read_text()
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    body = re.sub(r"<script.*?</script>", "", text.partition("</style>")[2], flags=re.DOTALL)
+    used = {name for group in re.findall(r'class="?([\w -]+)', body) for name in group.split()}
+    # The last three are places for scripts.
+    assert {name for name in used if f".{name}" not in style} <= {"table-block", "halves", "rows"}
+    assert "stat-cards" in used

@@ -423,7 +423,7 @@ def test_latencies_are_read_from_the_report_and_from_samples():
     assert rows["total"][1:3] == (51.75, 100)
     assert rows["total"][4] == pytest.approx(np.percentile(np.arange(100) + 2.25, 50))
     assert "device: execution" in report.table("stages").note
-    assert report.table("queue").column("most") == [0]
+    assert report.table("queue").column("max") == [0]
     fields = (
         "enqueued_ns begun_ns inputs_ready_ns executed_ns outputs_ready_ns completed_ns queue_depth in_queue"
     )

@@ -38,13 +38,13 @@ def report_html(report: Report) -> str:
 
 
 def first_screen_html(report: Report, capture: Capture) -> str:
-    """Return the overview's body: verdict, what to do, the costliest nodes and types, then figures."""
-    drawn = {"advice": advice_html, "types": shares_html}
-    parts = {table.name: drawn[table.name](table) for table in report.tables if table.name in drawn}
-    rest = replace(
-        report, verdict=[], tables=[table for table in report.tables if table.name not in {"advice"}]
-    )
-    left = parts.get("advice", "") + parts.get("types", "")
+    """Return the overview's body: verdict, what to do, the costliest nodes, precisions, then figures."""
+    tables = {table.name: table for table in report.tables}
+    # A compiler that says what operations compute in says more than the types of their operands do.
+    split = tables.get("precisions") or tables.get("types")
+    rest = replace(report, verdict=[], tables=[table for name, table in tables.items() if name != "advice"])
+    left = advice_html(tables["advice"]) if "advice" in tables else ""
+    left += shares_html(split) if split is not None else ""
     halves = f'<div class="half">{left}</div><div class="half">{costliest_nodes(capture)}</div>'
     return verdict_html(report.verdict) + f'<div class="halves">{halves}</div>' + report_html(rest)
 
@@ -104,7 +104,7 @@ def stat_cards_html(table: Table) -> str:
     if not all(name in notes[0] for name in absent):
         notes.append(f"N/A: {', '.join(absent)}")
     note = "".join(f'<p class="note">{escape(line)}</p>' for line in notes if line)
-    return f'<dl class="stat_cards" data-table="{escape(table.name)}">{"".join(stat_cards)}</dl>{note}'
+    return f'<dl class="stat-cards" data-table="{escape(table.name)}">{"".join(stat_cards)}</dl>{note}'
 
 
 def _figure(value: Cell, unit: Cell) -> list[str]:

@@ -1,12 +1,17 @@
 """What `openqaic inspect nodes` says that nodes compute in, beside what the options asked for."""
 
+import json
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+from qaic import page
 from qaic.cli.openqaic import program_graph
+from qaic.stats.reports import REPORTS
 
 #: operators that compute new values, so that rounding shows
 OPERATORS = ("MatMul", "Add", "Tanh", "Mul", "Sigmoid", "Sqrt")
@@ -70,3 +75,39 @@ def test_a_node_that_picks_rounded_values_is_float16(tmp_path):
     model.graph.node.append(helper.make_node("Relu", ["v1"], ["v2"], name="pick"))
     model.graph.output[0].name = "v2"
     assert precisions(tmp_path, model, convert_to_fp16=True)[0]["pick"] == ("Relu", "float16")
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    operators=st.lists(st.sampled_from(OPERATORS), min_size=1, max_size=5),
+    kept=st.sets(st.sampled_from(OPERATORS), max_size=2),
+)
+def test_measured_operations_have_the_precision_of_their_node(tmp_path_factory, operators, kept):
+    program = qaic.compile(
+        chain(operators),
+        aic_binary_dir=tmp_path_factory.mktemp("program"),
+        convert_to_fp16=True,
+        keep_original_precision_for_nodes=sorted(kept),
+        stats_level=70,
+    )
+    described = json.loads(program.segments["opstatsdesc.open"].data.tobytes())
+    for op in described["cores"][0]["ops"]:
+        places = {int(name[1:]) for name in op.get("nodes", ()) if name[1:].isdecimal()}
+        # An operation that the engine fused computes several nodes, and is named after one.
+        if len(places) == 1 and op["kind"] == operators[min(places)]:
+            assert op["precision"] == ("float32" if op["kind"] in kept else "float16"), op
+    precisions_found = {op.get("precision") for op in described["cores"][0]["ops"]}
+    assert precisions_found & {"float16", "float32"}
+
+
+def test_reports_and_the_title_of_a_page_name_the_precision(tmp_path):
+    session = qaic.Session(chain(["MatMul", "Tanh"]), convert_to_fp16=True, stats_level=70)
+    with session, session.profile() as profile:
+        session.run(v0=np.ones((2, 4), np.float32))
+    capture = profile.capture()
+    (table,) = [one for one in REPORTS["overview"](capture).tables if one.name == "precisions"]
+    assert table.column("precision") == ["float16"]
+    assert table.column("share") == [pytest.approx(100)]
+    written = page.write(capture, [REPORTS["overview"](capture)], tmp_path / "page.html").read_text()
+    assert "<h1>chain in float16 on the CPU device</h1>" in written
+    assert f"openqaic {qaic.__version__} \u00b7 onnxruntime " in written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qaic import __version__
 from qaic.page.document import document
 from qaic.page.latency.charts import curve_note, curve_svg, histogram_svg, percentiles_svg
 from qaic.page.report_tables import report_html, stat_cards_html, verdict_html
@@ -26,7 +27,7 @@ def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Re
         chart = _figure(curve_svg(distribution), curve_note(distribution))
         parts.append(("curve", "In the order of measuring", chart))
     parts += [(report.name, report.title, report_html(report)) for report in reports]
-    return document(title, f"Latency of {distribution.counted}", parts)
+    return document(title, f"Latency of {distribution.counted} \u00b7 openqaic {__version__}", parts)
 
 
 def _overview(distribution: Distribution) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from qaic import __version__
 from qaic.page.document import document
 from qaic.page.report_tables import diff_html, empty_html, first_screen_html, is_empty, report_html
 from qaic.page.timeline import pack
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.section import timeline_html
+from qaic.stats.reports.advice import precisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.render.table import Report
 
+#: percent of the time from which the title names a precision
+_MUCH: Final = 20.0
 #: reports that answer the question of a page, in their order on it
 _FIRST = ("diff", "overview")
 
@@ -40,7 +44,7 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
     networks = dict.fromkeys(reader.facts.network for reader in capture.each() if reader.facts.network)
     title = capture.name or ", ".join(networks) or "What was measured"
     if capture.samples:
-        title += f" on {_device(capture)}"
+        title += f"{_precision(capture)} on {_device(capture)}"
     return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
 
 
@@ -54,10 +58,17 @@ def _rank(name: str) -> int:
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
+def _precision(capture: Capture) -> str:
+    """Name what most of the time is computed in, and what else takes a good part of it."""
+    rows = [row for row in precisions(capture.typical).rows if float(row[3] or 0) >= _MUCH]
+    return f" in {' and '.join(str(row[0]) for row in rows[:2])}" if rows else ""
+
+
 def _subtitle(capture: Capture) -> str:
+    versions = [f"openqaic {__version__}", *filter(None, [capture.engine])]
     readers = capture.each()
     if not readers:
-        return "Measured by the host"
+        return " \u00b7 ".join(["Measured by the host", *versions])
     run = readers[0].run
     inferences = len(capture.samples)
     facts = [
@@ -72,7 +83,7 @@ def _subtitle(capture: Capture) -> str:
         # Years outside of the calendar come from damaged buffers.
         if seconds < 253_402_300_800:
             facts.append(f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC")
-    return " \u00b7 ".join(facts)
+    return " \u00b7 ".join([*facts, *versions])
 
 
 def _device(capture: Capture) -> str:

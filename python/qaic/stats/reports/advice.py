@@ -11,7 +11,10 @@ from qaic.stats.reports.render.table import Column, Table
 from qaic.support.text import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qaic.stats.reports.capture import Capture
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.render.table import Cell
     from qaic.stats.reports.time.bottleneck import Bottleneck
 
@@ -23,6 +26,7 @@ _MOSTLY_FLOAT32: Final = 90.0
 #: longest inference over shortest, from which medians of parts need not fit together
 UNEVEN: Final = 3.0
 
+_NOT_KNOWN: Final = "not known"
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
 
 
@@ -132,19 +136,32 @@ def _uneven(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
     ]
 
 
+def precisions(capture: Capture) -> Table:
+    """Time by the precision that operations have on a card; no rows where the compiler does not say it."""
+    table = _time_by(capture, lambda facts: facts.precisions, "precision")
+    stated = [row for row in table.rows if row[0] != _NOT_KNOWN]
+    note = "of the results, as a card computes them; the CPU device computes float16 in float32 and rounds"
+    return Table("precisions", "Precisions", table.columns, table.rows if stated else [], note)
+
+
 def types(capture: Capture) -> Table:
     """Time by the types that operations compute with."""
-    found = grouped(capture, lambda facts: facts.types, {"time": own_time_us})
+    table = _time_by(capture, lambda facts: facts.types, "types")
+    return Table("types", "Types of the operands", table.columns, table.rows)
+
+
+def _time_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
+    found = grouped(capture, key, {"time": own_time_us})
     total = sum(group["time"] for group in found)
     found.sort(key=lambda group: -group["time"])
     rows: list[tuple[Cell, ...]] = [
-        (group.key or "not known", round(group["count"]), group["time"], share(group["time"], total))
+        (group.key or _NOT_KNOWN, round(group["count"]), group["time"], share(group["time"], total))
         for group in found
     ]
     columns = (
-        Column("types"),
+        Column(name),
         Column("count", kind="int"),
         Column("time", "us", "float"),
         Column("share", kind="percent"),
     )
-    return Table("types", "Types of the operands", columns, rows)
+    return Table(name, name, columns, rows)

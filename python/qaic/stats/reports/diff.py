@@ -59,8 +59,8 @@ def diff(baseline: Capture, new: Capture) -> Report:
         verdict.append("they were measured on different kinds of devices")
     inference: list[tuple[Cell, ...]] = [
         ("inference us, median", *_compared(before, after)),
-        ("inference us, least", *_compared(_first(spans[0]), _first(spans[1]))),
-        ("inference us, most", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
+        ("inference us, min", *_compared(_first(spans[0]), _first(spans[1]))),
+        ("inference us, max", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
     ]
     kinds = _rows(baseline, new, lambda facts: facts.kinds)
     nodes = _rows(baseline, new, _JoinedNodes(baseline, new).of)

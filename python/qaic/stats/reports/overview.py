@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from qaic.stats.reports.advice import advice, types
+from qaic.stats.reports.advice import advice, precisions, types
 from qaic.stats.reports.capture import median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
 from qaic.stats.reports.capture.op_categories import CATEGORIES
@@ -29,8 +29,8 @@ _OPS_TRUNCATED: Final = 2
 _FIGURES = (
     Column("figure"),
     Column("median", kind="float"),
-    Column("least", kind="float"),
-    Column("most", kind="float"),
+    Column("min", kind="float"),
+    Column("max", kind="float"),
     Column("unit"),
 )
 #: by the direction of a port
@@ -67,6 +67,7 @@ def overview(capture: Capture) -> Report:
         )
         tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
         tables.append(_categories(capture.typical))
+        tables += [table for table in (precisions(capture.typical),) if table.rows]
         tables.append(types(capture.typical))
     return Report("overview", "Overview", [*_verdict(capture, bottleneck, known), *_remarks(capture)], tables)
 

@@ -87,6 +87,9 @@ pub struct OpDesc {
     pub memory: String,
     /// Types of its operands, each once, separated by a comma and a blank.
     pub types: String,
+    /// What its results are computed in on a card; empty where that is not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub precision: String,
     /// Shape of its output.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub shape: String,

@@ -95,15 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
             code="profile.not_compiled_in",
             hints=("openqaic profile MODEL.onnx compiles it so; or compile it with --stats-level 70",),
         )
-    _put_out(profile, arguments)
+    _put_out(profile, arguments, name="" if program.model is None else program.model.stem)
     return SUCCESS
 
 
-def _put_out(profile: Profile, arguments: argparse.Namespace) -> None:
+def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str) -> None:
     from qaic.stats.reports import REPORTS
     from qaic.stats.reports.render.files import rendered
 
     capture = profile.capture()
+    capture.name = name
     if arguments.json:
         sys.stdout.write(rendered([make(capture) for make in REPORTS.values()], "json", width=_PIPE_WIDTH))
     if arguments.output is not None:

@@ -14,6 +14,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
+from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
@@ -131,6 +132,8 @@ class _Table:
         owners: Mapping[str, tuple[str, ...]],
         specialized: Sequence[Sequence[onnx.ModelProto]],
     ) -> None:
+        import onnx
+
         self._graph = graph
         self._optimized = optimized = program.graph
         self._owners = owners
@@ -146,6 +149,13 @@ class _Table:
         # Per operation, the node it is named after.
         self._main_origins = [self._main_origin(place) for place in range(len(self._origins.engine_nodes))]
         self._macs = self._multiplications()
+        floats = {
+            name
+            for node in graph.node
+            for name in node.output
+            if self._values.get(name).elem_type == onnx.TensorProto.FLOAT
+        }
+        self._rounded = rounded_nodes(graph, floats)
 
     def made(self) -> OpsTable:
         nodes = self._origins.engine_nodes
@@ -176,6 +186,7 @@ class _Table:
             "group": 0,
             "memory": _MEMORY,
             "types": self._types((*inputs, *outputs)),
+            "precision": self._precision(main_origin, outputs),
             "shape": ", ".join(f"[{value.shape}]" for value in values),
             "operands": self._operands(node),
             "output_bytes": 0 if None in sizes else sum(size or 0 for size in sizes),
@@ -228,6 +239,12 @@ class _Table:
     def _types(self, names: Iterable[str]) -> str:
         types = {value.elem_type: value.dtype for value in map(self._values.get, names)}
         return ", ".join(types[code] for code in sorted(types) if types[code])
+
+    def _precision(self, main_origin: str | None, outputs: Sequence[str]) -> str:
+        """Tell what an operation stands for on a card; emulated float16 is float32 that is rounded."""
+        results = [] if main_origin is None else self._sources[main_origin].output
+        emulated = next((self._rounded[name] for name in results if name in self._rounded), None)
+        return emulated or next((dtype for name in outputs if (dtype := self._values.get(name).dtype)), "")
 
     def _operands(self, node: onnx.NodeProto) -> list[str]:
         """Describe operands in the form that traces have."""

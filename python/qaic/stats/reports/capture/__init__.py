@@ -71,6 +71,8 @@ class Capture:
         self.buffers = tuple(buffers)
         self.host = host
         self.name = name
+        #: what computed on the host, with its version; "" where it is not known
+        self.engine = ""
         if not self.buffers and host is None:
             raise StatsError(
                 "no stats buffer to report on",

@@ -139,6 +139,11 @@ class OpInfo:
         return Coded.of(self._texts("types"))
 
     @cached_property
+    def precisions(self) -> Coded:
+        """What operations compute in on a card; "" where the compiler does not say it."""
+        return Coded.of(self._texts("precision"))
+
+    @cached_property
     def nodes(self) -> Coded:
         """The user's nodes: those the compiler names, else the path in the operation's name."""
         return Coded.of(" + ".join(nodes) for nodes in self.node_sets)

@@ -42,7 +42,15 @@ def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
     for table in report.tables:
         if table.rows or table.note:
             yield ""
-            yield from _table(table, width, most_rows)
+            yield from _advice(table, width) if table.name == "advice" else _table(table, width, most_rows)
+
+
+def _advice(table: Table, width: int) -> Iterator[str]:
+    """Sentences, which columns would cut: hazard, then its reason and remedy."""
+    yield table.title
+    for number, (hazard, reason, remedy) in enumerate(table.rows, 1):
+        yield from _wrapped(f"{hazard}: {reason}", width, f"  {number}. ")
+        yield from _wrapped(f"{remedy}", width, "     ")
 
 
 def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
@@ -94,7 +102,7 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
         escape_unprintable(text),
         max(width, 40),
         initial_indent=indent,
-        subsequent_indent=indent + "  ",
+        subsequent_indent=" " * len(indent) + "  ",
         break_long_words=False,
         break_on_hyphens=False,
     )

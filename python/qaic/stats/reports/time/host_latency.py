@@ -44,19 +44,19 @@ _COLUMNS = (
     Column("stage"),
     Column("mean", "us", "float"),
     Column("share of total", kind="percent"),
-    Column("least", "us", "float"),
+    Column("min", "us", "float"),
     Column("p50", "us", "float"),
     Column("p90", "us", "float"),
     Column("p99", "us", "float"),
     Column("p99.9", "us", "float"),
-    Column("most", "us", "float"),
+    Column("max", "us", "float"),
 )
 _QUEUE_COLUMNS = (
     Column("figure"),
     Column("mean", kind="float"),
     Column("p50", kind="float"),
     Column("p99", kind="float"),
-    Column("most", kind="float"),
+    Column("max", kind="float"),
 )
 
 
