@@ -46,6 +46,9 @@ def host(tmp_path_factory):
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+            # On a busy machine a proxy takes longer to start than Serve waits for it.
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
             # The machine is shared: other processes' memory is no reason to end actors.
             "RAY_memory_monitor_refresh_ms": "0",
         }.items():
