@@ -272,6 +272,13 @@ def test_wrong_arguments_are_refused_at_once(cluster, model, arguments, message)
         qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, **arguments)
 
 
+def test_more_devices_than_a_node_has_are_warned_of(cluster, model, caplog):
+    qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=2)
+    assert not caplog.records
+    qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=3)
+    assert "asks for 3 units of QAIC, and no node has more than 2: it waits" in caplog.text
+
+
 def test_a_dataset_of_something_else_is_refused(cluster, model):
     with pytest.raises(OptionError, match=r"the dataset is a list; a ray.data.Dataset"):
         qaic.ray.map_batches([1], model)

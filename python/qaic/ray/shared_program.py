@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from qaic.qpc import Qpc
 
     Model = str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto
+
+_logger = logging.getLogger("qaic.ray")
 
 #: name of the resource of Ray that counts devices
 RESOURCE: Final = "QAIC"
@@ -73,7 +76,10 @@ class SharedProgram:
                 code="ray.dev_id",
                 hints=("leave dev_id out, or pass devices_per_actor=0",),
             )
-        return cls(ray.put(session.qpc.content), runtime, float(devices)), session
+        # This connects to Ray, where that was not done before.
+        content = ray.put(session.qpc.content)
+        _warn_if_infeasible(float(devices))
+        return cls(content, runtime, float(devices)), session
 
     def ray_resources(self, given: Mapping[str, float] | None) -> dict[str, float]:
         """Return the resources of an actor: those given, and the devices that it claims."""
@@ -95,6 +101,19 @@ class SharedProgram:
         session = Session(memoryview(ray.get(self.content)), **self.options)  # type: ignore[arg-type]
         session.setup()
         return session
+
+
+def _warn_if_infeasible(devices: float) -> None:
+    """Say that Ray will wait for nodes that are not there, which it says itself only much later."""
+    most = max((node["Resources"].get(RESOURCE, 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if devices > most:
+        _logger.warning(
+            "an actor asks for %g units of %s, and no node has more than %g: it waits until one is added; "
+            'start nodes with --resources="$(openqaic devices --format ray)", or pass 0 for no resource',
+            devices,
+            RESOURCE,
+            most,
+        )
 
 
 def load_again(session: Session, attempts: int, pause: Callable[[float], object]) -> None:
