@@ -18,7 +18,7 @@ import pytest
 
 if __name__ == "__main__":
     _tests = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(_tests), str(_tests / "models")]
+    sys.path[:0] = [str(_tests), str(_tests / "models"), str(_tests / "oracles")]
 
 import golden_programs
 from golden_programs import GOLDEN, PROGRAMS, TESTS
