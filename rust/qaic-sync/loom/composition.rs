@@ -176,7 +176,7 @@ fn inference_without_room_leaves_no_accepted_one_behind() {
                 }
                 Ok(false) => accepted += 1,
                 Ok(true) => {
-                    if world.state.dequeue_unlisted() {
+                    if world.state.claim_entry() {
                         if world.state.generation() == generation {
                             world.state.withdraw(crate::Origin::Idle);
                         } else {

@@ -44,9 +44,7 @@ use mpsc_queue::MpscQueue;
 use object_pool::ObjectPool;
 use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
 use ready_list::{Numbers, ReadyList};
-use request_state::{
-    AskedToEnd, Completed, Generation, InFlight, Origin, Phase, Reason, RequestState, Submitted,
-};
+use request_state::{AskedToEnd, Generation, InFlight, Origin, Phase, Reason, RequestState, Submitted};
 use ring::Ring;
 use run_queue::{RunQueues, Taken, Turn};
 use slot::Slot;

@@ -36,7 +36,7 @@ pub use object_pool::ObjectPool;
 pub use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
-    AskedToEnd, Completed, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,
+    AskedToEnd, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,
 };
 pub use ring::Ring;
 pub use run_queue::{RunQueues, Taken, Turn};

@@ -119,15 +119,6 @@ pub struct Submitted {
     pub origin: Origin,
 }
 
-/// What an owner has to do after it completed a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completed {
-    /// Whether the request has to be pushed to the list of completed ones.
-    pub needs_entry: bool,
-    /// Whether it is collected from there.
-    pub is_collectable: bool,
-}
-
 /// Why a request cannot be made available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutBackError {
@@ -255,19 +246,14 @@ impl RequestState {
         Ok(before & bit == 0)
     }
 
-    /// Undoes an [`RequestState::enqueue`] whose entry found no room. False: the inference has ended meanwhile. The caller
+    /// Claims a popped entry of a queue, or one that found no room there. False: the inference has ended meanwhile. The caller
     /// owns the request otherwise, maybe with a later inference that relied on the entry.
-    pub fn dequeue_unlisted(&self) -> bool {
+    pub fn claim_entry(&self) -> bool {
         let claimed = self.step(|word| {
             let word = word & !QUEUE_ENTRY;
             Some(if word & PHASE == QUEUED { (word & !PHASE) | RUNNING } else { word })
         });
         claimed.is_ok_and(|(before, _)| before & PHASE == QUEUED)
-    }
-
-    /// Claims a popped entry of a queue; true: the calling thread owns the request.
-    pub fn claim_entry(&self) -> bool {
-        self.dequeue_unlisted()
     }
 
     /// Takes a queued inference, to run it or to end it; false where another thread has.
@@ -303,16 +289,16 @@ impl RequestState {
         self.claim_listed(DEVICE_ENTRY, ON_DEVICE, RUNNING)
     }
 
-    /// The inference of a running request has ended. Wakes the threads that wait for it.
-    pub fn complete(&self, has_failed: bool) -> Completed {
+    /// The inference of a running request has ended. Wakes the threads that wait for it. True: the request has to be pushed to
+    /// the list of completed ones.
+    pub fn complete(&self, has_failed: bool) -> bool {
         let failed = if has_failed { FAILED } else { 0 };
         let (before, after) = self.step_always(|word| {
             let to = if word & COLLECTABLE != 0 { COMPLETED | COMPLETED_ENTRY } else { IDLE };
             (word & !(PHASE | AWAITED)) | to | failed
         });
         self.notify(before);
-        let is_collectable = after & PHASE == COMPLETED;
-        Completed { needs_entry: is_collectable && before & COMPLETED_ENTRY == 0, is_collectable }
+        after & PHASE == COMPLETED && before & COMPLETED_ENTRY == 0
     }
 
     /// Takes a completed request; false where it is not that inference, or another thread has.

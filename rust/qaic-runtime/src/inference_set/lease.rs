@@ -60,13 +60,6 @@ impl Lease<'_> {
             outcome
         })
     }
-
-    /// Keeps it beyond the lease; [`InferenceSet::put_completed`] returns it.
-    pub fn keep(self) -> HandleId {
-        let handle = self.handle;
-        std::mem::forget(self);
-        handle
-    }
 }
 
 impl Deref for Lease<'_> {

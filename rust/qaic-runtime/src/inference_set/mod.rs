@@ -18,7 +18,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::{CancellationCheck, ForkGuard, WaitScope};
 use crate::program::{Program, ProgramOptions};
-use crate::request::{ExecObj, INFERENCE, Request, Submission};
+use crate::request::{ExecObj, INFERENCE, Request};
 use crate::scheduler::Scheduler;
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
@@ -199,24 +199,13 @@ impl InferenceSet {
     /// Fails with [`StateError::InFlight`] while the handle's last inference is under way or was not collected. A handle
     /// that was put back and is still free may be submitted again: it leaves the list of free ones.
     pub fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(Submission { id: Some(id), ..Submission::default() })
-    }
-
-    /// [`Self::submit`] for an inference that no caller is going to wait for here: it begins at once.
-    pub fn submit_eager(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(Submission { id: Some(id), is_eager: true, completion: None })
+        self.exec_obj(handle)?.submit(Some(id), None)
     }
 
     /// Starts the bound inference of a handle that was acquired, and returns at once. When it has ended, `completion` is
-    /// called, maybe before this returns; the handle stays acquired until it is put back. `is_eager` as in
-    /// [`Self::submit_eager`].
-    pub fn submit_with(
-        &self,
-        handle: HandleId,
-        completion: Arc<dyn Completion>,
-        is_eager: bool,
-    ) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(Submission { completion: Some(completion), is_eager, id: None })
+    /// called, maybe before this returns; the handle stays acquired until it is put back.
+    pub fn submit_with(&self, handle: HandleId, completion: Arc<dyn Completion>) -> Result<(), RuntimeError> {
+        self.exec_obj(handle)?.submit(None, Some(completion))
     }
 
     /// The next completed handle.

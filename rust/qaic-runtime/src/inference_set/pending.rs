@@ -162,10 +162,8 @@ impl PendingInference {
             }
         };
         let carrier = Carrier { number: handle.0, generation: begun.generation };
-        // A thread that waits for a future does not run its inference meanwhile.
-        let is_eager = self.report.get().is_some();
         let submitted = if self.state.publish(carrier).is_ok() {
-            exec.submit_begun(body, begun, is_eager)
+            exec.submit_begun(body, begun)
         } else {
             exec.request().complete(body, Err(ErrorDetail::Cancelled.into()));
             Ok(())

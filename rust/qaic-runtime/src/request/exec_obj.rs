@@ -26,17 +26,6 @@ pub struct ExecObj {
     fork_guard: ForkGuard,
 }
 
-/// How an inference is submitted.
-#[derive(Debug, Default)]
-pub(crate) struct Submission {
-    /// No caller is going to wait for it here: where it does not run at once, a worker sees to it.
-    pub(crate) is_eager: bool,
-    /// It is collected from the list of an inference set, under this id.
-    pub(crate) id: Option<u64>,
-    /// Called when it has ended.
-    pub(crate) completion: Option<Arc<dyn Completion>>,
-}
-
 impl ExecObj {
     /// An exec object of `program`. With `auto_activate` the program is loaded and activated first where necessary, and
     /// deactivated with its last exec object.
@@ -124,23 +113,24 @@ impl ExecObj {
     /// Starts the bound inference and returns at once; one that is known to be short has ended then. Inferences of one
     /// activation that retain state run in the order in which they were enqueued.
     pub fn enqueue(&self) -> Result<(), RuntimeError> {
-        self.submit(Submission::default())
+        self.submit(None, None)
     }
 
-    pub(crate) fn submit(&self, submission: Submission) -> Result<(), RuntimeError> {
-        let (body, begun) = self.begin(submission.id, submission.completion)?;
-        self.submit_begun(body, begun, submission.is_eager)
+    /// Starts the bound inference: with an `id`, it is collected from the list of an inference set under that; `completion` is
+    /// called when it has ended.
+    pub(crate) fn submit(
+        &self,
+        id: Option<u64>,
+        completion: Option<Arc<dyn Completion>>,
+    ) -> Result<(), RuntimeError> {
+        let (body, begun) = self.begin(id, completion)?;
+        self.submit_begun(body, begun)
     }
 
     /// Hands over an inference that the calling thread has begun. Where it fails, nothing has begun.
-    pub(crate) fn submit_begun(
-        &self,
-        body: Box<Body>,
-        begun: Submitted,
-        is_eager: bool,
-    ) -> Result<(), RuntimeError> {
+    pub(crate) fn submit_begun(&self, body: Box<Body>, begun: Submitted) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
-        scheduler.submit(&self.request, body, begun.generation, is_eager).inspect_err(|_| {
+        scheduler.submit(&self.request, body, begun.generation).inspect_err(|_| {
             // First: the request may carry another thread's inference once it is withdrawn.
             if self.request.state().is_outstanding() {
                 self.request.unlist();
@@ -194,7 +184,7 @@ impl ExecObj {
             body
         };
         scheduler
-            .submit(&self.request, body, begun.generation, false)
+            .submit(&self.request, body, begun.generation)
             .inspect_err(|_| self.request.withdraw(begun.origin))?;
         let awaited = self.wait(scope);
         if self.request.state().is_in_flight() {

@@ -20,7 +20,6 @@ pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, D
 pub use bound_buffers::{BoundBuffers, ListedBuffer, Part};
 pub(crate) use completed::CompletedCounts;
 pub use exec_obj::ExecObj;
-pub(crate) use exec_obj::Submission;
 
 use crate::device::Canceller;
 use crate::error::{ErrorDetail, RuntimeError, StateError};
@@ -183,9 +182,9 @@ impl Request {
         }
         // Relaxed: the state word publishes it.
         self.deadline_ns.store(0, Ordering::Relaxed);
-        let completed = self.state.complete(has_failed);
+        let needs_entry = self.state.complete(has_failed);
         if let Some((lists, number)) = self.lists.get() {
-            if completed.needs_entry {
+            if needs_entry {
                 lists.completed(*number);
             }
             if let Some(completion) = completion {

@@ -172,14 +172,12 @@ impl Scheduler {
         self.shared.workers.allow(self.shared.options.most_workers(threads));
     }
 
-    /// Takes over an inference that the calling thread has begun and prepared. `is_eager`: no caller is going to wait for it
-    /// here. Where it fails, nothing has begun, and the caller has to withdraw it; the body is in its place.
+    /// Takes over an inference that the calling thread has begun and prepared. Where it fails, nothing has begun, and the caller has to withdraw it; the body is in its place.
     pub(crate) fn submit(
         &self,
         request: &Request,
         mut body: Box<Body>,
         generation: Generation,
-        is_eager: bool,
     ) -> Result<(), RuntimeError> {
         let shared = &self.shared;
         let variant = body.variant();
@@ -197,7 +195,7 @@ impl Scheduler {
             && in_flight.reserve(shared.most_on_device())
         {
             // A completion callback has to come whether or not a caller waits.
-            let is_for_workers = is_eager || body.has_completion();
+            let is_for_workers = body.has_completion();
             shared.hand_over(in_flight, request, body);
             // RMW: either this sees the caller that is about to sleep, or that caller sees what is on the device.
             if is_for_workers || shared.sleeping_callers.fetch_add(0, Ordering::AcqRel) > 0 {
@@ -406,7 +404,7 @@ impl Shared {
     /// next inference in reliance on the entry: that one fails then.
     fn refuse(&self, request: &Request, generation: Generation) -> Result<(), RuntimeError> {
         let full = ErrorDetail::State(StateError::QueueFull { capacity: self.options.capacity });
-        if !request.state().dequeue_unlisted() {
+        if !request.state().claim_entry() {
             return Ok(());
         }
         if request.state().generation() == generation {

@@ -205,7 +205,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     let completion = Arc::new(Occupation(occupied, Mutex::new(held)));
     let counts = std::thread::scope(|scope| {
         // Where it is short, it runs on the thread that submits it.
-        let submitter = scope.spawn(|| set.submit_with(handle, completion, true).unwrap());
+        let submitter = scope.spawn(|| set.submit_with(handle, completion).unwrap());
         worker_has_it.recv().unwrap();
         let network = set.image().network();
         let outputs = || network.outputs.iter().map(|_| Some(storage())).collect();

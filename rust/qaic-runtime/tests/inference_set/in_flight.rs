@@ -92,7 +92,8 @@ impl Bench {
     fn submit_all(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
-            self.set().submit_eager(handle, handle.0.into()).unwrap();
+            self.set().submit(handle, handle.0.into()).unwrap();
+            self.set().watch_device();
         }
         handles
     }
@@ -240,7 +241,8 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
             // The device still has its buffers, and would notice if they were written to.
             bench.bind(cancelled, 100);
-            bench.set().submit_eager(cancelled, 100).unwrap();
+            bench.set().submit(cancelled, 100).unwrap();
+            bench.set().watch_device();
             bench.control.release().unwrap();
             bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
             assert!(bench.holds(cancelled, 100));
@@ -449,7 +451,8 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     }
     // Written to between the end and the collection.
     bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
-    bench.set().submit_eager(HandleId(0), 0).unwrap();
+    bench.set().submit(HandleId(0), 0).unwrap();
+    bench.set().watch_device();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let mut bytes = bench.outputs[0].bytes();
     bytes[3] ^= 1;
@@ -460,7 +463,7 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
 /// What a schedule does next; numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { eager: bool },
+    Submit { watched: bool },
     Cancel(usize),
     LetThrough(u64),
     Collect,
@@ -471,7 +474,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => any::<bool>().prop_map(|eager| Step::Submit { eager }),
+        6 => any::<bool>().prop_map(|watched| Step::Submit { watched }),
         2 => any::<usize>().prop_map(Step::Cancel),
         2 => (1_u64..4).prop_map(Step::LetThrough),
         2 => Just(Step::Collect),
@@ -511,14 +514,13 @@ proptest! {
         let soon = || Deadline::after(Duration::from_millis(1));
         for step in steps {
             match step {
-                Step::Submit { eager } => {
+                Step::Submit { watched } => {
                     let Some(handle) = bench.set().try_acquire() else { continue };
                     begun += 1;
                     bench.bind(handle, begun);
-                    if eager {
-                        bench.set().submit_eager(handle, begun.into()).unwrap();
-                    } else {
-                        bench.set().submit(handle, begun.into()).unwrap();
+                    bench.set().submit(handle, begun.into()).unwrap();
+                    if watched {
+                        bench.set().watch_device();
                     }
                     flying.push((handle, begun, false));
                 }
@@ -569,7 +571,7 @@ impl Completion for CompletionSender {
 /// Callers run their own inferences while workers sleep. The next inference without a waiting caller starts at once.
 #[test]
 fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
-    for (threads, eager) in [(1, false), (4, false), (1, true), (4, true)] {
+    for threads in [1, 4] {
         let mut bench = Bench::new(8, threads);
         bench.warm_up();
         let (sender, receiver) = mpsc::channel();
@@ -585,7 +587,7 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
             let handle = bench.set().try_acquire().unwrap();
             bench.bind(handle, 9);
             let began = Instant::now();
-            bench.set().submit_with(handle, Arc::new(CompletionSender(sender.clone())), eager).unwrap();
+            bench.set().submit_with(handle, Arc::new(CompletionSender(sender.clone()))).unwrap();
             assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
             soonest = soonest.min(began.elapsed());
             assert!(bench.holds(handle, 9));

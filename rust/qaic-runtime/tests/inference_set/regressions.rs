@@ -122,12 +122,13 @@ fn worker_whose_callback_panics_goes_on() {
         exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
     }
     let panics = Arc::new(Panics(AtomicBool::new(false)));
-    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>, true).unwrap();
+    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>).unwrap();
     while !panics.0.load(Ordering::Acquire) {
         thread::yield_now();
     }
     for id in 0..10 {
-        set.submit_eager(handles[1], id).unwrap();
+        set.submit(handles[1], id).unwrap();
+        set.watch_device();
         let deadline = Deadline::after(Duration::from_mins(1));
         assert_eq!(set.get_completed_id(id, &mut WaitScope::until(deadline)).unwrap(), handles[1]);
     }

@@ -176,7 +176,8 @@ fn profiler_started_after_a_submission_skips_that_inference() {
         let exec = set.exec_obj(handles[index]).unwrap();
         let memory = InputBinding::Memory(Storage::new(768).unwrap().into());
         exec.bind(|bindings| bindings.inputs[0] = memory).unwrap();
-        set.submit_eager(handles[index], 0).unwrap();
+        set.submit(handles[index], 0).unwrap();
+        set.watch_device();
     };
     submit(0);
     let profiler = profiler(&set, SamplingRule::default());
