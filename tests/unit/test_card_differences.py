@@ -1,6 +1,7 @@
 """Which tests cards are spared, and that the guide and the Makefile say so (docs/guide/card.md)."""
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -38,3 +39,26 @@ def test_what_opens_no_device_is_left_out_on_cards():
     (listed,) = re.findall(r"^DEVICE_FREE_TESTS := (.*)$", makefile, re.MULTILINE)
     assert listed.split() == list(device_free.FOLDERS)
     assert all(any((TESTS.parent / folder).rglob("test_*.py")) for folder in device_free.FOLDERS)
+
+
+def test_what_opens_a_device_runs_on_the_mainline_driver_or_is_left_out_with_a_reason():
+    specification = importlib.util.spec_from_file_location("suite", TESTS / "kernel" / "suite.py")
+    suite = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(suite)
+    files = {path.relative_to(TESTS.parent).as_posix() for path in TESTS.rglob("test_*.py")}
+    chosen = set(suite.FILES)
+    assert chosen <= files
+    assert not chosen & suite.LEFT_OUT.keys()
+    assert all((TESTS.parent / name).exists() and reason for name, reason in suite.LEFT_OUT.items())
+    folders = {name for name in suite.LEFT_OUT if not name.endswith(".py")} | {
+        *device_free.FOLDERS,
+        "tests/kernel",
+    }
+    undecided = {
+        name
+        for name in files - chosen - suite.LEFT_OUT.keys()
+        if not any(name.startswith(f"{folder}/") for folder in folders)
+    }
+    assert not undecided, "in neither table of tests/kernel/suite.py"
+    sources = "\n".join((TESTS.parent / name).read_text() for name in suite.FILES)
+    assert all(f"def {name}" in sources for name in suite.EXCLUDED)
