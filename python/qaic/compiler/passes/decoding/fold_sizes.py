@@ -73,7 +73,7 @@ class _Folder:
         self.reshapes = [node for node in self.graph.node if self._is_open(node)]
         self.types: Mapping[str, int] = {}
         #: for each set of shapes the sizes of values, None where one is not known
-        self.dims: list[Mapping[str, Sequence[int | None]]] = []
+        self.set_sizes: list[Mapping[str, Sequence[int | None]]] = []
 
     def _is_open(self, node: onnx.NodeProto) -> bool:
         """Whether a node has a shape that is computed."""
@@ -92,7 +92,7 @@ class _Folder:
             for form in copies(model.proto, model.symbol_sizes, model.requested):
                 known = inferred(form, model.weights, model.library_paths)
                 complete(known, wanted, model.library_paths, folding=True)
-                self.dims.append(_sizes(known))
+                self.set_sizes.append(_sizes(known))
                 self.types = collect_types(known)
         except QaicError as error:
             _log.debug("sizes are not folded: %s", error)
@@ -112,8 +112,8 @@ class _Folder:
 
     def _shape(self, node: onnx.NodeProto) -> list[int] | None:
         """Write what a node gives as a constant: -1 for a size that follows, 0 for one of the operand."""
-        results = [known.get(node.output[0]) for known in self.dims]
-        operands = [known.get(node.input[0], ()) for known in self.dims]
+        results = [known.get(node.output[0]) for known in self.set_sizes]
+        operands = [known.get(node.input[0], ()) for known in self.set_sizes]
         first = results[0]
         if first is None or any(result is None or len(result) != len(first) for result in results):
             return None
