@@ -23,15 +23,16 @@ def imported(name: str) -> Callable[..., object]:
 
     Raises
     ------
-    ImportError, AttributeError
-        There is no such module or function.
-    TypeError
-        It cannot be called.
+    ValueError
+        There is none; the message says why.
     """
     module, _, attribute = name.partition(":")
-    function = getattr(importlib.import_module(module), attribute)
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name!r}, which cannot be imported ({error})") from error
     if not callable(function):
-        raise TypeError("it is no function")
+        raise ValueError(f"{name!r}, which is no function")  # noqa: TRY004  # as of one that is not there
     return function  # type: ignore[no-any-return]
 
 
@@ -49,8 +50,8 @@ def decision_function(given: object) -> Decide | None:
     if isinstance(given, str) and ":" in given:
         try:
             return imported(given)
-        except (ImportError, AttributeError, TypeError) as error:
-            found = f"{given!r}, which cannot be imported ({error})"
+        except ValueError as error:
+            found = str(error)
     raise OptionError(
         f"decide: found {found}, expected a function of a name and an array, or module:function",
         code="option.accuracy_decide",

@@ -229,8 +229,8 @@ def parse(target: object, decide: Decide | None = None) -> Target:
 def _function(name: str) -> Callable[[Sequence[Outputs], Sequence[Outputs]], float]:
     try:
         return imported(name)  # type: ignore[return-value]
-    except (ImportError, AttributeError, TypeError) as error:
-        raise _wrong(f"{name!r}, which cannot be imported ({error})") from error
+    except ValueError as error:
+        raise _wrong(str(error)) from error
 
 
 def _wrong(found: str) -> OptionError:
