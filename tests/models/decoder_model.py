@@ -48,6 +48,8 @@ class Sizes:
     #: element type of weights, caches and everything between
     elem_type: int = TensorProto.FLOAT
     opset: int = OPSET
+    #: whether scores are divided by what the graph computes of the width of values
+    computed_scale: bool = False
 
     @property
     def hidden(self):
@@ -253,12 +255,31 @@ class _Layers:
         flat = body.add("Concat", sizes[0], body.add("Mul", sizes[1], body.ints([times])), *sizes[2:], axis=0)
         return body.add("Reshape", body.add("Expand", body.unsqueeze(source, 2), spread), flat)
 
+    def root_of_width(self, values):
+        body = self.body
+        last = body.add(
+            "Slice",
+            body.add("Shape", values),
+            body.ints([-1]),
+            body.ints([np.iinfo(np.int64).max]),
+            body.ints([0]),
+        )
+        width = body.add("Cast", body.add("Squeeze", last, body.ints([0])), to=self.sizes.elem_type)
+        return body.add("Pow", width, body.constant(np.asarray(0.5).astype(self.sizes.dtype)))
+
     def attend(self, query, keys, values, hidden_slots):
         """Softmax over the slots that a position sees; masked ones have minus infinity."""
         body, sizes = self.body, self.sizes
-        keys, values = (self.repeat(part) for part in (keys, values))
+        factor = self.root_of_width(values) if sizes.computed_scale else None
+        # Where each head has keys of its own nothing is repeated.
+        if sizes.heads > sizes.groups:
+            keys, values = (self.repeat(part) for part in (keys, values))
         products = body.add("MatMul", query, body.add("Transpose", keys, perm=[0, 1, 3, 2]))
-        scores = body.add("Mul", products, body.constant(np.asarray(sizes.width**-0.5).astype(sizes.dtype)))
+        if factor is None:
+            number = np.asarray(sizes.width**-0.5).astype(sizes.dtype)
+            scores = body.add("Mul", products, body.constant(number))
+        else:
+            scores = body.add("Div", products, factor)
         masked = body.add(
             "ConstantOfShape",
             body.add("Shape", scores),

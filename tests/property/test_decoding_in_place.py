@@ -74,6 +74,7 @@ def decoders(draw):
         slots=draw(st.booleans()),
         layer_functions=draw(st.booleans()),
         opset=draw(st.sampled_from([17, 18])),
+        computed_scale=draw(st.booleans()),
     )
 
 
@@ -124,6 +125,32 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, is_h
     found, expected = (states(client, sizes, slots or 1) for client in (narrow, whole))
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_that_share_a_cache_add_in_the_order_of_copies(folders, groups, is_half):
+    """With one group the engine made one matrix of all heads, whose kernel adds in another order."""
+    sizes = decoder_model.Sizes(layers=2, heads=6, groups=groups, width=16, context=128)
+    config = decoder_model.specializations(8, context=sizes.context)
+    caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
+    half = {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
+    options = {"convert_to_fp16": True, **half} if is_half else {}
+    whole, narrow, _ = both(decoder_model.decoder(sizes), config, folders, **options)
+    for position in range(70):
+        answers = [client.step([[position % 23]], [[position]])["logits"] for client in (whole, narrow)]
+        np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_a_scale_that_is_computed_of_sizes_stays_in_the_kernel(folders, heads):
+    """GPT-2 divides scores by a root of the width of values: logits were others in the last digits."""
+    sizes = decoder_model.Sizes(layers=2, heads=heads, width=16, context=128, computed_scale=True)
+    config = decoder_model.specializations(8, context=sizes.context)
+    whole, narrow, _ = both(decoder_model.decoder(sizes), config, folders)
+    for position in range(70):
+        answers = [client.step([[position % 23]], [[position]])["logits"] for client in (whole, narrow)]
+        np.testing.assert_array_equal(*answers)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -48,6 +48,29 @@ def test_decoder_with_the_flags_of_its_client_gives_the_tokens_of_pytorch(name, 
     check_tokens(client, export, MARGIN)
 
 
+@pytest.mark.parametrize("is_float32", [True, False])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, tmp_path):
+    """Bit by bit: what is not attended, and how rows are written, changes no number."""
+    export = llm_exports.require(name)
+    flags = export.float32_flags if is_float32 else export.flags
+    clients = []
+    for folder, more in (("narrow", []), ("whole", ["-whole-caches"])):
+        clients.append(Client(compiled([*flags, *more], tmp_path / folder)))
+        clients[-1].skip_caches()
+    slots = {"batch_index": np.array([[0]])} if export.slots else {}
+    prompt = export.greedy[0][0]
+    found, expected = (client.prefill(prompt, **slots) for client in clients)
+    np.testing.assert_array_equal(found, expected)
+    rows = export.slots or 1
+    slots = {"batch_index": np.arange(rows)[:, None]} if export.slots else {}
+    for position in range(len(prompt), len(prompt) + 6):
+        tokens, positions = np.zeros((rows, 1), np.int64), np.full((rows, 1), -1)
+        tokens[0], positions[0] = found.argmax(), position
+        found, expected = (client.step(tokens, positions, **slots)["logits"][0] for client in clients)
+        np.testing.assert_array_equal(found, expected)
+
+
 def feeds_of(session, symbols, seed=0):
     """Random inputs of one set of shapes: token ids are small, masks are ones."""
     rng = np.random.default_rng(seed)

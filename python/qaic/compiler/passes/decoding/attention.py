@@ -69,6 +69,8 @@ class Attention:
     #: what the shares of rows add up to, for each head: [batch, heads, positions, width]
     mixtures: list[str] = field(default_factory=list)
     roles: dict[str, Role] = field(default_factory=dict)
+    #: sizes of rows that do not depend on the length -> which dimensions they are of
+    other_sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class AttentionGraph:

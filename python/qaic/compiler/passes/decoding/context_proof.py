@@ -201,8 +201,11 @@ class _Proof:
             if node.input[0] in self.in_order and not node.attribute:
                 self.row_shapes.add(node.output[0])
             return Role.SIZE
-        if kind in {"Gather", "Slice"} and node.input[0] in self.row_shapes and self._is_other_size(node):
-            return None
+        if kind in {"Gather", "Slice"} and node.input[0] in self.row_shapes:
+            chosen = self._other_sizes(node)
+            if chosen:
+                found.other_sizes[node.output[0]] = chosen
+                return None
         if kind == "Range":
             is_count = self.of.number(node.input[0]) == 0 and self.of.number(node.input[2]) == 1
             if is_count and roles[1] is Role.SIZE and self._is_length(node.input[1], found):
@@ -243,16 +246,18 @@ class _Proof:
                 return Role.SHARES
         raise refused
 
-    def _is_other_size(self, node: onnx.NodeProto) -> bool:
-        """Whether sizes of rows are chosen, and not how many there are."""
+    def _other_sizes(self, node: onnx.NodeProto) -> tuple[int, ...]:
+        """Tell which sizes of rows are chosen; none where how many there are is among them."""
         numbers = [self.of.constant(name) for name in node.input[1:]]
         if any(array is None or array.size != 1 for array in numbers):
-            return False
+            return ()
         chosen = [int(array.reshape(-1)[0]) for array in numbers]
         if node.op_type == "Gather":
-            return chosen[0] % RANK != SLOTS
-        is_plain = chosen[2:] in ([], [0], [0, 1])
-        return is_plain and SLOTS not in range(RANK)[chosen[0] : chosen[1]]
+            sizes: tuple[int, ...] = (chosen[0] % RANK,)
+        else:
+            is_plain = chosen[2:] in ([], [0], [0, 1])
+            sizes = tuple(range(RANK)[chosen[0] : chosen[1]]) if is_plain else ()
+        return () if SLOTS in sizes else sizes
 
     def _is_length(self, name: str, found: Attention) -> bool:
         """Whether a size is the length of the context itself."""

@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.frontend import validation
-from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import (
     add_function,
     clear_descriptions,
@@ -27,7 +27,7 @@ from qaic.compiler.ir.graph_edits import (
     set_inputs,
     set_nodes,
 )
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import GATHERS, RANK, SCATTERS, SLOTS, Attention
 from qaic.compiler.passes.decoding.context_proof import find_attention
@@ -84,8 +84,9 @@ class NarrowContext:
         if isinstance(found, str):
             _log.debug("caches are read whole: %s", found)
             return False
-        del context
-        _Rewriter(flat, found).run()
+        options = context.options
+        is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
+        _Rewriter(flat, found, is_rounded=is_rounded).run()
         validation.normalize(flat, model.weights)
         model.proto = flat
         return True
@@ -108,19 +109,25 @@ def _scatters_once(function: onnx.FunctionProto) -> bool:
 class _Rewriter:
     """Writes the nodes of a graph again, over the attended slots."""
 
-    def __init__(self, model: onnx.ModelProto, found: Attention) -> None:
+    def __init__(self, model: onnx.ModelProto, found: Attention, *, is_rounded: bool) -> None:
         self.model = model
         self.bodies = {(function.domain, function.name): function for function in model.functions}
         graph = self.graph = model.graph
         self.found = found
         self.version = next(s.version for s in model.opset_import if s.domain in STANDARD_DOMAINS)
         self.fresh = FreshNames(graph)
+        self.makers = producers(graph.node)
         self.nodes: list[onnx.NodeProto] = []
         known = {self._known_sizes(node.input[0]) for node in found.scatters}
+        types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        #: whether the engine computes in float32 what the model says, and nothing rounds in between
+        self.is_exact = not is_rounded and all(types[node.input[0]] == FLOAT for node in found.scatters)
         #: heads and width of all caches
         self.sizes = known.pop() if len(known) == 1 else (0, 0)
         #: values of shape [1]: the sizes of the positions
         self.rows: list[str] = []
+        #: products with rows that are repeated for several heads -> for how many
+        self.copies: dict[str, int] = {}
         #: value -> what takes its place
         self.renamed: dict[str, str] = {}
 
@@ -135,6 +142,10 @@ class _Rewriter:
         gathers = {node.output[0] for node in found.gathers}
         is_known = self.version >= _PART_OF_SHAPE and 0 not in self.sizes
         shared = shared_heads(graph, found) if is_known else {}
+        self.copies = {name: each.copies for name, each in shared.items()}
+        if self.sizes[0] == 1:
+            # A product with one matrix for all heads becomes one kernel for many rows in the engine, too.
+            shared = {name: each for name, each in shared.items() if self._is_joined(each)}
         if is_known:
             # The mask has a row for each position, and so have queries and shares.
             self.rows = [
@@ -142,6 +153,9 @@ class _Rewriter:
                 for axis in (0, 1)
             ]
         scaled = {each.product.output[0] for each in shared.values() if each.scaling is not None}
+        shape_of_cache = self._add("Shape", found.scatters[0].input[0], base="attended")
+        has_all_rows = all(len(gather.input) == GATHERS["CtxGather"] for gather in found.gathers)
+        is_fixed = 0 not in self.sizes and has_all_rows
         for node in graph.node:
             result = node.output[0]
             if result in found.lengths or result in scaled:
@@ -153,6 +167,11 @@ class _Rewriter:
                 # Only sizes are read that are those of the whole cache.
                 replace_input_with(node, 0, caches[node.input[0]].input[0])
             set_inputs(node, [self.renamed.get(name, name) for name in node.input])
+            if is_fixed and {*found.other_sizes.get(result, (0,))} <= {1, RANK - 1}:
+                # The engine knows these of whole rows, and not of their attended part. What it can compute
+                # before it runs, as the scale of scores, it then makes part of its kernels. Where rows are
+                # chosen for a batch that differs between sets of shapes, it knows neither.
+                replace_input_with(node, 0, shape_of_cache)
             if result in gathers and len(node.input) == GATHERS["CtxGather"]:
                 # It reads row after row; what it would read in place of an unused one is hidden or blanked.
                 self.renamed[result] = node.input[0]
@@ -262,12 +281,30 @@ class _Rewriter:
         rename_output(node, 0, self.fresh.make(result, "attended"))
         self.nodes.append(node)
         (batch, count), (groups, width) = self.rows, self.sizes
-        sizes = batch, self._ints(result, [groups]), count, self._ints(result, [width])
+        heads = groups * self.copies.get(result, 1)
+        if result not in self.copies and not self._is_blanked(node.input[1]):
+            # Rows that were repeated in a way that is not known: as many as there are.
+            heads = -1
+        sizes = batch, self._ints(result, [heads]), count, self._ints(result, [width])
         shape = self._add("Concat", *sizes, base=result, axis=0)
         self._add("Reshape", node.output[0], shape, base=result, output=result)
 
+    def _is_blanked(self, name: str) -> bool:
+        """Whether rows are those of a cache, as many as that has."""
+        maker = self.makers.get(name)
+        return maker is not None and standard(maker, "Where")
+
+    def _is_joined(self, shared: SharedHeads) -> bool:
+        """Whether the rows of all heads of a group may be one matrix."""
+        return self.is_exact and shared.is_transposed and shared.scale not in {None, 1.0}
+
     def _write_product(self, shared: SharedHeads) -> None:
-        """Multiply each group of heads with its rows: [b, g, n, q, k] x [b, g, 1, k, m]."""
+        """Multiply each group of heads with its rows: [b, g, n, q, k] x [b, g, 1, k, m].
+
+        Where the engine scales within the product, it has one kernel for any number of rows, and the rows of
+        all heads of a group are one matrix: [b, g, n * q, k] x [b, g, k, m] reads each cache once. Without
+        scaling it has another kernel for one row, which adds in another order.
+        """
         product, scaling = shared.product, shared.scaling
         result = (product if scaling is None else scaling).output[0]
         operand = self.renamed.get(product.input[0], product.input[0])
@@ -276,7 +313,11 @@ class _Rewriter:
         groups, width = self.sizes
         batch, count = self.rows
         heads = groups * shared.copies
-        if shared.is_transposed:
+        is_joined = self._is_joined(shared)
+        if is_joined:
+            left = self._ints(result, [0, groups, -1, width])
+            last = -1
+        elif shared.is_transposed:
             left = self._ints(result, [0, groups, shared.copies, -1, width])
             last = -1
         else:
@@ -286,9 +327,10 @@ class _Rewriter:
         parts = batch, self._ints(result, [heads]), count, self._ints(result, [last])
         flat = self._add("Concat", *parts, base=result, axis=0)
         left = self._add("Reshape", operand, left, base=result)
-        right = self._add("Unsqueeze", rows, self._ints(result, [2]), base=result)
+        right = rows if is_joined else self._add("Unsqueeze", rows, self._ints(result, [2]), base=result)
         if shared.is_transposed:
-            right = self._add("Transpose", right, base=result, perm=[0, 1, 2, 4, 3])
+            perm = [0, 1, 3, 2] if is_joined else [0, 1, 2, 4, 3]
+            right = self._add("Transpose", right, base=result, perm=perm)
         products = self._add("MatMul", left, right, base=result)
         if scaling is not None:
             products = self._add(scaling.op_type, products, scaling.input[1], base=result)

@@ -29,6 +29,8 @@ class SharedHeads:
     is_transposed: bool
     #: what scales the product next; the engine makes one kernel of both
     scaling: onnx.NodeProto | None
+    #: the constant of that
+    scale: float | None
 
 
 def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHeads]:
@@ -43,10 +45,13 @@ def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHe
             is_transposed = [list(a.ints) for a in repeated.attribute] == [[0, 1, 3, 2]]
             repeated = of.makers.get(repeated.input[0]) if is_transposed else None
         before = None if repeated is None else _rows_before_copies(repeated, of, found.roles)
-        if before is not None:
-            scaling = _scaling(node.output[0], of)
+        scaling = _scaling(node.output[0], of)
+        # A factor that the engine computes before it runs would no longer be part of its kernel.
+        is_scaled = any(standard(reader, "Mul", "Div") for reader in of.readers.get(node.output[0], ()))
+        if before is not None and (scaling is not None or not is_scaled):
             last = node if scaling is None else scaling
-            shared[last.output[0]] = SharedHeads(node, *before, is_transposed, scaling)
+            scale = None if scaling is None else of.number(scaling.input[1])
+            shared[last.output[0]] = SharedHeads(node, *before, is_transposed, scaling, scale)
     return shared
 
 
