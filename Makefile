@@ -197,9 +197,14 @@ node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite th
 MACHINES ?= $(shell uname -m)
 PYTHONS ?= $(PYTHON)
 
-wheels: ## Build the wheels that are published, for MACHINES ("x86_64 aarch64"), and use that of this machine in clean environments of PYTHONS
+wheels: ## Build the wheels that are published, for MACHINES ("x86_64 aarch64"), and use them: that of this machine in clean environments of PYTHONS, that of AArch64 under qemu
 	tools/wheels/build.sh $(PYTHON) $(MACHINES)
+ifneq ($(filter $(shell uname -m),$(MACHINES)),)
 	tools/wheels/smoke_test.sh "$$(ls -t target/wheels/openqaic-*$$(uname -m).whl | head -1)" $(PYTHONS)
+endif
+ifneq ($(filter aarch64,$(filter-out $(shell uname -m),$(MACHINES))),)
+	tools/wheels/smoke_test_aarch64.sh "$$(ls -t target/wheels/openqaic-*aarch64.whl | head -1)" $(PYTHON)
+endif
 
 CARGO_ABOUT_VERSION := 0.9.3
 
