@@ -114,8 +114,8 @@ class Session(Measurements):
         **options: Unpack[SessionKeywords],
     ) -> None:
         super().__init__(open_program(model_path, {"backend": backend, **options}, options_path))
-        self._submit_limit = _submit_limit(self._runtime)
-        self._is_recorded = _is_recorded(self._runtime)
+        self._run_limit_s = self._runtime.run_limit_s()
+        self._records_latencies = self._runtime.records_latencies()
         self._is_closed = False
         self._collector: Collector | None = None
         self._warm = False
@@ -309,8 +309,8 @@ class Session(Measurements):
         if inputs:
             input_dict = {**self._named(input_dict), **inputs}
         if timeout is None:
-            timeout = self._submit_limit
-        if self._is_recorded:
+            timeout = self._run_limit_s
+        if self._records_latencies:
             named, memory = self._named(input_dict), outputs_memory(out)
             return given_outputs(self._run_recorded(named, memory, output_names, timeout), out)
         # No local variable for the loaded program, here and below: a kept exception keeps this frame,
@@ -570,8 +570,8 @@ class Session(Measurements):
             names_devices = self._names_devices or "dev_id" in changes
             if (updated, names_devices) != (self._runtime, self._names_devices):
                 self._runtime, self._names_devices = updated, names_devices
-                self._submit_limit = _submit_limit(updated)
-                self._is_recorded = _is_recorded(updated)
+                self._run_limit_s = updated.run_limit_s()
+                self._records_latencies = updated.records_latencies()
                 is_changed = True
             else:
                 is_changed = False
@@ -593,15 +593,3 @@ def _unload_all() -> None:
 
 
 os.register_at_fork(after_in_child=_unload_all)
-
-
-def _is_recorded(options: RuntimeOptions) -> bool:
-    """Return whether something is written down of every ``run``."""
-    return options.enable_metrics or options.enable_profiling
-
-
-def _submit_limit(options: RuntimeOptions) -> float | None:
-    """Seconds one ``run`` may take: a wait of ``submit_timeout``, and as many again as there are retries."""
-    if not options.submit_timeout:
-        return None
-    return float(options.submit_timeout * (1 + options.submit_num_retries))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.added_interface import extend_interface
 from qaic.accuracy.observed import Kind, Twin, observed_nodes
+from qaic.accuracy.observer_nodes import ObserverNodes, make_node
 from qaic.compiler.ir.constants.propagation import constant_values
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
@@ -24,7 +25,7 @@ from qaic.compiler.ir.graph_edits import (
     register_sparse_initializer,
     rename_values,
 )
-from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers, subgraphs
+from qaic.compiler.ir.graph_walk import all_nodes, producers, subgraphs
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
@@ -111,16 +112,14 @@ class Observe(Always):
         return True
 
 
-class _Instrumenter:
+class _Instrumenter(ObserverNodes):
     """Adds to a deployed graph."""
 
     def __init__(self, reference: Model, deployed: Model, nodes: Sequence[ObservedNode]) -> None:
         self.reference = reference
         self.deployed = deployed
         self.rows = nodes
-        self.graph = deployed.proto.graph
-        self.fresh = FreshNames(self.graph)
-        self.version = standard_version(deployed.proto)
+        super().__init__(deployed.proto.graph, standard_version(deployed.proto))
         self.makers = producers(self.graph.node)
         self.constants = constant_values(self.graph, deployed.weights)
         self.inputs = {value.name for value in self.graph.input}
@@ -130,11 +129,8 @@ class _Instrumenter:
         #: value of the deployed graph -> its copy fed by the reference, and its copy that is computed again
         self.own: dict[str, str] = {}
         self.again: dict[str, str] = {}
-        self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
         #: the reference and the copies, in topological order
         self.added: list[onnx.NodeProto] = []
-        #: what observes one value, in topological order
-        self.observers: list[onnx.NodeProto] = []
         #: how many elements of each row's value, of the reference and of the deployed graph, follow its sums
         self.elements: list[int] = []
         #: integers of observed values -> the node that makes floats of them
@@ -234,7 +230,7 @@ class _Instrumenter:
             self.fed_integers[name] = self.fresh.make(_OWN + name, "quantized")
             axis = {item.name: item.i for item in node.attribute if item.name == "axis"}
             read = [self.named[str(node.output[0])], *map(str, node.input[1:])]
-            self.added.append(_node("QuantizeLinear", read, self.fed_integers[name], **axis))
+            self.added.append(make_node("QuantizeLinear", read, self.fed_integers[name], **axis))
         return self.fed_integers[name]
 
     def _repeated(self, name: str) -> str | None:
@@ -252,7 +248,7 @@ class _Instrumenter:
                 return None
             # The engine would compute both once, and then could not fuse the nodes of the program.
             apart = self.fresh.make(_AGAIN + name, "apart")
-            self.added.append(_node("Add", [name, self._zero()], apart))
+            self.added.append(make_node("Add", [name, self._zero()], apart))
             self.again[name] = apart
             return apart
         return self._copied(name, self.again, _AGAIN, self._repeated)
@@ -399,64 +395,11 @@ class _Instrumenter:
                     pending.append(part)
         return False
 
-    def _flat(self, name: str) -> str:
-        flat = self.fresh.make(name, "flat")
-        self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
-        return flat
-
-    def _reduced(self, operator: str, name: str) -> str:
-        result = self.fresh.make(name, operator.lower())
-        self._add_node(operator, [name], result, keepdims=1)
-        return result
-
-    def _distance(self, name: str, flat: str) -> str:
-        """Sum the squares of differences from the reference; both are flat."""
-        apart = self.fresh.make(name, "difference")
-        self._add_node("Sub", [name, flat], apart)
-        return self._reduced("ReduceSumSquare", apart)
-
-    def _count(self, condition: str) -> str:
-        number = self.fresh.make(condition, "number")
-        self._add_node("Cast", [condition], number, to=FLOAT)
-        return self._reduced("ReduceSum", number)
-
-    def _binary(self, operator: str, left: str, right: str) -> str:
-        result = self.fresh.make(left, operator.lower())
-        self._add_node(operator, [left, right], result)
-        return result
-
-    def _abs(self, name: str) -> str:
-        result = self.fresh.make(name, "abs")
-        self._add_node("Abs", [name], result)
-        return result
-
     def _where_beyond(self, found: dict[str, str], limit: float, count: Callable[[], str]) -> str:
         """Count only in runs where a value of the reference is as large as the limit."""
         low = self._binary("Less", found["minimum"], self._number([[-limit]]))
         high = self._binary("Less", self._number([[limit]]), found["maximum"])
         return self._counted_if(self._binary("Or", low, high), count)
-
-    def _counted_if(self, condition: str, count: Callable[[], str]) -> str:
-        from onnx import helper
-
-        outside, self.observers = self.observers, []
-        counted = count()
-        inside, self.observers = self.observers, outside
-        zero = self.fresh.make(condition, "none")
-        made = helper.make_graph(
-            inside, "counted", [], [helper.make_tensor_value_info(counted, FLOAT, [1, 1])]
-        )
-        nothing = helper.make_graph(
-            [helper.make_node("Identity", [self._number([[0.0]])], [zero])],
-            "none",
-            [],
-            [helper.make_tensor_value_info(zero, FLOAT, [1, 1])],
-        )
-        scalar = self.fresh.make(condition, "any")
-        self._add_node("Reshape", [condition, self._number([1], integers=True)], scalar)
-        result = self.fresh.make(condition, "count")
-        self._add_node("If", [scalar], result, then_branch=made, else_branch=nothing)
-        return result
 
     def _overflows(self, own: str, flat: str) -> str:
         """Count results that are finite in the reference and not in the node as it is deployed."""
@@ -506,51 +449,6 @@ class _Instrumenter:
         found["channel_median"] = self._nth_largest(channels, self._integer(shape[axis] // 2 + 1))
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 
-    def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
-        """Pick evenly spaced elements; returns their name and number, None where it depends on the run."""
-        if size is not None and size <= most:
-            return flat, size
-        spaced = self.fresh.make(flat, "spaced")
-        if size is None:
-            size_name = self._size(flat)
-            # The least step that gives no more elements, made odd: (size + most - 1) / most | 1.
-            step = self._binary("Div", self._plus(size_name, most - 1), self._integer(most))
-            half = self._binary("Div", step, self._integer(2))
-            step = self._plus(self._binary("Mul", half, self._integer(2)), 1)
-            self._add_node("Slice", [flat, self._integer(0), size_name, self._integer(1), step], spaced)
-            return spaced, None
-        stride = -(-size // most) | 1
-        self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
-        return spaced, len(range(0, size, stride))
-
-    def _thousandth(self, name: str, size: int | None) -> str:
-        """Name a thousandth of a number of elements, rounded up."""
-        if size is not None:
-            return self._integer(max(1, math.ceil(size / 1000)))
-        return self._binary("Div", self._plus(self._size(name), 999), self._integer(1000))
-
-    def _length(self, flat: str, size: int | None) -> str:
-        """Name a number of elements as a float."""
-        if size is not None:
-            return self._number([[float(size)]])
-        number, length = self.fresh.make(flat, "number"), self.fresh.make(flat, "length")
-        self._add_node("Cast", [self._size(flat)], number, to=FLOAT)
-        self._add_node("Reshape", [number, self._number([1, 1], integers=True)], length)
-        return length
-
-    def _size(self, flat: str) -> str:
-        """Name how many elements a flat value has, an integer of shape [1]."""
-        shape, size = self.fresh.make(flat, "shape"), self.fresh.make(flat, "size")
-        self._add_node("Shape", [flat], shape)
-        self._add_node("Gather", [shape, self._integer(1)], size)
-        return size
-
-    def _plus(self, name: str, number: int) -> str:
-        return self._binary("Add", name, self._integer(number))
-
-    def _integer(self, number: int) -> str:
-        return self._number([number], integers=True)
-
     def _elements(self, row: ObservedNode, flat: str, deployed: str) -> tuple[str, ...]:
         """Name some elements of a rounded value, and of the same value in the deployed program."""
         size = row.size
@@ -571,49 +469,12 @@ class _Instrumenter:
         self.elements[-1] = count or 0
         return flat, deployed
 
-    def _channel_largest(self, sizes: str, axes: list[int]) -> str:
-        largest = self.fresh.make(sizes, "largest")
-        if self.version >= 18:
-            self._add_node("ReduceMax", [sizes, self._number(axes, integers=True)], largest, keepdims=1)
-        else:
-            self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
-        return largest
-
-    def _nth_largest(self, name: str, number: str) -> str:
-        from onnx import helper
-
-        values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
-        self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
-        return self._reduced("ReduceMin", values)
-
-    # --- nodes and constants -----------------------------------------------------------------------------
-
-    def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
-        self.observers.append(_node(operator, inputs, output, **attributes))
-
-    def _number(self, values: Any, *, integers: bool = False) -> str:
-        import numpy as np
-        from onnx import numpy_helper
-
-        array = np.array(values, np.int64 if integers else np.float32)
-        key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
-        if key not in self.numbers:
-            self.numbers[key] = self.fresh.make("accuracy", "number")
-            register_initializer(self.graph, numpy_helper.from_array(array, self.numbers[key]))
-        return self.numbers[key]
-
     def _zero(self) -> str:
         if not any(value.name == ZERO for value in self.graph.input):
             from onnx import helper
 
             add_input(self.graph, helper.make_tensor_value_info(ZERO, FLOAT, [1]))
         return ZERO
-
-
-def _node(operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    from onnx import helper
-
-    return helper.make_node(operator, list(inputs), [output], **attributes)
 
 
 def _range(params: QuantParams) -> tuple[float, float]:

@@ -38,6 +38,16 @@ class RuntimeOptions(RuntimeRows):
         """Return the values that may change after construction, by canonical name."""
         return {spec.name: getattr(self, spec.name) for spec in specs_of(RuntimeOptions) if spec.updatable}
 
+    def records_latencies(self) -> bool:
+        """Return whether how long each ``run`` took is kept."""
+        return bool(self.enable_metrics or self.enable_profiling)
+
+    def run_limit_s(self) -> float | None:
+        """Seconds one ``run`` may take: a wait of ``submit_timeout``, and as many again as there are retries."""
+        if not self.submit_timeout:
+            return None
+        return float(self.submit_timeout * (1 + self.submit_num_retries))
+
 
 OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions | RunStepOptions]"
 

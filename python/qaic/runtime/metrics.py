@@ -169,7 +169,7 @@ class Measurements(ProgramView):
             The file cannot be written.
         """
         latencies = self._profiled_s
-        if latencies is None or self._runtime.enable_metrics or self._runtime.enable_profiling:
+        if latencies is None or self._runtime.records_latencies():
             self._require_latencies()
             latencies = self._latencies.seconds()
         if path is None:
@@ -183,7 +183,7 @@ class Measurements(ProgramView):
         return page.write_latency(latencies, path, title="Latency of Session.run")
 
     def _require_latencies(self) -> None:
-        if not (self._runtime.enable_metrics or self._runtime.enable_profiling):
+        if not self._runtime.records_latencies():
             raise StateError(
                 "latencies are not recorded",
                 code="metrics.off",

@@ -1,0 +1,169 @@
+"""Nodes of what observes one value: sums, counts and chosen elements, all in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.graph_edits import register_initializer
+from qaic.compiler.ir.graph_walk import FreshNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import onnx
+
+
+class ObserverNodes:
+    """Makes nodes and constants for a graph. A method adds what computes a value, and returns its name.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Gets the constants; its names are not taken again.
+    version : int
+        The version of the standard operators.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, version: int) -> None:
+        self.graph = graph
+        self.version = version
+        self.fresh = FreshNames(graph)
+        #: what was added and is not in the graph yet, in topological order
+        self.observers: list[onnx.NodeProto] = []
+        self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
+
+    def _flat(self, name: str) -> str:
+        flat = self.fresh.make(name, "flat")
+        self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
+        return flat
+
+    def _reduced(self, operator: str, name: str) -> str:
+        result = self.fresh.make(name, operator.lower())
+        self._add_node(operator, [name], result, keepdims=1)
+        return result
+
+    def _distance(self, name: str, flat: str) -> str:
+        """Sum the squares of differences from the reference; both are flat."""
+        apart = self.fresh.make(name, "difference")
+        self._add_node("Sub", [name, flat], apart)
+        return self._reduced("ReduceSumSquare", apart)
+
+    def _count(self, condition: str) -> str:
+        number = self.fresh.make(condition, "number")
+        self._add_node("Cast", [condition], number, to=FLOAT)
+        return self._reduced("ReduceSum", number)
+
+    def _binary(self, operator: str, left: str, right: str) -> str:
+        result = self.fresh.make(left, operator.lower())
+        self._add_node(operator, [left, right], result)
+        return result
+
+    def _abs(self, name: str) -> str:
+        result = self.fresh.make(name, "abs")
+        self._add_node("Abs", [name], result)
+        return result
+
+    def _counted_if(self, condition: str, count: Callable[[], str]) -> str:
+        from onnx import helper
+
+        outside, self.observers = self.observers, []
+        counted = count()
+        inside, self.observers = self.observers, outside
+        zero = self.fresh.make(condition, "none")
+        made = helper.make_graph(
+            inside, "counted", [], [helper.make_tensor_value_info(counted, FLOAT, [1, 1])]
+        )
+        nothing = helper.make_graph(
+            [helper.make_node("Identity", [self._number([[0.0]])], [zero])],
+            "none",
+            [],
+            [helper.make_tensor_value_info(zero, FLOAT, [1, 1])],
+        )
+        scalar = self.fresh.make(condition, "any")
+        self._add_node("Reshape", [condition, self._number([1], integers=True)], scalar)
+        result = self.fresh.make(condition, "count")
+        self._add_node("If", [scalar], result, then_branch=made, else_branch=nothing)
+        return result
+
+    def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
+        """Pick evenly spaced elements; returns their name and number, None where it depends on the run."""
+        if size is not None and size <= most:
+            return flat, size
+        spaced = self.fresh.make(flat, "spaced")
+        if size is None:
+            size_name = self._size(flat)
+            # The least step that gives no more elements, made odd: (size + most - 1) / most | 1.
+            step = self._binary("Div", self._plus(size_name, most - 1), self._integer(most))
+            half = self._binary("Div", step, self._integer(2))
+            step = self._plus(self._binary("Mul", half, self._integer(2)), 1)
+            self._add_node("Slice", [flat, self._integer(0), size_name, self._integer(1), step], spaced)
+            return spaced, None
+        stride = -(-size // most) | 1
+        self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
+        return spaced, len(range(0, size, stride))
+
+    def _thousandth(self, name: str, size: int | None) -> str:
+        """Name a thousandth of a number of elements, rounded up."""
+        if size is not None:
+            return self._integer(max(1, math.ceil(size / 1000)))
+        return self._binary("Div", self._plus(self._size(name), 999), self._integer(1000))
+
+    def _length(self, flat: str, size: int | None) -> str:
+        """Name a number of elements as a float."""
+        if size is not None:
+            return self._number([[float(size)]])
+        number, length = self.fresh.make(flat, "number"), self.fresh.make(flat, "length")
+        self._add_node("Cast", [self._size(flat)], number, to=FLOAT)
+        self._add_node("Reshape", [number, self._number([1, 1], integers=True)], length)
+        return length
+
+    def _size(self, flat: str) -> str:
+        """Name how many elements a flat value has, an integer of shape [1]."""
+        shape, size = self.fresh.make(flat, "shape"), self.fresh.make(flat, "size")
+        self._add_node("Shape", [flat], shape)
+        self._add_node("Gather", [shape, self._integer(1)], size)
+        return size
+
+    def _plus(self, name: str, number: int) -> str:
+        return self._binary("Add", name, self._integer(number))
+
+    def _integer(self, number: int) -> str:
+        return self._number([number], integers=True)
+
+    def _channel_largest(self, sizes: str, axes: list[int]) -> str:
+        largest = self.fresh.make(sizes, "largest")
+        if self.version >= 18:
+            self._add_node("ReduceMax", [sizes, self._number(axes, integers=True)], largest, keepdims=1)
+        else:
+            self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
+        return largest
+
+    def _nth_largest(self, name: str, number: str) -> str:
+        from onnx import helper
+
+        values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
+        self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
+        return self._reduced("ReduceMin", values)
+
+    def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
+        self.observers.append(make_node(operator, inputs, output, **attributes))
+
+    def _number(self, values: Any, *, integers: bool = False) -> str:
+        import numpy as np
+        from onnx import numpy_helper
+
+        array = np.array(values, np.int64 if integers else np.float32)
+        key = (array.dtype.str, array.shape, *array.reshape(-1).tolist())
+        if key not in self.numbers:
+            self.numbers[key] = self.fresh.make("accuracy", "number")
+            register_initializer(self.graph, numpy_helper.from_array(array, self.numbers[key]))
+        return self.numbers[key]
+
+
+def make_node(operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    """Make a node with one output."""
+    from onnx import helper
+
+    return helper.make_node(operator, list(inputs), [output], **attributes)
