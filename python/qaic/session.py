@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import onnx
 
     # Importing them builds the table of options, which the first session needs and `import qaic` does not.
-    from qaic.options import RuntimeOptions
 else:
     onnx = LazyModule("onnx")
 

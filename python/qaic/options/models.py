@@ -43,7 +43,7 @@ class RuntimeOptions(RuntimeRows):
         return bool(self.enable_metrics or self.enable_profiling)
 
     def run_limit_s(self) -> float | None:
-        """Seconds one ``run`` may take: a wait of ``submit_timeout``, and as many again as there are retries."""
+        """Return how long one ``run`` may take: a wait of ``submit_timeout``, and one more for each retry."""
         if not self.submit_timeout:
             return None
         return float(self.submit_timeout * (1 + self.submit_num_retries))
