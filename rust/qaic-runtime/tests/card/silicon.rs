@@ -54,7 +54,7 @@ impl Kmd for Silicon {
 }
 
 fn silicon(spec: &CardProgramSpec) -> Rig {
-    let firmware = FirmwareConfig { image_variant: "AIC100".into(), ..FirmwareConfig::default() };
+    let firmware = FirmwareConfig { qc_image: "AIC.1.20".into(), ..FirmwareConfig::default() };
     behind_the_mainline_driver(EmuOptions { firmware, ..EmuOptions::default() }, spec)
 }
 
