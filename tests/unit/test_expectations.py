@@ -35,7 +35,7 @@ def test_commands_parse(command):
     elif program == "qaic-compile":
         assert all(find(given.key) for given in read_argv(arguments))
     elif program == "make":
-        assert set(arguments) <= TARGETS
+        assert {name for name in arguments if "=" not in name} <= TARGETS
     else:
         assert program == "python"
         if arguments[:2] == ["-m", "pytest"]:
