@@ -34,7 +34,7 @@ def test_a_lost_device_is_loaded_again(cluster, monkeypatch):
     program, _ = SharedProgram.put(slow_model(), {}, 0)
     actor = BatchInference(program, Columns({}, None, ("id",), "numpy"))
     expected = actor(table)
-    real, lost = actor._session.map, []
+    real, lost = actor.session.map, []
 
     def map_once_lost(inputs):
         """Give two results, then lose the device, as a card that is pulled out."""
@@ -44,7 +44,7 @@ def test_a_lost_device_is_loaded_again(cluster, monkeypatch):
                 raise DeviceLostError("device 0 is gone", code="device.lost")
             yield outputs
 
-    monkeypatch.setattr(actor._session, "map", map_once_lost)
+    monkeypatch.setattr(actor.session, "map", map_once_lost)
     assert actor(table).equals(expected)
     assert lost
 

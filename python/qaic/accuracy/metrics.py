@@ -176,3 +176,12 @@ def decibels(signal: float, noise: float) -> float:
     if not math.isfinite(signal):
         return math.nan
     return 10 * (math.log10(signal) - math.log10(noise))
+
+
+def decibel_text(value: float) -> str:
+    """Return a ratio as people read it."""
+    if math.isnan(value):
+        return "no number"
+    if math.isinf(value):
+        return "equal" if value > 0 else "-inf dB"
+    return f"{value:.1f} dB"

@@ -88,11 +88,16 @@ class BatchInference:
         What is run.
     columns
         What is read and written.
+
+    Attributes
+    ----------
+    session
+        The loaded program.
     """
 
     def __init__(self, program: SharedProgram, columns: Columns) -> None:
-        self._session = program.open()
-        self._shapes = BatchShapes(self._session)
+        self.session = program.open()
+        self._shapes = BatchShapes(self.session)
         self._columns = columns
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -110,7 +115,7 @@ class BatchInference:
         else:
             outputs = {
                 spec.name: np.empty((0, *self._row_of(spec.shape)), spec.dtype)
-                for spec in self._session.outputs
+                for spec in self.session.outputs
             }
         return self._with_outputs(table, outputs)
 
@@ -118,10 +123,10 @@ class BatchInference:
 
     def _arrays(self, table: pa.Table) -> Arrays:
         arrays = {}
-        for spec in self._session.inputs:
+        for spec in self.session.inputs:
             column = self._columns.inputs.get(spec.name, spec.name)
             if column not in table.column_names:
-                if len(self._session.inputs) != 1 or table.num_columns != 1 or self._columns.inputs:
+                if len(self.session.inputs) != 1 or table.num_columns != 1 or self._columns.inputs:
                     raise OptionError(
                         f"the dataset has no column {column!r} for input {spec.name!r}; it has "
                         f"{table.column_names}",
@@ -207,7 +212,7 @@ class BatchInference:
             rest = requests[len(done) :]
             try:
                 stacked = (self._shapes.stack([request]) for request in rest)
-                for request, outputs in zip(rest, self._session.map(stacked), strict=False):
+                for request, outputs in zip(rest, self.session.map(stacked), strict=False):
                     done.append(self._rows(request, outputs))
             except InferenceError:
                 first_row = sum(request.rows for request in requests[: len(done)])
@@ -216,7 +221,7 @@ class BatchInference:
                 losses += 1
                 if losses > _LOADS_AFTER_LOSS:
                     raise
-                load_again(self._session, _LOADS_AFTER_LOSS, time.sleep)
+                load_again(self.session, _LOADS_AFTER_LOSS, time.sleep)
         return done
 
     def _rows(self, request: AdmittedRequest, outputs: Arrays) -> Arrays:
@@ -233,7 +238,7 @@ class BatchInference:
                 inputs = {name: array[row : row + 1] for name, array in inputs.items()}
             alone = self._shapes.admit(inputs)
             try:
-                outputs = self._session.run(self._shapes.stack([alone]))
+                outputs = self.session.run(self._shapes.stack([alone]))
             except InferenceError as error:
                 raise _in_row(error, table, first_row + row) from error
             parts.append(self._rows(alone, outputs))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qaic.errors import InputError, InputShapeError, MissingInputError, StateError
 from qaic.runtime.benchmark import random_inputs
 from qaic.runtime.shapes import coerce
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, "NDArray[Any]"]
 Shape = tuple[int, ...]
-
-#: ending of outputs that are the next values of inputs
-_NEXT_STATE: Final = "_RetainedState"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +250,10 @@ def refuse_state(session: Session) -> None:
     plan = session.qpc.plan
     inputs = {spec.name for spec in session.inputs}
     states = [
-        spec.name.removesuffix(_NEXT_STATE)
+        spec.name.removesuffix(RETAINED_STATE_SUFFIX)
         for spec in session.outputs
-        if spec.name.endswith(_NEXT_STATE) and spec.name.removesuffix(_NEXT_STATE) in inputs
+        if spec.name.endswith(RETAINED_STATE_SUFFIX)
+        and spec.name.removesuffix(RETAINED_STATE_SUFFIX) in inputs
     ]
     if states and (plan is None or plan.get("retained_state")):
         raise StateError(

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
+from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import report_html, table_html, verdict_html
@@ -177,6 +178,4 @@ def _limited(value: float) -> float:
 
 
 def _text(value: float) -> str:
-    from qaic.accuracy.reports.report import decibel_text
-
     return decibel_text(float(value))

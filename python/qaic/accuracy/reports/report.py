@@ -13,6 +13,7 @@ import numpy as np
 
 from qaic.accuracy.decoding import STEP_DTYPE
 from qaic.accuracy.instrument import FIELDS
+from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.errors import InputError, StateError
 from qaic.support.atomic_io import replace_bytes
@@ -350,15 +351,6 @@ def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
         # All channels have the same error; what the median one has left is what counts.
         loss -= 20 * math.log10(own.outlier_ratio)
     return (math.inf if math.isnan(loss) else loss) - LOW_SQNR_DB[node.precision]
-
-
-def decibel_text(value: float) -> str:
-    """Return a ratio as people read it."""
-    if math.isnan(value):
-        return "no number"
-    if math.isinf(value):
-        return "equal" if value > 0 else "-inf dB"
-    return f"{value:.1f} dB"
 
 
 class AccuracyReport:
