@@ -186,6 +186,7 @@ def test_operations_are_in_the_message_and_in_their_segment(model, tmp_path, lev
                 "group": 0,
                 "memory": "HOST",
                 "types": "float32",
+                "precision": "float32",
                 "shape": "[2 x 4]",
                 "operands": [
                     "in [HOST] Src0 x float32 <2 x 4> 0.03KB",
