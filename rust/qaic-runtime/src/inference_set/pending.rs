@@ -274,7 +274,7 @@ impl PendingInference {
         self.check_process()?;
         let ended = || self.outcome().map(Ok);
         let Some(set) = self.set() else {
-            return self.outcome().unwrap_or(Ok(()));
+            return self.wait_for_word(scope);
         };
         let help = self.state.carrier().map_or(Help::Nothing, |carrier| Help::With(HandleId(carrier.number)));
         let mut narrowed = scope.narrowed(self.deadline);
@@ -292,6 +292,16 @@ impl PendingInference {
             }
         }
         Err(error)
+    }
+
+    /// Waits for the word alone: the thread that ends the inference lets go of the last of its set first, and tears it down.
+    fn wait_for_word(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
+        loop {
+            if let Some(outcome) = self.state.wait(scope.sleep_limit(), || self.outcome()) {
+                return outcome;
+            }
+            scope.poll(INFERENCE)?;
+        }
     }
 
     /// Whether it ended before the call that started it returned. Its end is not reported then.

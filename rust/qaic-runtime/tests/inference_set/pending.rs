@@ -219,6 +219,28 @@ fn queue_expecting_an_ended_inference_awaits_nothing() {
     assert_eq!(rig.queue.awaited(), 0);
 }
 
+/// The thread that ends it tears the set down before its end is known; a wait that begins then has no set to help.
+#[test]
+fn pending_waited_for_while_the_last_of_its_set_goes_has_its_outputs() {
+    for _ in 0..200 {
+        let rig = Rig::queueing(1);
+        rig.control.hold().unwrap();
+        let inference = rig.start(5.0, 1);
+        rig.on_device(1);
+        let Rig { control, set, queue } = rig;
+        drop(set);
+        thread::scope(|threads| {
+            threads.spawn(|| control.release().unwrap());
+            while inference.set().is_some() {
+                std::hint::spin_loop();
+            }
+            inference.wait(&mut WaitScope::default()).unwrap();
+            assert!(gives(&inference, 5.0));
+        });
+        assert_eq!(queue.wait(LONG).unwrap(), [1]);
+    }
+}
+
 #[test]
 fn pending_past_its_deadline_is_reported_and_the_device_lets_go_of_it() {
     let rig = Rig::queueing(1);
