@@ -8,8 +8,8 @@ use crate::echo::{BLOCK_VALUES, ELEMENTS, blocks, image, resizable, retaining, w
 use crate::oracle::f32_bytes;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::binding::mxint8::Half;
 use qaic_runtime::context::Context;
-use qaic_runtime::device::cpu::blocks::Half;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;

@@ -5,7 +5,7 @@
 //! run the same `Executable`s on their cores.
 
 mod activation;
-pub mod blocks;
+mod blocks;
 mod calibration;
 mod device;
 mod engine;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use qaic_mem::{HostSlice, HostSliceMut, Storage, StoragePool};
 
-use crate::binding::{ArrayLayout, BindingSpec, BindingSpecs, TensorShape};
-use crate::device::cpu::blocks;
+use crate::binding::{ArrayLayout, BindingSpec, BindingSpecs, TensorShape, mxint8};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::image::Image;
 
@@ -167,10 +166,10 @@ impl BindingSpec {
 
 /// Fills `blocks` with the blocks of a float16 array whose rows have `columns` values. What does not fit is left out.
 pub(super) fn encode(columns: usize, array: HostSlice<'_>, blocks: HostSliceMut<'_>) {
-    blocks::to_blocks::<blocks::Half>(columns, array, blocks);
+    mxint8::to_blocks::<mxint8::Half>(columns, array, blocks);
 }
 
 /// Fills a float16 array with the values of its blocks; those beyond float16 become infinite.
 pub(super) fn decode(columns: usize, blocks: HostSlice<'_>, array: HostSliceMut<'_>) {
-    blocks::from_blocks::<blocks::Half>(columns, blocks, array);
+    mxint8::from_blocks::<mxint8::Half>(columns, blocks, array);
 }
