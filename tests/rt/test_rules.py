@@ -297,8 +297,10 @@ def test_8_probing_for_hardware_succeeds_without_a_card():
 def test_9_no_version_of_protobuf_numpy_or_python_is_wired_in():
     needed = metadata.metadata("openqaic")
     assert needed["Requires-Python"] == ">=3.11"
-    assert "numpy>=1.26" in needed.get_all("Requires-Dist")
-    assert not any(line.startswith("protobuf") for line in needed.get_all("Requires-Dist"))
+    # What Triton's client takes is said for the extra `ray` alone, so that pip finds it.
+    always = [line for line in needed.get_all("Requires-Dist") if "extra ==" not in line]
+    assert "numpy>=1.26" in always
+    assert not any(line.startswith("protobuf") for line in always)
     # One library for every later Python.
     assert _core.__file__.endswith(".abi3.so")
     # The messages do not depend on how protobuf is made either.
