@@ -81,7 +81,7 @@ def _row(model: Path, streams: int, arguments: argparse.Namespace) -> list[str]:
     theirs: list[tuple[float, float]] = []
     for turn in range(arguments.turns):
         sides = [(ours, _ours), (theirs, _theirs)]
-        # Who begins changes, so that neither always has the warmer machine.
+        # The sides begin in turn, so that neither always has the warmer machine.
         for found, measure in sides if turn % 2 == 0 else sides[::-1]:
             found.append(measure(model, streams, arguments))
     cells = [f"`{model.name}`", str(streams)]

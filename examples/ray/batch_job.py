@@ -24,7 +24,7 @@ def main(model: str, rows: str, results: str, actors: int | str = 1) -> None:
         ray.init()
     else:
         ready = [device for device in qaic.devices() if device.is_ready]
-        # An address of the loopback, so that nobody else reaches it.
+        # An address of the loopback, which no other host reaches.
         ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
     dataset = qaic.ray.map_batches(
         ray.data.read_parquet(rows), model, num_actors=(1, int(actors)), output_format="arrow"

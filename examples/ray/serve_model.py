@@ -34,7 +34,7 @@ def application(arguments: dict[str, str]) -> serve.Application:
 def main(model: str, port: int | str = 8000) -> None:
     """Serve until a signal."""
     ready = [device for device in qaic.devices() if device.is_ready]
-    # An address of the loopback, so that nobody else reaches it.
+    # An address of the loopback, which no other host reaches.
     ray.init(resources={"QAIC": len(ready)}, include_dashboard=False, _node_ip_address="127.0.0.2")
     serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
     serve.run(application({"model": model, "replicas": str(len(ready))}))

@@ -42,7 +42,7 @@ def start(master: str, script: str) -> SparkSession:
     # Tasks run with the Python that has the package, which is not that of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
-        # Of the loopback, so that nobody else reaches it.
+        # Of the loopback, which no other host reaches.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("openqaic")
     settings = {
