@@ -1,10 +1,10 @@
-"""Compare serving with kserve over a plain onnxruntime model: requests per second, latency, our own share.
+"""Compare serving with other servers over plain onnxruntime: requests per second, latency, our own share.
 
-python benches/serving.py --kserve KSERVE_PYTHON            five minutes on an idle machine
-python benches/serving.py --kserve KSERVE_PYTHON --quick    a look
+python benches/serving.py --kserve PYTHON --mlserver PYTHON            seven minutes on an idle machine
+python benches/serving.py --kserve PYTHON --mlserver PYTHON --quick    a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale` makes
-one). ``KSERVE_PYTHON`` is a Python with kserve and onnxruntime: kserve and Triton's client do not fit into
+one). Each ``PYTHON`` has that server and onnxruntime: kserve, MLServer and Triton's client do not fit into
 one process. Servers, clients and this program are processes of their own; all traffic is on the loopback.
 The servers are measured in turns.
 """
@@ -29,6 +29,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from python.harness.row import table
+from serving_mlserver import write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
     return path
 
 
-def client(port: int, width: int, concurrency: int, seconds: float) -> None:
+def client(port: int, width: int, concurrency: int, form: str, seconds: float) -> None:
     """Ask with Triton's client, so many requests at a time; prints requests per second and latencies."""
     import gevent
     import tritonclient.http as triton
@@ -68,8 +69,8 @@ def client(port: int, width: int, concurrency: int, seconds: float) -> None:
     connection = triton.InferenceServerClient(f"127.0.0.1:{port}", concurrency=concurrency)
     x = np.random.default_rng(1).normal(size=(1, width)).astype(np.float32)
     given = triton.InferInput("x", [1, width], "FP32")
-    given.set_data_from_numpy(x)
-    wanted = [triton.InferRequestedOutput("y")]
+    given.set_data_from_numpy(x, binary_data=form == "binary")
+    wanted = [triton.InferRequestedOutput("y", binary_data=form == "binary")]
     latencies: list[float] = []
 
     def ask(until: float) -> None:
@@ -93,7 +94,8 @@ def client(port: int, width: int, concurrency: int, seconds: float) -> None:
 def serving(command: list[str], port: int) -> Iterator[None]:
     """Run a server until it is not needed any more."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **quiet) as process:
+    # MLServer imports the model's class from beside this file.
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)}, **quiet) as process:
         try:
             until = time.monotonic() + 120
             while True:
@@ -108,10 +110,10 @@ def serving(command: list[str], port: int) -> Iterator[None]:
             process.terminate()
 
 
-def measured(port: int, width: int, concurrency: int, seconds: float) -> tuple[float, float]:
+def measured(port: int, width: int, concurrency: int, form: str, seconds: float) -> tuple[float, float]:
     """Run a client in a process of its own; returns requests per second and the 99th percentile in ms."""
     done = subprocess.run(
-        [sys.executable, __file__, "--client", str(port), str(width), str(concurrency), str(seconds)],
+        [sys.executable, __file__, "--client", str(port), str(width), str(concurrency), form, str(seconds)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -128,22 +130,38 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def compare(folder: Path, kserve: str, width: int, layers: int, turns: int, seconds: float) -> None:
+def command_of(name: str, python: str, folder: Path, path: Path, port: int) -> list[str]:
+    """Return the command of a server of the model `path`."""
+    if name == "ours":
+        return [python, "-m", "qaic", "serve", str(path), "--http", str(port), "--grpc", "no"]
+    if name == "kserve":
+        return [python, str(HERE / "serving_kserve.py"), str(path), str(port)]
+    settings = write_settings(folder / name, path, port, BATCH)
+    return [python, "-m", "mlserver.cli.main", "start", str(settings)]
+
+
+def compare(
+    folder: Path, other: str, python: str, width: int, layers: int, turns: int, seconds: float
+) -> None:
     """Print a table of both servers with one model."""
-    ours_port, other_port = free_port(), free_port()
+    # MLServer knows tensors as JSON only, so both are asked for that.
+    form = "json" if other == "MLServer" else "binary"
     (folder / "ours").mkdir(parents=True)
-    ours_model = model(folder / "ours" / "layers.onnx", BATCH, width, layers)
-    other_model = model(folder / "layers.onnx", "batch", width, layers)
-    ours = [sys.executable, "-m", "qaic", "serve", str(ours_model), "--http", str(ours_port), "--grpc", "no"]
-    other = [kserve, str(HERE / "serving_kserve.py"), str(other_model), str(other_port)]
+    models = {
+        "ours": model(folder / "ours" / "layers.onnx", BATCH, width, layers),
+        other: model(folder / "layers.onnx", "batch", width, layers),
+    }
+    ports = {name: free_port() for name in models}
     rows = []
-    with serving(ours, ours_port), serving(other, other_port):
+    with contextlib.ExitStack() as stack:
+        for name, port in ports.items():
+            command = command_of(
+                name, sys.executable if name == "ours" else python, folder, models[name], port
+            )
+            stack.enter_context(serving(command, port))
         for concurrency in CONCURRENCY:
             found = [
-                (
-                    measured(ours_port, width, concurrency, seconds),
-                    measured(other_port, width, concurrency, seconds),
-                )
+                [measured(port, width, concurrency, form, seconds) for port in ports.values()]
                 for _ in range(turns)
             ]
             ratios = [one[0] / two[0] for one, two in found]
@@ -155,7 +173,7 @@ def compare(folder: Path, kserve: str, width: int, layers: int, turns: int, seco
                     *(f"{statistics.median(turn[side][1] for turn in found):.1f} ms" for side in (0, 1)),
                 ]
             )
-    header = ("concurrency", "ours, 1/s", "kserve, 1/s", "ratio", "p99, ours", "p99, kserve")
+    header = ("concurrency", "ours, 1/s", f"{other}, 1/s", "ratio", "p99, ours", f"p99, {other}")
     print(*table(list(header), rows), sep="\n")
 
 
@@ -212,22 +230,27 @@ def own_share(folder: Path, calls: int) -> None:
 def main() -> None:
     """Parse the command line and measure."""
     if sys.argv[1:2] == ["--client"]:
-        client(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+        client(*map(int, sys.argv[2:5]), sys.argv[5], float(sys.argv[6]))
         return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kserve", metavar="PYTHON", required=True)
+    parser.add_argument("--kserve", metavar="PYTHON")
+    parser.add_argument("--mlserver", metavar="PYTHON")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    others = {"kserve": arguments.kserve, "MLServer": arguments.mlserver}
     turns, seconds = (2, 1.0) if arguments.quick else (7, 3.0)
     print(f"load average {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} CPUs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own_share(folder, 500 if arguments.quick else 5000)
         for title, width, layers in (("batchable", WIDTH, LAYERS), ("tiny", 16, 1)):
-            print(f"\n{title}: {layers} layers of {width}, batches of up to {BATCH} for ours")
-            compare(folder / title, arguments.kserve, width, layers, turns, seconds)
+            for other, python in others.items():
+                if python:
+                    form = "JSON" if other == "MLServer" else "binary tensors"
+                    print(f"\n{title}: {layers} layers of {width}, batches of up to {BATCH}, {form}")
+                    compare(folder / f"{title}-{other}", other, python, width, layers, turns, seconds)
 
 
 if __name__ == "__main__":
