@@ -17,6 +17,7 @@ import numpy as np
 
 from .harness.row import Row, at_least
 from .harness.spread import Spread, ratios
+from .harness.timing import REST_S
 from .harness.worker import measure
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _ATTENDED = 32
 _TOKENS = 16
 #: tokens before those that count, as caches of the processor are cold after a rest
 _WARM = 4
-_REST_S = 0.1
 _CHUNK = 8
 _WIDTHS = {"heads": 8, "groups": 2, "width": 64, "vocabulary": 8192}
 #: operators that copy numbers, and those that work on sizes
@@ -216,7 +216,7 @@ def context_steps(
             for attended in (_ATTENDED, context - _TOKENS):
                 shown = "few" if attended == _ATTENDED else "full"
                 for kind in kinds:
-                    time.sleep(_REST_S)
+                    time.sleep(REST_S)
                     pipes[kind].send(attended)
                     results.setdefault(f"{kind} {shown}", []).append(pipes[kind].recv())
     return results
