@@ -22,12 +22,22 @@ def affine(tmp_path_factory):
 
 
 @pytest.fixture
+def cores():
+    """Free cores before the test, when what earlier tests left in circles has given its own back."""
+    gc.collect()
+    return rt_programs.free_cores()
+
+
+@pytest.fixture
 def cards(monkeypatch):
     monkeypatch.setenv("QAIC_CPU_DEVICES", "3")
 
 
 @pytest.fixture
 def noop(monkeypatch):
+    # A call that finds the device busy is made again where something was torn down meanwhile.
+    gc.collect()
+    assert _core.await_teardown(30)
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = _core.NoopControl()
     control.recover()
@@ -171,45 +181,42 @@ def states(program):
     return program.isLoaded(), program.isActivated()
 
 
-def test_states(affine):
+def test_states(affine, cores):
     program = Client(affine).program
-    before = rt_programs.free_cores()
     for _ in range(2):
         assert states(program) == (False, False)
         assert (program.load(), states(program)) == (S.QS_SUCCESS, (True, False))
         assert (program.activate(), states(program)) == (S.QS_SUCCESS, (True, True))
-        assert rt_programs.free_cores() == before - 4
+        assert rt_programs.free_cores() == cores - 4
         assert (program.activate(), states(program)) == (S.QS_SUCCESS, (True, True))
         assert (program.deactivate(), states(program)) == (S.QS_SUCCESS, (True, False))
-        assert (program.deactivate(), rt_programs.free_cores()) == (S.QS_SUCCESS, before)
+        assert (program.deactivate(), rt_programs.free_cores()) == (S.QS_SUCCESS, cores)
         assert (program.unload(), states(program)) == (S.QS_SUCCESS, (False, False))
     assert (program.activate(), states(program)) == (S.QS_SUCCESS, (True, True))
     assert (program.unload(), states(program)) == (S.QS_SUCCESS, (False, False))
-    assert rt_programs.free_cores() == before
+    assert rt_programs.free_cores() == cores
 
 
-def test_the_first_exec_obj_activates_and_the_last_deactivates(affine):
+def test_the_first_exec_obj_activates_and_the_last_deactivates(affine, cores):
     client = Client(affine)
-    before = rt_programs.free_cores()
     first = client.exec_obj()
-    assert (states(client.program), rt_programs.free_cores()) == ((True, True), before - 4)
+    assert (states(client.program), rt_programs.free_cores()) == ((True, True), cores - 4)
     second = client.exec_obj()
     del first
-    assert rt_programs.free_cores() == before - 4
+    assert rt_programs.free_cores() == cores - 4
     del second
-    assert (states(client.program), rt_programs.free_cores()) == ((True, False), before)
+    assert (states(client.program), rt_programs.free_cores()) == ((True, False), cores)
 
 
-def test_what_the_user_activates_stays(affine):
+def test_what_the_user_activates_stays(affine, cores):
     client = Client(affine)
-    before = rt_programs.free_cores()
     assert client.program.activate() == S.QS_SUCCESS
     exec_obj = client.exec_obj()
     del exec_obj
-    assert (states(client.program), rt_programs.free_cores()) == ((True, True), before - 4)
+    assert (states(client.program), rt_programs.free_cores()) == ((True, True), cores - 4)
     del client
     gc.collect()
-    assert rt_programs.free_cores() == before
+    assert rt_programs.free_cores() == cores
 
 
 def test_living_exec_objs_forbid_unloading(affine, capfd):
@@ -223,9 +230,8 @@ def test_living_exec_objs_forbid_unloading(affine, capfd):
     client.infer(exec_obj, [(0, X), (1, np.zeros((2, 4), np.float32))])
 
 
-def test_deactivation_gives_the_cores_back_with_the_last_exec_obj(affine, capfd):
+def test_deactivation_gives_the_cores_back_with_the_last_exec_obj(affine, capfd, cores):
     client = Client(affine)
-    before = rt_programs.free_cores()
     assert client.program.activate() == S.QS_SUCCESS
     exec_objs = [client.exec_obj() for _ in range(3)]
     assert client.program.deactivate() == S.QS_SUCCESS
@@ -233,20 +239,19 @@ def test_deactivation_gives_the_cores_back_with_the_last_exec_obj(affine, capfd)
     # Those that live may be used to their end; others cannot be made without activating again.
     y = np.zeros((2, 4), np.float32)
     while exec_objs:
-        assert (states(client.program), rt_programs.free_cores()) == ((True, True), before - 4)
+        assert (states(client.program), rt_programs.free_cores()) == ((True, True), cores - 4)
         client.infer(exec_objs[-1], [(0, X), (1, y)])
         np.testing.assert_allclose(y, rt_programs.affine_of(X), rtol=1e-6)
         with pytest.raises(qaicrt.ExceptionInit, match="not activated"):
             qaicrt.ExecObj(client.context, client.program, 0)
         exec_objs.pop()
-    assert (states(client.program), rt_programs.free_cores()) == ((True, False), before)
+    assert (states(client.program), rt_programs.free_cores()) == ((True, False), cores)
     assert "deactivat" not in capfd.readouterr().err
     assert (client.program.unload(), states(client.program)) == (S.QS_SUCCESS, (False, False))
 
 
-def test_deactivation_waits_for_no_inference(affine, noop):
+def test_deactivation_waits_for_no_inference(affine, noop, cores):
     client = Client(affine)
-    before = rt_programs.free_cores()
     exec_obj = client.exec_obj()
     noop.hold()
     assert exec_obj.setData([(0, X)]) == S.QS_SUCCESS
@@ -257,14 +262,13 @@ def test_deactivation_waits_for_no_inference(affine, noop):
     noop.release()
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
     del exec_obj
-    assert rt_programs.free_cores() == before
+    assert rt_programs.free_cores() == cores
 
 
-def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path):
+def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path, cores):
     """As clients do that put new exec objects in the places of those of before."""
     path = rt_programs.compiled(tmp_path, rt_programs.counter(), retained_state=True, aic_num_cores=16)
     client = Client(path)
-    before = rt_programs.free_cores()
     exec_objs = [client.exec_obj(), client.exec_obj()]
 
     def counted(exec_obj):
@@ -282,7 +286,7 @@ def test_activation_after_a_deactivation_begins_anew_on_the_same_cores(tmp_path)
         assert [counted(exec_objs[0]), counted(exec_objs[1])] == [0, 1]
     assert client.program.deactivate() == S.QS_SUCCESS
     exec_objs.clear()
-    assert rt_programs.free_cores() == before
+    assert rt_programs.free_cores() == cores
 
 
 def test_two_programs_take_turns(affine, tmp_path):
@@ -300,9 +304,8 @@ def test_two_programs_take_turns(affine, tmp_path):
             assert client.program.deactivate() == S.QS_SUCCESS
 
 
-def test_too_few_cores(affine, capfd):
-    before = rt_programs.free_cores()
-    clients = [Client(affine) for _ in range(before // 4)]
+def test_too_few_cores(affine, capfd, cores):
+    clients = [Client(affine) for _ in range(cores // 4)]
     for client in clients:
         assert client.program.activate() == S.QS_SUCCESS
     late = Client(affine)
@@ -314,7 +317,7 @@ def test_too_few_cores(affine, capfd):
     assert late.program.activate() == S.QS_SUCCESS
     del clients, client, late
     gc.collect()
-    assert rt_programs.free_cores() == before
+    assert rt_programs.free_cores() == cores
 
 
 # --- facts -------------------------------------------------------------------------------------------

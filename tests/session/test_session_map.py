@@ -1,5 +1,6 @@
 """``Session.map``: order, bound, laziness, failures in their turn."""
 
+import gc
 import io
 import itertools
 import sys
@@ -44,6 +45,13 @@ def turns(count):
 
 def free_cores():
     return qaic._core.Context().devices()[0]["nsp_free"]
+
+
+@pytest.fixture
+def cores():
+    """Free cores before the test, when what earlier tests left in circles has given its own back."""
+    gc.collect()
+    return free_cores()
 
 
 def come_back(cores):
@@ -201,8 +209,7 @@ def test_rejects_bad_limits(session, timeout):
         next(session.map([batch(0)], timeout=timeout))
 
 
-def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_path):
-    before = free_cores()
+def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_path, cores):
     # One activation of a card computes one after the other, and not always the first one first.
     with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
         session.setup()
@@ -215,33 +222,31 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
         emulated_cards.end_stuck_inference(session)
         # What was under way has ended with the map: all exec objects are free again.
         assert len(list(session.map([turns(3)] * 6, in_flight=3))) == 6
-    assert come_back(before)
+    assert come_back(cores)
 
 
-def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc):
+def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc, cores):
     monkeypatch.setenv("QAIC_DEVICE", "noop")
     control = qaic._core.NoopControl()
     control.plan("execute@*=stuck")
-    before = free_cores()
     with qaic.Session(noop_qpc, set_size=1) as session:
         # The second input is prepared and finds no exec object.
         results = session.map([noop_inputs(session)] * 3, timeout=0.2, in_flight=2)
         with pytest.raises(DeviceTimeoutError) as caught:
             next(results)
-    assert come_back(before)
+    assert come_back(cores)
     assert caught.value.__traceback__ is not None
     control.plan("")
 
 
-def test_leaving_early_ends_what_is_under_way(slow_path):
-    before = free_cores()
+def test_leaving_early_ends_what_is_under_way(slow_path, cores):
     with qaic.Session(slow_path, num_activations=3, set_size=1) as session:
         results = session.map([turns(1), turns(2**62), turns(2**62), turns(2**62)])
         next(results)
         results.close()
         emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run(turns(4), timeout=60)["y"], [4])
-    assert come_back(before)
+    assert come_back(cores)
 
 
 def test_a_failing_device_is_raised_in_its_turn(monkeypatch, noop_qpc):
@@ -268,8 +273,7 @@ def noop_qpc():
     return session_models.FIXTURES / "s01_simple_f32_file.qpc"
 
 
-def test_reset_in_the_middle_loads_again(path):
-    before = free_cores()
+def test_reset_in_the_middle_loads_again(path, cores):
     session = qaic.Session(path, set_size=3)
     found = []
     for number, outputs in enumerate(session.map(batch(number) for number in range(20))):
@@ -282,7 +286,7 @@ def test_reset_in_the_middle_loads_again(path):
         np.testing.assert_array_equal(one, session.run(batch(number))["y"])
     assert len(found) == 20
     session.reset()
-    assert come_back(before)
+    assert come_back(cores)
 
 
 # --- progress -------------------------------------------------------------------------------------
