@@ -267,6 +267,7 @@ def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
         assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
 
 
+@pytest.mark.virtual_card("a card ends an inference that it has taken, whether anything waits for it or not")
 @pytest.mark.parametrize("form", ["float32", "float16 border"])
 def test_inferences_that_are_ended_leave_every_cache(folders, form):
     """Limits that grow end the same chunk at other places, until one is long enough."""
