@@ -81,6 +81,8 @@ LEFT_OUT = {
     "tests/threads": "counts switches of threads, of which the guest with its one processor has others",
     "tests/threads/test_card_interrupts.py": _EMULATED,
     "tests/unit": _ABOVE,
+    "tests/session/test_decoder_costs.py": _ENGINE,
+    "tests/session/test_decoder_forks.py": "forks, and the guest has no memory for it",
     "tests/unit/test_hostile_session.py": "forks, and the guest has no memory for it",
     "tests/compilation/test_backend.py": _NUMBERS,
     "tests/api/test_batcher.py": _ABOVE,

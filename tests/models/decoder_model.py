@@ -50,6 +50,8 @@ class Sizes:
     opset: int = OPSET
     #: whether scores are divided by what the graph computes of the width of values
     computed_scale: bool = False
+    #: whether an input of its own says by its size how many slots are read (compute context lengths)
+    compute_lengths: bool = False
 
     @property
     def hidden(self):
@@ -68,8 +70,20 @@ class Sizes:
         return helper.tensor_dtype_to_np_dtype(self.elem_type)
 
 
-def specializations(prefill=8, batch=1, context=32, slots=None):
-    """Name the two sets of shapes of a decoder, in the order and with the keys of exporters' files."""
+def specializations(prefill=8, batch=1, context=32, slots=None, compute_lengths=()):
+    """Name the sets of shapes of a decoder, in the order and with the keys of exporters' files.
+
+    There are two, or with `compute_lengths` two for each of these.
+    """
+    if compute_lengths:
+        return [
+            {
+                "name": f"{entry['name']}{length}",
+                "symbols": {**entry["symbols"], "comp_ctx_lengths": str(length)},
+            }
+            for length in compute_lengths
+            for entry in specializations(prefill, batch, context, slots)
+        ]
     common = {"batch_size": str(batch), "ctx_len": str(context)}
     if slots is None:
         return [
@@ -353,7 +367,7 @@ def _cached_layer(layers, caches, results, x, weight):
             body.add(f"CtxScatter{suffix}", cache, *slots, places, part, domain=CLOUD, output=result)
             for cache, part, result in zip(caches, (key, value), results, strict=True)
         ]
-        count = body.add("Gather", body.add("Shape", written[0]), body.constant(np.int64(2)))
+        count = _slots_that_are_read(body, sizes, written[0])
         numbers = body.add("Range", body.constant(np.int64(0)), count, body.constant(np.int64(1)))
         numbers = body.unsqueeze(numbers, 0, 1)
         largest = body.unsqueeze(body.reduce("ReduceMax", "position_ids", 1), 1)
@@ -369,13 +383,21 @@ def _cached_layer(layers, caches, results, x, weight):
     return layers.layer(x, weight, norm, cached)
 
 
+def _slots_that_are_read(body, sizes, cache):
+    source, axis = ("comp_ctx_lengths", 0) if sizes.compute_lengths else (cache, 2)
+    return body.add("Gather", body.add("Shape", source), body.constant(np.int64(axis)))
+
+
 def decoder(sizes=Sizes(), seed=0):
-    """Build the model: ``input_ids``, ``position_ids``, [``batch_index``] and caches to logits and caches."""
+    """Build the model: ``input_ids``, ``position_ids``, [``batch_index``] and caches to logits and caches.
+
+    With `compute_lengths` the last of the inputs without caches is ``comp_ctx_lengths``, whose size counts.
+    """
     weights = _weights(sizes, seed)
     body = Body(sizes.opset)
     layers = _Layers(body, sizes)
     x = body.add("Gather", "embed_tokens", "input_ids")
-    count = body.add("Gather", body.add("Shape", "past_key.0"), body.constant(np.int64(2)))
+    count = _slots_that_are_read(body, sizes, "past_key.0")
     numbers = body.add("Range", body.constant(np.int64(0)), count, body.constant(np.int64(1)))
     layers.hide(body.add("Reshape", numbers, body.ints([1, 1, -1])), body.unsqueeze("position_ids", -1))
     layers.angles("position_ids")
@@ -390,6 +412,7 @@ def decoder(sizes=Sizes(), seed=0):
         results = [f"{cache}_RetainedState" for cache in caches]
         if sizes.layer_functions:
             shared = [*_Layers.SHARED, *(["batch_index"] if sizes.slots else [])]
+            shared += ["comp_ctx_lengths"] if sizes.compute_lengths else []
             if layer == 0:
                 functions.append(_layer_function(sizes, own, shared))
             output = f"layer_{layer}"
@@ -416,6 +439,11 @@ def decoder(sizes=Sizes(), seed=0):
         body.nodes,
         "decoder",
         [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in ints]
+        + [
+            helper.make_tensor_value_info(name, TensorProto.INT8, [name])
+            for name in ["comp_ctx_lengths"]
+            if sizes.compute_lengths
+        ]
         + [helper.make_tensor_value_info(name, sizes.elem_type, cache) for name in sizes.caches],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", 1, sizes.vocabulary])]
         + [

@@ -153,6 +153,28 @@ def test_a_scale_that_is_computed_of_sizes_stays_in_the_kernel(folders, heads):
         np.testing.assert_array_equal(*answers)
 
 
+@pytest.mark.parametrize("sets", ["token alone", "one batch", "one slot", "two batches"])
+def test_a_scale_that_is_computed_stays_in_the_kernel_with_slots(folders, sets):
+    """Where all sets of shapes have one batch, whole caches are scaled in the product: 1e-6 apart."""
+    slots = 1 if sets == "one slot" else 3
+    # A decoder whose logits differed in most steps.
+    sizes = decoder_model.Sizes(
+        layers=2, heads=3, groups=3, width=52, context=203, slots=True, computed_scale=True
+    )
+    config = decoder_model.specializations(4, context=sizes.context, slots=slots)
+    if sets == "token alone":
+        del config[0]
+    elif sets == "one batch":
+        config[0]["symbols"]["batch_size"] = str(slots)
+    whole, narrow, _ = both(decoder_model.decoder(sizes), config, folders)
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        tokens, positions = (rng.integers(0, limit, (slots, 1)) for limit in (23, sizes.context))
+        places = rng.permutation(slots)[:, None]
+        answers = [client.step(tokens, positions, batch_index=places)["logits"] for client in (whole, narrow)]
+        np.testing.assert_array_equal(*answers)
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_padding_is_written_nowhere(folders, is_whole):
     """Padding behind, before and between tokens changes no row of a state."""

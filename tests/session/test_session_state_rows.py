@@ -121,7 +121,7 @@ from qaic.compiler import compile_model
 from qaic.options import resolve
 
 is_whole = sys.argv[1] == "True"
-sizes = decoder_model.Sizes(layers=2, width=64, context=32768)
+sizes = decoder_model.Sizes(layers=2, width=64, context=int(sys.argv[2]))
 given = {
     "network_specialization_config": decoder_model.specializations(8, context=sizes.context),
     "retained_state": True,
@@ -140,22 +140,32 @@ def resident():
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) * 1024
 
 
+ones = np.ones(sizes.cache_shape(), np.float32)
 before = resident()
 with qaic.Session(path, num_activations=1, set_size=1) as session:
     for position in range(4):
         session.run({"input_ids": np.array([[1]]), "position_ids": np.array([[position]])})
     for name in sizes.caches:
-        session.write_state(name, np.ones(sizes.cache_shape(), np.float32))
+        session.write_state(name, ones)
     for position in range(4):
         session.run({"input_ids": np.array([[1]]), "position_ids": np.array([[position]])})
-    states = len(sizes.caches) * np.prod(sizes.cache_shape()) * 4
-    print((resident() - before) / states)
+    print(resident() - before, len(sizes.caches) * np.prod(sizes.cache_shape()) * 4)
 """
+
+
+def resident_and_states(*, is_whole, context):
+    """What a process holds with a decoder that has run, and its states in it, both in bytes."""
+    return np.array([*map(int, run_script(_RESIDENT, is_whole, context, device="cpu").stdout.split())])
 
 
 @pytest.mark.virtual_card("memory of the process; an emulated card has its own in it, too")
 def test_a_state_has_one_buffer():
     """Beside the states there are attended parts, the engine, and what a state was written by."""
-    assert float(run_script(_RESIDENT, False, device="cpu").stdout) < 1.8
+    held, states = resident_and_states(is_whole=False, context=32768)
+    assert held < 1.8 * states
     # Whole caches have a next value each, and copies inside of the engine.
-    assert float(run_script(_RESIDENT, True, device="cpu").stdout) > 3
+    whole, _ = resident_and_states(is_whole=True, context=32768)
+    assert whole > 3 * states
+    # With half the context there is less by half of the states, once; with two buffers it were twice.
+    held, states = np.array([held, states]) - resident_and_states(is_whole=False, context=16384)
+    assert 0.9 < held / states < 1.6

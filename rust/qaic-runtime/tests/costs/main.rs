@@ -8,6 +8,8 @@ mod allocations;
 mod containers;
 mod counting;
 mod counting_kernel;
+#[cfg(feature = "cpu")]
+mod decoder;
 #[path = "../echo/mod.rs"]
 mod echo;
 mod operations;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,14 +129,14 @@ def test_a_decoder_whose_numbers_might_change_stays_as_it_is(change):
     assert isinstance(find_attention(model.graph), str)
 
 
-def compiled(folder, **options):
+def compiled(folder, sizes=SIZES, **options):
     given = {
-        "network_specialization_config": decoder_model.specializations(8, context=SIZES.context),
+        "network_specialization_config": decoder_model.specializations(8, context=sizes.context),
         "retained_state": True,
         **options,
     }
     found = resolve(given, options_path=None, model_is_container=False)
-    model = decoder_model.decoder(SIZES)
+    model = decoder_model.decoder(sizes)
     return qaic.Qpc(compile_model(model, found.compile, found.set_compile, output_dir=folder))
 
 
@@ -160,7 +161,7 @@ def with_plain_copies(model):
     return model
 
 
-def made_by_a_step(qpc, folder, position):
+def made_by_a_step(qpc, folder, position, sizes=SIZES):
     """Run one token in the engine; returns operator and bytes of every value that is made."""
     model = with_plain_copies(onnx.ModelProto.FromString(qpc.graph.tobytes()))
     weights = {name: np.array(array) for name, array in qpc.initializers.items()}
@@ -173,7 +174,7 @@ def made_by_a_step(qpc, folder, position):
     options.profile_file_prefix = str(folder / "profile")
     options.intra_op_num_threads = 1
     engine = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    caches = {name: np.zeros(SIZES.cache_shape(), np.float32) for name in SIZES.caches}
+    caches = {name: np.zeros(sizes.cache_shape(), np.float32) for name in sizes.caches}
     engine.run(None, {"input_ids": np.array([[1]]), "position_ids": np.array([[position]])} | caches)
     events = json.loads(Path(engine.end_profiling()).read_text())
     return [
@@ -207,6 +208,24 @@ def test_a_token_moves_what_is_attended(tmp_path):
     readers = [node.op_type for node in graph.node if {*node.input} & {*SIZES.caches}]
     assert Counter(kind for kind in readers if kind != "Shape") == {OPERATOR: 2 * layers}
     assert not [node for node in graph.node if node.op_type in {"ScatterND", "GatherND"}]
+
+
+def test_what_a_token_makes_is_the_same_with_any_context(tmp_path):
+    """The engine makes as many values of as many bytes with four times the context."""
+    longer = replace(SIZES, context=4 * SIZES.context)
+    for position in (30, GRANULE, 1000):
+        made, more = (
+            made_by_a_step(compiled(tmp_path / f"{sizes.context}", sizes), tmp_path, position, sizes)
+            for sizes in (SIZES, longer)
+        )
+        assert made == more
+    options = {"whole_caches": True}
+    made, more = (
+        made_by_a_step(compiled(tmp_path / f"whole{sizes.context}", sizes, **options), tmp_path, 30, sizes)
+        for sizes in (SIZES, longer)
+    )
+    total, larger = (sum(size for _, size in each) for each in (made, more))
+    assert 3.5 < larger / total < 4.5
 
 
 @pytest.mark.parametrize("options", [{}, {"stats_level": 70}])

@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.frontend import validation
+from qaic.compiler.frontend.size_expressions import evaluate
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import (
     add_function,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+    from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -86,7 +88,8 @@ class NarrowContext:
             return False
         options = context.options
         is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
-        _Rewriter(flat, found, is_rounded=is_rounded).run()
+        has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
+        _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch).run()
         validation.normalize(flat, model.weights)
         model.proto = flat
         return True
@@ -94,6 +97,25 @@ class NarrowContext:
 
 def _is_cache_function(function: onnx.FunctionProto) -> bool:
     return function.domain in DOMAINS and function.name in SCATTERS.keys() | GATHERS.keys()
+
+
+def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: CompileOptions) -> bool:
+    """Whether as many rows of a cache are read in every set of shapes."""
+    if len(gather.input) == GATHERS["CtxGather"]:
+        # All rows of the cache, whose shape is the same in all sets.
+        return True
+    chosen = next((value for value in graph.input if value.name == gather.input[1]), None)
+    dims = [] if chosen is None else list(chosen.type.tensor_type.shape.dim)
+    if not dims:
+        return False
+    if dims[0].HasField("dim_value"):
+        return True
+    if options.dynamic_shape_input:
+        return False
+    entries = [entry.symbols for entry in options.network_specialization_config] or [{}]
+    sets = [{**options.onnx_define_symbol, **symbols} for symbols in entries]
+    sizes = {evaluate(dims[0].dim_param, symbols) for symbols in sets}
+    return len(sizes) == 1 and None not in sizes
 
 
 def _scatters_once(function: onnx.FunctionProto) -> bool:
@@ -109,8 +131,12 @@ def _scatters_once(function: onnx.FunctionProto) -> bool:
 class _Rewriter:
     """Writes the nodes of a graph again, over the attended slots."""
 
-    def __init__(self, model: onnx.ModelProto, found: Attention, *, is_rounded: bool) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, found: Attention, *, is_rounded: bool, has_one_batch: bool
+    ) -> None:
         self.model = model
+        #: whether as many rows of the caches are read in every set of shapes
+        self.has_one_batch = has_one_batch
         self.bodies = {(function.domain, function.name): function for function in model.functions}
         graph = self.graph = model.graph
         self.found = found
@@ -154,8 +180,7 @@ class _Rewriter:
             ]
         scaled = {each.product.output[0] for each in shared.values() if each.scaling is not None}
         shape_of_cache = self._add("Shape", found.scatters[0].input[0], base="attended")
-        has_all_rows = all(len(gather.input) == GATHERS["CtxGather"] for gather in found.gathers)
-        is_fixed = 0 not in self.sizes and has_all_rows
+        is_fixed = 0 not in self.sizes and self.has_one_batch
         for node in graph.node:
             result = node.output[0]
             if result in found.lengths or result in scaled:

@@ -1,0 +1,217 @@
+//! What an inference costs that reads the attended slots of a state with the device's operator, and writes one row of it:
+//! the same with any context, and a state has one buffer.
+//!
+//! It needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does.
+
+#![allow(clippy::print_stdout)] // says that nothing was counted
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::containers::program;
+use crate::counting::{allocations, bytes_of};
+use qaic_mem::{Lender, Storage};
+use qaic_qpc::dtype::ElementType;
+use qaic_qpc::elf;
+use qaic_qpc::network_desc::{
+    CopyDmaBuffer, Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
+};
+use qaic_runtime::binding::Bindings;
+use qaic_runtime::context::Context;
+use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
+use qaic_runtime::image::Image;
+use qaic_runtime::inference_set::InferenceSet;
+use qaic_runtime::process::WaitScope;
+use qaic_runtime::program::ProgramOptions;
+
+/// Slots that are attended, and numbers of a row.
+const ATTENDED: usize = 64;
+const WIDTH: usize = 8;
+const ROW_BYTES: usize = WIDTH * size_of::<f32>();
+const ATTENDED_BYTES: usize = ATTENDED * ROW_BYTES;
+const INDEX_BYTES: usize = 3 * size_of::<i64>();
+const SHORT: usize = 256;
+const LONG: usize = 65_536;
+/// Inferences before the count.
+const WARM_UP: usize = 50;
+/// What the operator keeps the dims of its operands and of its result in, and those of the state that it checks.
+const ALLOCATIONS: u64 = 6;
+
+const FLOAT: u64 = 1;
+const INT64: u64 = 7;
+
+fn varint(number: u64, mut value: u64) -> Vec<u8> {
+    let mut bytes = vec![u8::try_from(number << 3).unwrap()];
+    while value >= 0x80 {
+        bytes.push(u8::try_from(value & 0x7f | 0x80).unwrap());
+        value >>= 7;
+    }
+    bytes.push(u8::try_from(value).unwrap());
+    bytes
+}
+
+fn field(number: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = varint(number, payload.len() as u64);
+    bytes[0] |= 2;
+    bytes.extend(payload);
+    bytes
+}
+
+fn value(name: &str, element: u64, dims: [usize; 4]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|&dim| field(1, &varint(1, dim as u64))).collect();
+    let tensor = field(1, &[varint(1, element), field(2, &dims)].concat());
+    [field(1, name.as_bytes()), field(2, &tensor)].concat()
+}
+
+fn node(operator: &str, domain: &str, inputs: &[&str], output: &str) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
+    let rest = [field(2, output.as_bytes()), field(4, operator.as_bytes()), field(7, domain.as_bytes())];
+    [inputs, rest.concat()].concat()
+}
+
+/// The graph, field by field (onnx.proto3): attended slots, and the row and its index as they were given.
+fn graph(context: usize) -> Vec<u8> {
+    let count = ATTENDED as u64;
+    let length = [varint(1, 1), varint(2, INT64), field(8, b"length"), field(9, &count.to_le_bytes())];
+    let graph = [
+        field(1, &node("AttendedRows", "com.openqaic", &["past", "length", "at", "row", ""], "attended")),
+        field(1, &node("Neg", "", &["row"], "written")),
+        field(1, &node("Identity", "", &["at"], "places")),
+        field(2, b"rows"),
+        field(5, &length.concat()),
+        field(11, &value("past", FLOAT, [1, 1, context, WIDTH])),
+        field(11, &value("at", INT64, [1, 1, 1, 3])),
+        field(11, &value("row", FLOAT, [1, 1, 1, WIDTH])),
+        field(12, &value("attended", FLOAT, [1, 1, ATTENDED, WIDTH])),
+        field(12, &value("written", FLOAT, [1, 1, 1, WIDTH])),
+        field(12, &value("places", INT64, [1, 1, 1, 3])),
+    ];
+    let own = [field(1, b"com.openqaic"), varint(2, 1)].concat();
+    [varint(1, 8), field(7, &graph.concat()), field(8, &varint(2, 17)), field(8, &own)].concat()
+}
+
+fn binding(name: &str, dtype: ElementType, dims: [usize; 4], dir: Direction, offset: usize) -> IoBinding {
+    let dims: Vec<i32> = dims.iter().map(|&dim| i32::try_from(dim).unwrap()).collect();
+    let tensor = IoDescriptor { dtype, qscale: 1.0, dims: dims.clone(), ..IoDescriptor::default() };
+    let place = CopyDmaBuffer {
+        dir,
+        offset: offset.try_into().unwrap(),
+        buffer_num: u32::from(dir == Direction::Out),
+    };
+    let copy = Transform {
+        kind: TransformKind::CopyDmaBuffer,
+        dtype,
+        scale: 1.0,
+        dims,
+        copy_dma_buffer: Some(place),
+        ..Transform::default()
+    };
+    IoBinding {
+        name: name.into(),
+        io_initial: tensor.clone(),
+        io_transformed: tensor,
+        transformseq: vec![copy],
+        align: if dir == Direction::In { 8 } else { 0 },
+        ..IoBinding::default()
+    }
+}
+
+/// A program that keeps a state of `[1, 1, context, WIDTH]`.
+fn image(context: usize) -> Arc<Image> {
+    let state = [1, 1, context, WIDTH];
+    let (float, index) = (ElementType::Float32, ElementType::Int64Index);
+    let state_bytes = context * ROW_BYTES;
+    let (inputs, outputs) = (state_bytes + INDEX_BYTES + ROW_BYTES, state_bytes + ATTENDED_BYTES);
+    let network = NetworkDesc {
+        major_version: 9,
+        network_name: "rows".into(),
+        inputs: vec![
+            binding("past", float, state, Direction::In, 0),
+            binding("at", index, [1, 1, 1, 3], Direction::In, state_bytes),
+            binding("row", float, [1, 1, 1, WIDTH], Direction::In, state_bytes + INDEX_BYTES),
+        ],
+        outputs: vec![
+            binding("past_RetainedState", float, state, Direction::Out, 0),
+            binding("attended", float, [1, 1, ATTENDED, WIDTH], Direction::Out, state_bytes),
+        ],
+        dma_buffers: vec![
+            DmaBuffer { size: inputs.try_into().unwrap(), dir: Direction::In },
+            DmaBuffer { size: outputs.try_into().unwrap(), dir: Direction::Out },
+        ],
+        num_cores: 1,
+        batch_size: 1,
+        ..NetworkDesc::default()
+    };
+    let tensor = |name: &str, dtype: &str, dims: [usize; 4]| {
+        format!(r#"{{"name":"{name}","dtype":"{dtype}","dims":{dims:?}}}"#)
+    };
+    let row = |name: &str, dtype: &str, dims: [usize; 4]| {
+        format!(r#"{{"name":"{name}","dtype":"{dtype}","dims":[{dims:?}]}}"#)
+    };
+    let plan = format!(
+        r#"{{"version":3,"target":"cpu","retained_state":true,"initializers":[],"own_operators":["AttendedRows"],
+        "inputs":[{},{},{}],"outputs":[{},{}],"state_rows":{{"tensors":[{},{}],
+        "updates":[{{"input":0,"output":0,"rows":0,"indices":1,"skips_outside":true}}]}}}}"#,
+        tensor("past", "float32", state),
+        tensor("at", "int64", [1, 1, 1, 3]),
+        tensor("row", "float32", [1, 1, 1, WIDTH]),
+        tensor("past_RetainedState", "float32", state),
+        tensor("attended", "float32", [1, 1, ATTENDED, WIDTH]),
+        row("written", "float32", [1, 1, 1, WIDTH]),
+        row("places", "int64", [1, 1, 1, 3]),
+    );
+    let elf = elf::build(&[("openqaic_graph", &graph(context)), ("openqaic_plan", plan.as_bytes())]).unwrap();
+    Image::from_bytes(program(&network, &elf).unwrap()).unwrap()
+}
+
+/// Runs the program; returns the allocations of each inference of 100, and the bytes that the set takes.
+fn costs(device: &Arc<Context>, context: usize) -> (u64, usize) {
+    let image = image(context);
+    let placement = Placement::one(DeviceId(0));
+    let make = || InferenceSet::new(device, &image, &placement, 1, 1, ProgramOptions::default()).unwrap();
+    let (set, bytes) = bytes_of(make);
+    let at = Storage::of(&[0_i64, 0, 5]).unwrap();
+    let row = Storage::of(&[3.0_f32; WIDTH]).unwrap();
+    let mut attended = Storage::new(ATTENDED_BYTES).unwrap();
+    let mut lender = Lender::default();
+    let mut run = |_: usize| {
+        let lease = set.try_lease().unwrap();
+        lender.scope(|loan| {
+            // The state stays on the device.
+            let inputs = [None, Some(at.memory()), Some(row.memory())];
+            let outputs = [None, Some(attended.memory_mut())];
+            lease.bind(|bindings| bindings.lend(loan, 0, inputs, outputs)).unwrap();
+            lease.deref().run(&mut WaitScope::default()).unwrap();
+            lease.bind(Bindings::clear).unwrap();
+        });
+    };
+    (0..WARM_UP).for_each(&mut run);
+    let count = allocations(|| (0..100).for_each(&mut run));
+    // The row of this inference is among those that are attended.
+    let mut found = [0.0_f32; ATTENDED * WIDTH];
+    attended.memory().read_into(0, &mut found).unwrap();
+    let mut expected = [0.0_f32; ATTENDED * WIDTH];
+    expected[5 * WIDTH..6 * WIDTH].fill(3.0);
+    assert_eq!(found.map(f32::to_bits), expected.map(f32::to_bits));
+    assert_eq!(count % 100, 0, "{count} allocations of 100 inferences");
+    (count / 100, bytes)
+}
+
+#[test]
+fn a_row_costs_the_same_with_any_context_and_a_state_has_one_buffer() {
+    let Some(library) = std::env::var_os("QAIC_ONNXRUNTIME_LIB") else {
+        println!("not counted: QAIC_ONNXRUNTIME_LIB does not name the engine's library");
+        return;
+    };
+    let options = RegistryOptions {
+        kind: Some("cpu".into()),
+        engine_candidates: vec![library.into()],
+        ..RegistryOptions::default()
+    };
+    let context = Context::new(&options).unwrap();
+    // What all programs share is there with the first.
+    costs(&context, SHORT);
+    let ((short, short_bytes), (long, long_bytes)) = (costs(&context, SHORT), costs(&context, LONG));
+    assert_eq!((short, long), (ALLOCATIONS, ALLOCATIONS));
+    assert_eq!(long_bytes - short_bytes, (LONG - SHORT) * ROW_BYTES);
+}

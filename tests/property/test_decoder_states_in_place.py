@@ -1,0 +1,293 @@
+"""What clients do with the state of a decoder gives the same where caches are kept in place and where not.
+
+Prompts and tokens in any order, several slots in one inference, states that are read, written and handed to
+another program, compute lengths, blocks, inferences that fail or are ended: each beside `whole_caches`, bit
+by bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import decoder_model
+import qaic
+from qaic.compiler import compile_model
+from qaic.options import resolve
+
+#: how caches are kept: the options of it, and whether rows are written in place
+FORMS = {
+    "float32": ({}, True),
+    "float16 border": ({"convert_to_fp16": True}, True),
+    "float16": ({"convert_to_fp16": True}, False),
+    "mxint8": ({"mxint8_kv_cache": True}, False),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = tmp_path_factory.mktemp("decoders")
+    return (made / str(number) for number in itertools.count())
+
+
+def compiled(model, config, folder, **options):
+    given = {
+        "network_specialization_config": config,
+        "retained_state": True,
+        "split_retained_state_io": True,
+        "aic_num_cores": 1,
+        **options,
+    }
+    found = resolve(given, options_path=None, model_is_container=False)
+    return compile_model(model, found.compile, found.set_compile, output_dir=folder).parent
+
+
+def options_of(form, sizes):
+    """Compile options of a form of caches, and whether rows are written in place."""
+    options, is_in_place = FORMS[form]
+    if form == "float16 border":
+        names = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
+        options = {
+            **options,
+            "custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in names],
+        }
+    return options, is_in_place
+
+
+@contextlib.contextmanager
+def both(sizes, config, folders, form="float32", sessions=1):
+    """Sessions of a program with whole caches, and of one that keeps them in place."""
+    options, is_in_place = options_of(form, sizes)
+    # With chosen lengths the next value of a cache is read, so it is computed.
+    is_in_place = is_in_place and not sizes.compute_lengths
+    model = decoder_model.decoder(sizes)
+    paths = [
+        compiled(model, config, next(folders), whole_caches=is_whole, **options) for is_whole in (True, False)
+    ]
+    plans = [qaic.Qpc(path).plan for path in paths]
+    assert "state_rows" not in plans[0]
+    updates = plans[1].get("state_rows", {}).get("updates", ())
+    assert len(updates) == (len(sizes.caches) if is_in_place else 0)
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(qaic.Session(path)) for path in paths for _ in range(sessions)]
+
+
+@st.composite
+def decoders(draw, *, slots=None, compute_lengths=False):
+    groups = draw(st.integers(1, 2))
+    return decoder_model.Sizes(
+        layers=draw(st.integers(1, 2)),
+        heads=groups * draw(st.integers(1, 3)),
+        groups=groups,
+        width=2 * draw(st.integers(1, 8)),
+        vocabulary=23,
+        context=draw(st.integers(16, 24) | st.integers(100, 200)),
+        window=draw(st.none() | st.integers(1, 8)),
+        slots=draw(st.booleans()) if slots is None else slots,
+        computed_scale=draw(st.booleans()),
+        compute_lengths=compute_lengths,
+    )
+
+
+def states(session, sizes):
+    return {name: session.read_state(name) for name in sizes.caches}
+
+
+def write(session, kept):
+    for name, array in kept.items():
+        session.write_state(name, array)
+
+
+def assert_equal_states(found, expected):
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def prompt(rng, sizes, chunk, start, count, slot=None):
+    """Tokens of a prompt at consecutive positions, filled up with padding."""
+    feed = {
+        "input_ids": rng.integers(0, sizes.vocabulary, (1, chunk)),
+        "position_ids": np.full((1, chunk), -1),
+    }
+    feed["position_ids"][0, :count] = np.arange(start, start + count)
+    return feed | ({} if slot is None else {"batch_index": np.array([[slot]])})
+
+
+def tokens(rng, sizes, positions):
+    """A token for each slot, in any order of the slots; those at -1 rest."""
+    feed = {
+        "input_ids": rng.integers(0, sizes.vocabulary, (len(positions), 1)),
+        "position_ids": np.asarray(positions).reshape(-1, 1),
+    }
+    if not sizes.slots:
+        return feed
+    order = rng.permutation(len(positions))
+    return {name: array[order] for name, array in feed.items()} | {"batch_index": order[:, None]}
+
+
+def assert_equal_answers(sessions, feed):
+    """Run one inference in each session; what rows of padding alone are answered means nothing."""
+    answers = [session.run(feed)["logits"] for session in sessions]
+    rows = feed["position_ids"].max(axis=1) >= 0
+    for answer in answers[1:]:
+        np.testing.assert_array_equal(answer[rows], answers[0][rows])
+    return answers[0]
+
+
+def draw_feed(data, rng, sizes, chunk, slots):
+    """Draw a chunk of a prompt, or a token for each slot, at any positions."""
+    if data.draw(st.booleans(), "is prompt"):
+        count = data.draw(st.integers(1, chunk), "count")
+        start = data.draw(st.integers(0, sizes.context - count), "start")
+        slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
+        return prompt(rng, sizes, chunk, start, count, slot)
+    positions = st.lists(st.integers(-1, sizes.context - 1), min_size=slots, max_size=slots)
+    return tokens(rng, sizes, data.draw(positions, "positions"))
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
+def test_any_order_of_prompts_tokens_reads_and_writes(folders, data, sizes, form):
+    """Every slot is at a position of its own; states that were read come back, whole or of one sequence."""
+    chunk = data.draw(st.integers(2, 9), "chunk")
+    slots = data.draw(st.integers(2, 4), "slots") if sizes.slots else 1
+    rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
+    with both(sizes, config, folders, form=form) as sessions:
+        kept = [states(sessions[0], sizes)]
+        actions = st.sampled_from(["run", "run", "run", "keep", "write", "write one", "reset"])
+        for action in data.draw(st.lists(actions, min_size=3, max_size=10), "actions"):
+            if action == "run":
+                assert_equal_answers(sessions, draw_feed(data, rng, sizes, chunk, slots))
+            elif action == "keep":
+                found, expected = (states(session, sizes) for session in reversed(sessions))
+                assert_equal_states(found, expected)
+                kept.append(found)
+            elif action == "reset":
+                for session in sessions:
+                    session.reset()
+            else:
+                chosen = data.draw(st.sampled_from(kept), "kept")
+                # One sequence goes into another slot.
+                places = data.draw(st.tuples(*[st.integers(0, slots - 1)] * 2), "places")
+                for session in sessions:
+                    if action == "write":
+                        write(session, chosen)
+                        continue
+                    for name, array in chosen.items():
+                        session.write_state(name, array[places[0]], sequence=places[1])
+        assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
+def test_a_prefix_that_is_handed_over_continues_as_if_it_had_been_read(folders, data, sizes, form):
+    """A program with whole caches goes on from the state of one without, and the other way round."""
+    chunk = data.draw(st.integers(2, 9), "chunk")
+    slots = 2 if sizes.slots else 1
+    rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
+    slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
+    length = data.draw(st.integers(1, sizes.context - 4), "length")
+    with both(sizes, config, folders, form=form, sessions=2) as sessions:
+        whole, other_whole, narrow, other_narrow = sessions
+        for start in range(0, length, chunk):
+            feed = prompt(rng, sizes, chunk, start, min(chunk, length - start), slot)
+            assert_equal_answers([whole, narrow], feed)
+        # The others have something else in their caches, which is written over.
+        assert_equal_answers([other_whole, other_narrow], prompt(rng, sizes, chunk, 0, 2, slot))
+        write(other_whole, states(narrow, sizes))
+        write(other_narrow, states(whole, sizes))
+        for position in range(length, length + 3):
+            assert_equal_answers(sessions, tokens(rng, sizes, [position] * slots))
+        expected = states(whole, sizes)
+        for session in sessions[1:]:
+            assert_equal_states(states(session, sizes), expected)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    data=st.data(),
+    sizes=decoders(compute_lengths=True),
+    form=st.sampled_from(["float32", "float16 border", "mxint8"]),
+)
+def test_compute_lengths_share_the_state(folders, data, sizes, form):
+    """Each inference says how many slots it reads; all of them write one cache."""
+    chunk = data.draw(st.integers(2, 9), "chunk")
+    slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else 1
+    rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    chosen = st.lists(st.integers(10, sizes.context), min_size=2, max_size=3, unique=True)
+    lengths = data.draw(chosen, "lengths")
+    config = decoder_model.specializations(
+        chunk, context=sizes.context, slots=slots if sizes.slots else None, compute_lengths=lengths
+    )
+    with both(sizes, config, folders, form=form) as sessions:
+        for length in data.draw(st.lists(st.sampled_from(lengths), min_size=2, max_size=6), "steps"):
+            if data.draw(st.booleans(), "is prompt"):
+                count = data.draw(st.integers(1, chunk), "count")
+                start = data.draw(st.integers(0, length - count), "start")
+                slot = data.draw(st.integers(0, slots - 1), "slot") if sizes.slots else None
+                feed = prompt(rng, sizes, chunk, start, count, slot)
+            else:
+                positions = st.lists(st.integers(0, length - 1), min_size=slots, max_size=slots)
+                feed = tokens(rng, sizes, data.draw(positions, "positions"))
+            assert_equal_answers(sessions, feed | {"comp_ctx_lengths": np.zeros(length, np.int8)})
+        assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
+
+
+@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
+def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
+    """A token that the vocabulary lacks, among others and in any slot, ends an inference in the engine."""
+    chunk = data.draw(st.integers(2, 9), "chunk")
+    slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else 1
+    rng = np.random.default_rng(data.draw(st.integers(0, 9), "seed"))
+    config = decoder_model.specializations(chunk, context=sizes.context, slots=slots if sizes.slots else None)
+    with both(sizes, config, folders, form=form) as sessions:
+        for is_failing in data.draw(st.lists(st.booleans(), min_size=2, max_size=6), "failing"):
+            feed = draw_feed(data, rng, sizes, chunk, slots)
+            if not is_failing:
+                assert_equal_answers(sessions, feed)
+                continue
+            place = tuple(
+                data.draw(st.integers(0, size - 1), "place") for size in np.shape(feed["input_ids"])
+            )
+            feed["input_ids"][place] = sizes.vocabulary
+            for session in sessions:
+                before = states(session, sizes)
+                with pytest.raises(qaic.errors.QaicError, match="out of data bounds"):
+                    session.run(feed)
+                assert_equal_states(states(session, sizes), before)
+        assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
+
+
+@pytest.mark.virtual_card("a card ends an inference that it has taken, whether anything waits for it or not")
+@pytest.mark.parametrize("form", ["float32", "float16 border"])
+def test_inferences_that_are_ended_leave_every_cache(folders, form):
+    """Limits that grow end the same chunk at other places, until one is long enough."""
+    sizes = decoder_model.Sizes(layers=2, heads=8, groups=4, width=64, context=1024)
+    config = decoder_model.specializations(512, context=sizes.context)
+    rng = np.random.default_rng(0)
+    first, second = prompt(rng, sizes, 512, 0, 512), prompt(rng, sizes, 512, 512, 512)
+    with both(sizes, config, folders, form=form) as sessions:
+        assert_equal_answers(sessions, first)
+        answers = []
+        for session in sessions:
+            before = states(session, sizes)
+            timeout, ended = 1e-4, 0
+            while len(answers) == sessions.index(session):
+                try:
+                    answers.append(session.run(second, timeout=timeout)["logits"])
+                except qaic.errors.DeviceTimeoutError:
+                    assert_equal_states(states(session, sizes), before)
+                    timeout, ended = 2 * timeout, ended + 1
+            assert ended
+        np.testing.assert_array_equal(*answers)
+        assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
+        assert_equal_answers(sessions, tokens(rng, sizes, [1023]))
