@@ -137,3 +137,44 @@ fn program_holds_its_memory_and_id_until_its_drop() {
     drop(set);
     assert_eq!(context.devices()[0].resources(), unused);
 }
+
+#[test]
+fn program_goes_where_its_user_says_and_else_to_free_cores() {
+    let context = context(3);
+    let image = image();
+    let candidates = [DeviceId(1), DeviceId(2)];
+    let place = |device: Option<u32>, mapping| {
+        let placed = context.place(&candidates, device.map(DeviceId), mapping, &image);
+        placed.map(|placed| (placed.placement.to_string(), placed.is_chosen))
+    };
+    assert_eq!(place(None, "").unwrap(), ("1".to_owned(), true));
+    assert_eq!(place(Some(1), "").unwrap(), ("1".to_owned(), false));
+    assert_eq!(place(None, "2:1").unwrap(), ("2:1".to_owned(), false));
+    assert_eq!(place(Some(0), "").unwrap_err().to_string(), "device 0 does not exist; existing ids: [1, 2]");
+    let on_one = Placement::one(DeviceId(1));
+    let _full = InferenceSet::new(&context, &image, &on_one, 1, 4, ProgramOptions::default()).unwrap();
+    assert_eq!(place(None, "").unwrap(), ("2".to_owned(), true));
+    assert_eq!(place(Some(1), "").unwrap(), ("1".to_owned(), false));
+}
+
+#[test]
+fn program_of_one_device_stays_on_the_first_where_the_order_counts() {
+    let context = context(2);
+    let image = image();
+    let first = Placement::one(DeviceId(0));
+    let _full = InferenceSet::new(&context, &image, &first, 1, 4, ProgramOptions::default()).unwrap();
+    assert_eq!(context.choose(&[DeviceId(0), DeviceId(1)], &image).unwrap(), Placement::one(DeviceId(1)));
+    assert_eq!(context.choose_in_order(&image).unwrap(), first);
+}
+
+#[test]
+fn program_knows_its_own_context_alone() {
+    let (own, other) = (context(1), context(1));
+    let card = Placement::one(DeviceId(0));
+    let program = Program::new(&own, &image(), &card, &ProgramOptions::default()).unwrap();
+    program.check_context(&own).unwrap();
+    assert_eq!(
+        program.check_context(&other).unwrap_err().to_string(),
+        "the program belongs to another context; pass the one it was made with"
+    );
+}
