@@ -132,6 +132,29 @@ impl Context {
         })
     }
 
+    /// The devices that a client lists, each once and in its order; all without a list, or with an empty one. Fails when one
+    /// does not exist, and where there are none.
+    pub fn select<E: From<RuntimeError>>(
+        &self,
+        listed: impl IntoIterator<Item = Result<DeviceId, E>>,
+    ) -> Result<Vec<DeviceId>, E> {
+        let mut chosen = Vec::new();
+        for id in listed {
+            let id = id?;
+            self.device(id)?;
+            if !chosen.contains(&id) {
+                chosen.push(id);
+            }
+        }
+        if chosen.is_empty() {
+            chosen.extend(self.devices.iter().map(|device| device.id()));
+        }
+        if chosen.is_empty() {
+            return Err(RuntimeError::from(DeviceError::NotFound { id: 0, existing: Vec::new() }).into());
+        }
+        Ok(chosen)
+    }
+
     /// Devices of a program: `device` out of `candidates`, else those of a `mapping`; where its user names neither, those of
     /// [`Self::choose`].
     ///

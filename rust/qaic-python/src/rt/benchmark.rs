@@ -37,12 +37,8 @@ impl PyBenchmark {
         let core = Reaped::new(Arc::clone(handles.core()));
         let progress = BenchmarkProgress::new(core.set());
         let context = Arc::clone(handles.context());
-        let buffers = self::buffers(buffers).map_err(|refusal| match refusal {
-            Refusal::Raised(error) => error,
-            Refusal::Failed(_, error) => {
-                super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
-            }
-        })?;
+        let refused = |refusal: Refusal| refusal.of_construction(buffers.py(), "InferenceBenchmarkSet");
+        let buffers = self::buffers(buffers).map_err(refused)?;
         Ok(Self { core, context, buffers, progress })
     }
 

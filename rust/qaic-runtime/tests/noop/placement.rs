@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, ErrorDetail};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::{Program, ProgramOptions};
@@ -177,4 +177,24 @@ fn program_knows_its_own_context_alone() {
         program.check_context(&other).unwrap_err().to_string(),
         "the program belongs to another context; pass the one it was made with"
     );
+}
+
+#[test]
+fn listed_devices_count_once_and_an_empty_list_means_all() {
+    let context = context(3);
+    let select = |ids: &[u32]| {
+        let listed = ids.iter().map(|id| Ok::<_, RuntimeError>(DeviceId(*id)));
+        context.select(listed).map(|found| found.iter().map(|id| id.0).collect::<Vec<_>>())
+    };
+    assert_eq!(select(&[2, 0, 2, 0]).unwrap(), [2, 0]);
+    assert_eq!(select(&[]).unwrap(), [0, 1, 2]);
+    assert_eq!(select(&[1, 5]).unwrap_err().to_string(), "device 5 does not exist; existing ids: [0, 1, 2]");
+    // The first thing that is wrong counts.
+    let failed = || Err(DeviceError::NotFound { id: 9, existing: Vec::new() }.into());
+    let codes = |first, second| {
+        let refusal: RuntimeError = context.select([first, second]).unwrap_err();
+        refusal.to_string()
+    };
+    assert!(codes(Ok(DeviceId(5)), failed()).starts_with("device 5"));
+    assert!(codes(failed(), Ok(DeviceId(5))).starts_with("device 9"));
 }
