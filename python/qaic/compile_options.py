@@ -17,7 +17,7 @@ from qaic.options.spec import OptionSpec, Stage
 from qaic.options.table import find, merge
 
 
-@with_options(CompileKeywords)
+@with_options("CompileKeywords")
 class CompileOptions(Mapping[str, object]):
     """Options of the compiler, checked when they are given.
 

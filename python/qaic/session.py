@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -17,33 +13,38 @@ from numpy.typing import ArrayLike, NDArray
 
 from qaic import _core
 from qaic.errors import DeviceTimeoutError, InputError, OptionError, StateError
-from qaic.options.keywords import SessionKeywords
 from qaic.options.signature import with_options
-from qaic.qpc import Qpc
+from qaic.runtime import forked
 from qaic.runtime.benchmark import BenchmarkResult, checked_count, random_inputs
-from qaic.runtime.futures import Collector
 from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
 from qaic.runtime.metrics import Measurements
-from qaic.runtime.opening import open_program
 from qaic.runtime.shapes import coerce, given_outputs, outputs_memory
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    import dataclasses
+    from concurrent import futures
+
     import onnx
 
-    # Importing them builds the table of options, which the first session needs and `import qaic` does not.
+    from qaic import qpc as containers
+    from qaic.options import keywords
+    from qaic.runtime import futures as completion
+    from qaic.runtime import opening
 else:
-    onnx = LazyModule("onnx")
-
-_logger = logging.getLogger(__name__)
+    # What a session opens and submits with takes several times as long to import as the rest.
+    dataclasses = LazyModule("dataclasses")
+    futures, onnx = LazyModule("concurrent.futures"), LazyModule("onnx")
+    containers, keywords = LazyModule("qaic.qpc"), LazyModule("qaic.options.keywords")
+    completion, opening = LazyModule("qaic.runtime.futures"), LazyModule("qaic.runtime.opening")
 
 _NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 #: codes of what is refused although another form of it can be used
 _OTHER_FORMS = frozenset({"input.not_a_dict", "output.array"})
 
 
-@with_options(SessionKeywords)
+@with_options("SessionKeywords")
 class Session(Measurements):
     """A compiled model that can be run.
 
@@ -106,19 +107,19 @@ class Session(Measurements):
 
     def __init__(
         self,
-        model_path: str | os.PathLike[str] | bytes | Qpc | onnx.ModelProto,
+        model_path: str | os.PathLike[str] | bytes | containers.Qpc | onnx.ModelProto,
         *,
         backend: str = "aic",
         options_path: str | os.PathLike[str] | None = None,
-        **options: Unpack[SessionKeywords],
+        **options: Unpack[keywords.SessionKeywords],
     ) -> None:
-        super().__init__(open_program(model_path, {"backend": backend, **options}, options_path))
+        super().__init__(opening.open_program(model_path, {"backend": backend, **options}, options_path))
         self._run_limit_s = self._runtime.run_limit_s()
         self._records_latencies = self._runtime.records_latencies()
         self._is_closed = False
-        self._collector: Collector | None = None
+        self._collector: completion.Collector | None = None
         self._warm = False
-        _sessions.add(self)
+        forked.sessions.add(self)
 
     # --- life cycle -----------------------------------------------------------------------------------------
 
@@ -177,6 +178,13 @@ class Session(Measurements):
             del loaded
             teardown.wait(timeout)
 
+    def _after_fork_in_child(self) -> None:
+        """Let the session load anew."""
+        # A thread of the parent may have held it.
+        self._lock = threading.RLock()
+        self._profiles = []
+        self.reset()
+
     def __enter__(self) -> Self:
         """Return the session; leaving the block resets it."""
         return self
@@ -194,7 +202,9 @@ class Session(Measurements):
             # What went wrong in the block matters more.
             if exc is None:
                 raise
-            _logger.warning("%s", error)
+            import logging
+
+            logging.getLogger(__name__).warning("%s", error)
 
     async def __aenter__(self) -> Self:
         """Return the session; leaving the block resets it without blocking the event loop."""
@@ -348,7 +358,7 @@ class Session(Measurements):
 
     def submit(
         self, input_dict: Mapping[str, ArrayLike] | ArrayLike, *, timeout: float | None = None
-    ) -> Future[dict[str, NDArray[Any]]]:
+    ) -> futures.Future[dict[str, NDArray[Any]]]:
         """Start one inference and return its future.
 
         Blocking only while all exec objects are busy. Inputs are copied, so their arrays may be used again at
@@ -502,11 +512,13 @@ class Session(Measurements):
         """
         (self._loaded or self._ensure_loaded()).write_state(name, value, sequence)
 
-    def _ensure_collector(self) -> Collector:
+    def _ensure_collector(self) -> completion.Collector:
         collector = self._collector
         if collector is None:
+            # Not while the lock is held, for it may be imported.
+            made = completion.Collector
             with self._lock:
-                collector = self._collector = self._collector or Collector()
+                collector = self._collector = self._collector or made()
         return collector
 
     def run_benchmark(
@@ -565,7 +577,7 @@ class Session(Measurements):
         with self._lock:
             changes = parse_updates(options)
             # Their names are fields and their values come from codecs, which a type checker cannot see.
-            updated = replace(self._runtime, **changes)  # type: ignore[arg-type]
+            updated = dataclasses.replace(self._runtime, **changes)  # type: ignore[arg-type]
             names_devices = self._names_devices or "dev_id" in changes
             if (updated, names_devices) != (self._runtime, self._names_devices):
                 self._runtime, self._names_devices = updated, names_devices
@@ -576,19 +588,3 @@ class Session(Measurements):
                 is_changed = False
         if is_changed:
             self._unload()
-
-
-#: every session of the process
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _unload_all() -> None:
-    """Let every session load anew in a forked process, which has none of the threads of its parent."""
-    for session in list(_sessions):
-        # A thread of the parent may have held it.
-        session._lock = threading.RLock()  # noqa: SLF001 (a function of this class)
-        session._profiles = []  # noqa: SLF001
-        session.reset()
-
-
-os.register_at_fork(after_in_child=_unload_all)

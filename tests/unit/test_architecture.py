@@ -67,6 +67,25 @@ def test_import_loads_nothing_heavy():
     assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & (HEAVY | {"qaic.options.table"})
 
 
+#: what `qaic.Session` may load that numpy does not: no container, future or option, nor what these stand on
+OF_SESSION = {
+    *("__future__", "atexit", "threading", "numpy", "qaic"),
+    *("qaic._core", "qaic.errors", "qaic.options", "qaic.options.signature", "qaic.session"),
+    *(
+        "qaic.runtime",
+        *(f"qaic.runtime.{name}" for name in ("benchmark", "forked", "imap", "latency", "metrics")),
+    ),
+    *("qaic.runtime.program_view", "qaic.runtime.shapes"),
+    *("qaic.support", *(f"qaic.support.{name}" for name in ("attribute_dict", "lazy_module", "status_line"))),
+}
+
+
+def test_a_session_is_imported_without_what_it_opens_and_submits_with():
+    loaded = loaded_by("import numpy; import qaic; qaic.Session")
+    assert "qaic.session" in loaded
+    assert loaded - loaded_by("import numpy") <= OF_SESSION
+
+
 def test_what_serves_and_spreads_is_imported_when_it_is_used():
     light = HEAVY | {"asyncio", "grpc", "pyarrow", "ray", "starlette", "tritonclient", "uvicorn"}
     assert not loaded_by("import qaic.ray, qaic.serving; qaic.ray.map_batches, qaic.serving.serve") & light

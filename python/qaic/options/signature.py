@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,21 +15,23 @@ P = ParamSpec("P")
 class _WithOptions:
     """The signature of a class, made when it is asked for: a hundred options take longer than the class."""
 
-    def __init__(self, keywords: type) -> None:
+    def __init__(self, keywords: str) -> None:
         self._keywords = keywords
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        from qaic.options import keywords
+
         own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())
-        return inspect.Signature(_expanded(own[1:], self._keywords))
+        return inspect.Signature(_expanded(own[1:], getattr(keywords, self._keywords)))
 
 
-def with_options(keywords: type) -> Callable[[type[T]], type[T]]:
+def with_options(keywords: Literal["SessionKeywords", "CompileKeywords"]) -> Callable[[type[T]], type[T]]:
     """Let the signature of a class name the options that it takes as ``**options``.
 
     Parameters
     ----------
     keywords
-        The ``TypedDict`` of the options.
+        Name of the ``TypedDict`` of the options in ``qaic.options.keywords``, not imported for the class.
     """
 
     def decorate(decorated: type[T]) -> type[T]:

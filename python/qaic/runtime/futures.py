@@ -7,11 +7,9 @@ import contextlib
 import itertools
 import logging
 import math
-import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import StateError
+from qaic.runtime import forked
 
 Outputs = dict[str, NDArray[Any]]
 
@@ -158,7 +157,7 @@ class Collector:
         self._waiting: collections.deque[InferenceFuture] = collections.deque()
         self._thread: threading.Thread | None = None
         self._leaves_when_idle = False
-        _collectors.add(self)
+        forked.collectors.add(self)
 
     def submit(self, inference: _core.Inference, *, wait: bool) -> InferenceFuture:
         """Start an inference.
@@ -298,15 +297,5 @@ class Collector:
             future.end_in_child()
 
 
-_collectors: weakref.WeakSet[Collector] = weakref.WeakSet()
-
 #: What a forked child has of its parent's inferences. It is never freed: a lock inside may be held for ever.
 _kept_of_parent: list[object] = []
-
-
-def _after_fork_in_child() -> None:
-    for collector in list(_collectors):
-        collector.after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

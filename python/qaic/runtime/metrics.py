@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +17,17 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.errors import StateError
 from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
-from qaic.runtime.opening import OpenedProgram
 from qaic.runtime.program_view import ProgramView
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    import pathlib
+
     from qaic import profile as profiles
+    from qaic.runtime import opening
 else:
-    profiles = LazyModule("qaic.profile")
+    pathlib, profiles = LazyModule("pathlib"), LazyModule("qaic.profile")
+    opening = LazyModule("qaic.runtime.opening")
 
 
 class Measurements(ProgramView):
@@ -37,7 +39,7 @@ class Measurements(ProgramView):
         Container and options.
     """
 
-    def __init__(self, program: OpenedProgram) -> None:
+    def __init__(self, program: opening.OpenedProgram) -> None:
         super().__init__(program)
         # Guards what changes with setup, reset and update_backend_options; never held while an inference
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
@@ -142,7 +144,7 @@ class Measurements(ProgramView):
         """Print :meth:`get_metrics` in the documented form."""
         print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
 
-    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> Path | None:
+    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
         """Draw the latencies of ``run`` so far: histogram, percentiles, and their curve over time.
 
         Blocking while the file is written. Which runs count is as for :meth:`get_metrics`.

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import ArrayLike
 
-from qaic.qpc import Qpc, TensorSpec
-from qaic.runtime.opening import OpenedProgram
 from qaic.runtime.shapes import ShapeDict
+from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    import dataclasses
+    import pathlib
+
+    from qaic import qpc as containers
     from qaic.compiler.diagnostics.record import Diagnostic
+    from qaic.runtime import opening
 else:
+    dataclasses, pathlib = LazyModule("dataclasses"), LazyModule("pathlib")
+    containers, opening = LazyModule("qaic.qpc"), LazyModule("qaic.runtime.opening")
     # The compiler costs more to import than a container costs to open.
     Diagnostic = Any
 
@@ -31,7 +35,7 @@ class ProgramView:
         Container and options.
     """
 
-    def __init__(self, program: OpenedProgram) -> None:
+    def __init__(self, program: opening.OpenedProgram) -> None:
         self._qpc = program.qpc
         self._runtime = program.options.runtime
         self._names_devices = "dev_id" in program.options.as_given
@@ -52,24 +56,24 @@ class ProgramView:
         return self._outputs
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
+    def inputs(self) -> tuple[containers.TensorSpec, ...]:
         """Name, shape and dtype of each input, in order; of several sets of shapes the largest."""
         return _specs(self._inputs)
 
     @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
+    def outputs(self) -> tuple[containers.TensorSpec, ...]:
         """Name, shape and dtype of each output, in order; of several sets of shapes the largest."""
         return _specs(self._outputs)
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> pathlib.Path | None:
         """The container's file: the one that was opened, or the one that was compiled; None for bytes."""
-        return None if self._qpc.path is None else Path(self._qpc.path)
+        return None if self._qpc.path is None else pathlib.Path(self._qpc.path)
 
     @cached_property
-    def qpc(self) -> Qpc:
+    def qpc(self) -> containers.Qpc:
         """The container, to look into it; it is not read again."""
-        qpc = Qpc(self._qpc)
+        qpc = containers.Qpc(self._qpc)
         if self._diagnostics is not None:
             qpc.diagnostics = self._diagnostics
         return qpc
@@ -82,7 +86,9 @@ class ProgramView:
     @property
     def options(self) -> Mapping[str, object]:
         """Compile options that the container records and present run-time options, by name; read-only."""
-        runtime = {field.name: getattr(self._runtime, field.name) for field in fields(self._runtime)}
+        runtime = {
+            field.name: getattr(self._runtime, field.name) for field in dataclasses.fields(self._runtime)
+        }
         return MappingProxyType({**self.qpc.options, **runtime})
 
     @property
@@ -105,7 +111,7 @@ class ProgramView:
         """Run-time options that differ from their defaults."""
         changed = {
             field.name: value
-            for field in fields(self._runtime)
+            for field in dataclasses.fields(self._runtime)
             if (value := getattr(self._runtime, field.name)) != field.default
         }
         if self._names_devices:
@@ -158,9 +164,9 @@ class ProgramView:
         return html_table(("", "name", "shape", "dtype"), rows, caption=caption)
 
 
-def _specs(shapes: ShapeDict) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, shape, dtype) for name, (shape, dtype) in shapes.items())
+def _specs(shapes: ShapeDict) -> tuple[containers.TensorSpec, ...]:
+    return tuple(containers.TensorSpec(name, shape, dtype) for name, (shape, dtype) in shapes.items())
 
 
-def _reopened(session: type, qpc: Qpc, options: dict[str, object]) -> object:
+def _reopened(session: type, qpc: containers.Qpc, options: dict[str, object]) -> object:
     return session(qpc, **options)

@@ -6,7 +6,9 @@ from importlib import import_module
 
 
 class LazyModule:
-    """Stands for a module in annotations, so that ``typing.get_type_hints`` can read them.
+    """Stands for a module that takes long to import and is not wanted at once.
+
+    Annotations by it can be read by ``typing.get_type_hints``. Each use of a name looks for the module anew.
 
     Parameters
     ----------

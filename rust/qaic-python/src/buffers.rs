@@ -23,7 +23,7 @@ use qaic_runtime::request::{ArrayId, Arrays};
 use qaic_stats::buffer::FrozenBytes;
 
 pub(crate) use export::{BufferExport, release_dropped};
-pub(crate) use numpy::array_over;
+pub(crate) use numpy::{array_over, as_array};
 pub(crate) use qbuffer::{PyQBuffer, ReleaseDropped, copied, zeroed};
 
 /// Buffers that Python objects have exported to us. Each keeps its object alive and its memory in place.

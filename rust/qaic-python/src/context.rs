@@ -1,6 +1,5 @@
 //! `_core.Context` and what a process's environment says about devices.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +7,9 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict};
 use qaic_runtime::device::cpu::{self, Engine, custom_ops, libraries_of_package};
-use qaic_runtime::device::{Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory};
+use qaic_runtime::device::{
+    Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory, named_engine,
+};
 use qaic_runtime::error::EngineError;
 use qaic_runtime::process::fork;
 use qaic_runtime::{CancellationToken, Context, DeviceId, ErrorDetail, Image, RuntimeError};
@@ -143,8 +144,8 @@ pub(crate) fn open_user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyRe
 /// `QAIC_ONNXRUNTIME_LIB` alone when it is set; else those of the installed package, found without importing it (that
 /// would cost 200 ms and load a second copy).
 fn engine_candidates(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
-    if let Some(path) = env::var_os("QAIC_ONNXRUNTIME_LIB").filter(|path| !path.is_empty()) {
-        return Ok(vec![PathBuf::from(path)]);
+    if let Some(path) = named_engine() {
+        return Ok(vec![path]);
     }
     let spec = py.import("importlib.util")?.call_method1("find_spec", ("onnxruntime",))?;
     let locations = spec.getattr_opt("submodule_search_locations")?.filter(|found| !found.is_none());

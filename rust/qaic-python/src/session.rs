@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::binding::ArgumentError;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
@@ -83,17 +82,11 @@ impl PyInferenceSet {
         let image = qpc.program(py)?;
         let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
         let tensors = Tensors::new(py, image, unused).map_err(|error| from_runtime(py, error))?;
-        if num_activations > 1 && tensors.specs().has_state() {
-            let error = ArgumentError::StatePerActivation { activations: num_activations };
-            return Err(from_runtime(py, error));
-        }
-        let placement = if let Some(ids) = dev_ids {
-            Placement { devices: ids.into_iter().map(DeviceId).collect() }
-        } else {
-            let all: Vec<_> = context.devices().iter().map(|device| device.id()).collect();
-            let chosen = py.asking(|| context.choose(&all, image))?;
-            // The option has the default 0, so a program of one device does not move to another.
-            if chosen.devices.len() > 1 { chosen } else { Placement::one(all[0]) }
+        let checked = tensors.specs().check_activations(num_activations);
+        checked.map_err(|error| from_runtime(py, error))?;
+        let placement = match dev_ids {
+            Some(ids) => Placement { devices: ids.into_iter().map(DeviceId).collect() },
+            None => py.asking(|| context.choose_in_order(image))?,
         };
         let set = cancellable_load(py, |token| {
             let options = ProgramOptions {

@@ -151,8 +151,7 @@ fn section(
 
 /// The kind of section called `name`.
 fn kind(name: &str) -> PyResult<Kind> {
-    let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-    found.ok_or_else(|| PyKeyError::new_err(name.to_owned()))
+    Kind::from_name(name).ok_or_else(|| PyKeyError::new_err(name.to_owned()))
 }
 
 fn argument(py: Python<'_>, message: String) -> PyErr {

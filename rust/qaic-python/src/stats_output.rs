@@ -122,14 +122,10 @@ pub(crate) fn write_stats_trace<'py>(
 }
 
 fn format(py: Python<'_>, name: &str) -> PyResult<TraceFormat> {
-    match name {
-        "json" => Ok(TraceFormat::Json),
-        "perfetto" => Ok(TraceFormat::Perfetto),
-        other => {
-            let text = format!("a trace has the format json or perfetto, not {other:?}");
-            Err(Raise::new(py, "StatsError", "stats.argument", text).build())
-        }
-    }
+    TraceFormat::from_name(name).ok_or_else(|| {
+        let text = format!("a trace has the format json or perfetto, not {name:?}");
+        Raise::new(py, "StatsError", "stats.argument", text).build()
+    })
 }
 
 fn trace(

@@ -15,6 +15,8 @@ const SIDE: usize = 8192;
 const SIDE_LOG2: i32 = 13;
 /// The least exponent of `T`. Below it everything counts as next to zero: `SIDE / T` must be an f32.
 const LEAST_LOG2: i32 = -100;
+/// Bins at most.
+const MAX_BINS: usize = 65_536;
 /// Values looked at in one go, so that they stay in the first-level cache.
 const PIECE: usize = 2048;
 
@@ -69,6 +71,14 @@ impl Extent {
             self.not_finite.count(values);
         }
     }
+}
+
+/// Refuses a number of bins in which no tensor is counted.
+pub fn check_bins(bins: usize) -> Result<(), QuantError> {
+    if (1..=MAX_BINS).contains(&bins) {
+        return Ok(());
+    }
+    Err(QuantError::Parameters { what: format!("{bins} bins; 1 to {MAX_BINS} are expected") })
 }
 
 /// Counts of the values of a tensor.
@@ -314,6 +324,15 @@ mod tests {
         let values: Vec<f32> = (0..=8).map(|i| i as f32).chain([0.0, 3.5]).collect();
         assert_eq!(histogram(&values).counts(4), [3.0, 3.0, 2.0, 3.0]);
         assert_eq!(histogram(&[-1.0, -0.75, 1.0]).counts(2), [2.0, 1.0]);
+    }
+
+    #[test]
+    fn a_number_of_bins_is_at_least_one_and_has_a_limit() {
+        for bins in [1, 512, MAX_BINS] {
+            check_bins(bins).unwrap();
+        }
+        assert!(check_bins(0).unwrap_err().to_string().contains("0 bins; 1 to 65536 are expected"));
+        assert!(check_bins(MAX_BINS + 1).is_err());
     }
 
     #[test]

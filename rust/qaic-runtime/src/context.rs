@@ -7,8 +7,8 @@ use qaic_kmd::kmd::Kmd;
 use qaic_qpc::crc::verify_checksums;
 
 use crate::device::{
-    Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placement, Registry, RegistryOptions, noop,
-    virtual_card::leased_program, visible::visible,
+    Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placed, Placement, Registry, RegistryOptions,
+    noop, virtual_card::leased_program, visible::visible,
 };
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
@@ -129,6 +129,63 @@ impl Context {
         let first = candidates.first().map(|device| Placement::one(device.id()));
         first.ok_or_else(|| {
             RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
+        })
+    }
+
+    /// The devices that a client lists, each once and in its order; all without a list, or with an empty one. Fails when one
+    /// does not exist, and where there are none.
+    pub fn select<E: From<RuntimeError>>(
+        &self,
+        listed: impl IntoIterator<Item = Result<DeviceId, E>>,
+    ) -> Result<Vec<DeviceId>, E> {
+        let mut chosen = Vec::new();
+        for id in listed {
+            let id = id?;
+            self.device(id)?;
+            if !chosen.contains(&id) {
+                chosen.push(id);
+            }
+        }
+        if chosen.is_empty() {
+            chosen.extend(self.devices.iter().map(|device| device.id()));
+        }
+        if chosen.is_empty() {
+            return Err(RuntimeError::from(DeviceError::NotFound { id: 0, existing: Vec::new() }).into());
+        }
+        Ok(chosen)
+    }
+
+    /// Devices of a program: `device` out of `candidates`, else those of a `mapping`; where its user names neither, those of
+    /// [`Self::choose`].
+    ///
+    /// Blocking: as [`Self::choose`] in that case.
+    pub fn place(
+        &self,
+        candidates: &[DeviceId],
+        device: Option<DeviceId>,
+        mapping: &str,
+        image: &Image,
+    ) -> Result<Placed, RuntimeError> {
+        let is_chosen = device.is_none() && mapping.is_empty();
+        let placement = if is_chosen {
+            self.choose(candidates, image)?
+        } else {
+            Placement::named(candidates, device, mapping)?
+        };
+        Ok(Placed { placement, is_chosen })
+    }
+
+    /// As many devices as a program was partitioned for, as [`Self::choose`]; the first one for a program of one device, which
+    /// is where clients that name none expect it.
+    ///
+    /// Blocking: as [`Self::choose`].
+    pub fn choose_in_order(&self, image: &Image) -> Result<Placement, RuntimeError> {
+        let all: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
+        let chosen = self.choose(&all, image)?;
+        Ok(if chosen.devices.len() > 1 {
+            chosen
+        } else {
+            all.first().copied().map_or(chosen, Placement::one)
         })
     }
 

@@ -16,7 +16,10 @@ use qaic_qpc::network_desc::NetworkDesc;
 use qaic_qpc::plan::{Plan, PlanError};
 use qaic_qpc::program_info::QpcInfo;
 
-use crate::error::RuntimeError;
+use crate::error::{InputError, RuntimeError};
+
+/// Name of the container in the directory of a compiled program.
+const FILE_NAME: &str = "programqpc.bin";
 
 /// Containers inside containers are opened this deep.
 pub const MAX_NESTING: u32 = 2;
@@ -55,6 +58,24 @@ impl Image {
         let bytes = FileBytes::open(path, mmap)?;
         let range = 0..bytes.len();
         Ok(Self::parse(Arc::new(bytes), range, Some(path.to_owned()), 0)?)
+    }
+
+    /// The file that a client means by `base`: `name` in that directory, else the container in the directory of a compiled
+    /// program, else `base` itself. Pipes and devices are refused, for opening one would wait for its writer.
+    pub fn locate(base: PathBuf, name: Option<PathBuf>) -> Result<PathBuf, RuntimeError> {
+        let path = match name {
+            Some(name) => base.join(name),
+            None if base.is_dir() => base.join(FILE_NAME),
+            None => base,
+        };
+        if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            let what = format!(
+                "{} is no regular file; a container is needed, or a directory with one",
+                path.display()
+            );
+            return Err(InputError::Argument { what }.into());
+        }
+        Ok(path)
     }
 
     /// [`Image::inspect`] for bytes in memory.
@@ -198,6 +219,24 @@ mod tests {
         let in_file = elf::section(file, metadata.section).unwrap().unwrap();
         assert_eq!(image.bytes()[range], file[in_file]);
         assert_eq!(image.elf_section("none"), Ok(None));
+    }
+
+    #[test]
+    fn container_is_the_named_file_or_that_of_a_compiled_program() {
+        let folder = std::env::temp_dir().join(format!("openqaic-locate-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let locate =
+            |base: &Path, name: Option<&str>| Image::locate(base.to_owned(), name.map(PathBuf::from));
+        assert_eq!(locate(&folder, None).unwrap(), folder.join("programqpc.bin"));
+        assert_eq!(locate(&folder, Some("other.qpc")).unwrap(), folder.join("other.qpc"));
+        // What does not exist is for the one that opens it to refuse.
+        assert_eq!(locate(&folder.join("gone"), None).unwrap(), folder.join("gone"));
+        std::fs::remove_dir(&folder).unwrap();
+        let refusal = locate(Path::new("/dev/null"), None).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "/dev/null is no regular file; a container is needed, or a directory with one"
+        );
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod inference_set;
 pub mod process;
 pub mod profiling;
 pub mod program;
+pub mod queue;
 pub mod request;
 mod scheduler;
 
@@ -51,6 +52,7 @@ pub use image::Image;
 pub use inference_set::{HandleId, InferenceSet};
 pub use process::{CancellationToken, Deadline, ForkGuard, WaitScope};
 pub use program::{Program, ProgramOptions};
-pub use request::{BoundBuffers, ExecObj};
+pub use queue::Queue;
+pub use request::{BoundBuffers, BoundSet, ExecObj};
 
 pub(crate) use qaic_sync::atomic as sync;

@@ -70,6 +70,8 @@ pub struct ProgramOptions {
     pub threads_per_queue: u32,
     /// Inferences that can be enqueued at a time.
     pub exec_objs: u32,
+    /// Whether its user named no device; its inferences then go through a queue of any.
+    pub is_placed_freely: bool,
 }
 
 impl Default for ProgramOptions {
@@ -79,6 +81,7 @@ impl Default for ProgramOptions {
             wait: WaitLimits::default(),
             threads_per_queue: 4,
             exec_objs: DEFAULT_EXEC_OBJS,
+            is_placed_freely: false,
         }
     }
 }
@@ -226,6 +229,15 @@ impl Program {
     pub(crate) fn share_loaded(&self, other: &Self) {
         let loaded = other.state.lock().loaded.clone();
         self.state.lock().loaded = loaded;
+    }
+
+    /// Refuses a context that is not its own.
+    pub fn check_context(&self, context: &Arc<Context>) -> Result<(), RuntimeError> {
+        if Arc::ptr_eq(context, &self.context) {
+            return Ok(());
+        }
+        let what = "the program belongs to another context; pass the one it was made with".to_owned();
+        Err(InputError::Argument { what }.into())
     }
 
     /// The devices' context.

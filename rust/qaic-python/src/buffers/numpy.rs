@@ -16,7 +16,6 @@ use qaic_runtime::binding::ArrayLayout;
 
 use super::OutputBuffer;
 
-static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static INTERFACE: PyOnceLock<Option<Interface>> = PyOnceLock::new();
 // By format of the elements, which is one letter.
 static DTYPES: [PyOnceLock<Py<PyAny>>; 128] = [const { PyOnceLock::new() }; 128];
@@ -134,13 +133,17 @@ pub(crate) fn array_over<'py>(
     if let (Some(interface), Some(dtype)) = (interface, known.and_then(|dtype| dtype.get(py))) {
         return interface.array(owner, layout, dtype.bind(py));
     }
-    let asarray =
-        ASARRAY.get_or_try_init(py, || py.import("numpy")?.getattr("asarray").map(Bound::unbind))?;
-    let array = asarray.bind(py).call1((owner,))?;
+    let array = as_array(owner.as_any())?;
     if let Some(known) = known {
         let _ = known.set(py, array.getattr("dtype")?.unbind());
     }
     Ok(array)
+}
+
+/// What `numpy.asarray` makes of a value.
+pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    AS_ARRAY.import(value.py(), "numpy", "asarray")?.call1((value,))
 }
 
 /// Where the type of elements of a format is kept; `None` of formats that are more than a letter.

@@ -185,9 +185,7 @@ impl PyQBuffer {
     #[getter]
     fn r#type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static KINDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let kinds = KINDS
-            .get_or_try_init(py, || py.import("qaic.rt.enums")?.getattr("QBufferType").map(Bound::unbind))?;
-        kinds.bind(py).call1((self.buffer.kind(),))
+        KINDS.import(py, "qaic.rt.enums", "QBufferType")?.call1((self.buffer.kind(),))
     }
 
     #[setter(r#type)]

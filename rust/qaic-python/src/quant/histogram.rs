@@ -3,15 +3,12 @@
 use pyo3::prelude::*;
 use qaic_mem::Storage;
 use qaic_mem::convert::pieces::pieces;
-use qaic_quant::error::QuantError;
-use qaic_quant::histogram::{Histogram, SharedHistogram};
+use qaic_quant::histogram::{Histogram, SharedHistogram, check_bins};
 use qaic_runtime::RuntimeError;
 
 use super::arrays::{Lent, array as array_of};
 use super::refused;
 use crate::gil::Detach;
-
-const MAX_BINS: usize = 65_536;
 
 /// How the values of a tensor are distributed.
 #[pyclass(frozen, name = "TensorHistogram", module = "qaic._core")]
@@ -63,10 +60,7 @@ impl PyTensorHistogram {
     }
 
     fn counts<'py>(&self, py: Python<'py>, bins: usize) -> PyResult<Bound<'py, PyAny>> {
-        if !(1..=MAX_BINS).contains(&bins) {
-            let what = format!("{bins} bins; 1 to {MAX_BINS} are expected");
-            return Err(refused(py, &QuantError::Parameters { what }));
-        }
+        check_bins(bins).map_err(|error| refused(py, &error))?;
         let storage = py.detached(|| -> Result<Storage, RuntimeError> {
             Ok(Storage::of(&self.histogram.read(|histogram| histogram.counts(bins)))?)
         })?;

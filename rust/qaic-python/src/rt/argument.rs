@@ -155,8 +155,5 @@ pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<Buf
 /// A copy of an array with its elements in C order.
 pub(crate) fn in_c_order<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static COPY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = value.py();
-    let copy =
-        COPY.get_or_try_init(py, || py.import("numpy")?.getattr("ascontiguousarray").map(Bound::unbind))?;
-    copy.bind(py).call1((value,))
+    COPY.import(value.py(), "numpy", "ascontiguousarray")?.call1((value,))
 }

@@ -37,12 +37,8 @@ impl PyBenchmark {
         let core = Reaped::new(Arc::clone(handles.core()));
         let progress = BenchmarkProgress::new(core.set());
         let context = Arc::clone(handles.context());
-        let buffers = self::buffers(buffers).map_err(|refusal| match refusal {
-            Refusal::Raised(error) => error,
-            Refusal::Failed(_, error) => {
-                super::construction_failed(buffers.py(), "InferenceBenchmarkSet", error)
-            }
-        })?;
+        let refused = |refusal: Refusal| refusal.of_construction(buffers.py(), "InferenceBenchmarkSet");
+        let buffers = self::buffers(buffers).map_err(refused)?;
         Ok(Self { core, context, buffers, progress })
     }
 
@@ -63,12 +59,7 @@ impl PyBenchmark {
         let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let ended = ended.map(|ended| ended.clone().unbind());
         let set = self.core.set();
-        let bound = self.core.places().iter().try_for_each(|place| {
-            // The run before this one has leased it.
-            place.bound().bind_again()?;
-            place.bound().replace_all(&self.buffers, None)
-        });
-        if let Err(error) = bound {
+        if let Err(error) = self.core.bound().bind_all(&self.buffers) {
             let refusal = Refusal::from(error).busy_in_flight();
             return Ok((refuse(py, &self.context, Origin::InferenceSet, refusal)?, 0, 0));
         }
@@ -108,14 +99,13 @@ impl PyBenchmark {
 
     /// The exec object of a handle.
     fn exec_obj(&self, py: Python<'_>, handle: u32) -> PyResult<Py<PyExecObj>> {
-        let place = self.core.place(HandleId(handle));
-        place.map_err(|error| from_runtime(py, error))?.exec_obj(py)
+        self.core.exec_obj(py, HandleId(handle))
     }
 
     /// Unique id of the program of a handle.
     fn program_id(&self, py: Python<'_>, handle: u32) -> PyResult<u32> {
-        let place = self.core.place(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
-        Ok(place.bound().exec().program().unique_id())
+        let bound = self.core.bound().bound(HandleId(handle)).map_err(|error| from_runtime(py, error))?;
+        Ok(bound.exec().program().unique_id())
     }
 }
 

@@ -6,16 +6,15 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_runtime::error::DeviceError;
 use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::log::Level;
 use qaic_runtime::{Context, DeviceId, QStatus};
 
 use super::callback_channel::RtChannel;
+use super::construction_failed_by;
 use super::numbers::whole;
 use super::qpc::RtQpc;
-use super::status::{member, outcome, refuse, refused, reply};
-use super::{construction_failed, construction_failed_by};
+use super::status::{Answer, member, outcome, refuse, refused, reply};
 use crate::context::open_context;
 
 /// What stands for no device where an id is expected.
@@ -95,18 +94,10 @@ impl RtContext {
         };
         let mask = properties.map_or(Ok(0), |properties| properties.extract::<u32>())?;
         let context = open_context(py).map_err(|error| construction_failed_by(py, "Context", error))?;
-        let mut chosen = match devices {
-            Some(list) => ids_in(py, &context, &list)?,
-            None => Vec::new(),
-        };
-        if chosen.is_empty() {
-            chosen.extend(context.devices().iter().map(|device| device.id()));
-        }
-        if chosen.is_empty() {
-            let error = DeviceError::NotFound { id: 0, existing: Vec::new() }.into();
-            return Err(construction_failed(py, Origin::Context.name(), error));
-        }
-        let this = Self { context, devices: chosen, dispatcher: PyOnceLock::new() };
+        let listed = devices.map(|list| list.try_iter()).transpose()?.into_iter().flatten();
+        let chosen = context.select(listed.map(|id| device_id(&id?)));
+        let devices = chosen.map_err(|refusal| refusal.of_construction(py, Origin::Context.name()))?;
+        let this = Self { context, devices, dispatcher: PyOnceLock::new() };
         this.set_callbacks(py, logCallback, errorHandler)?;
         if mask != 0 {
             let logger = this.context.logger();
@@ -172,16 +163,7 @@ impl RtContext {
     }
 }
 
-/// The ids in `list`, each once.
-fn ids_in(py: Python<'_>, context: &Context, list: &Bound<'_, PyAny>) -> PyResult<Vec<DeviceId>> {
-    let mut ids = Vec::new();
-    for id in list.try_iter()? {
-        // What is no number at all is a mistake of another kind than a number without a device.
-        let id = DeviceId(u32::try_from(whole(&id?)?).unwrap_or(u32::MAX));
-        context.device(id).map_err(|error| construction_failed(py, Origin::Context.name(), error))?;
-        if !ids.contains(&id) {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+/// The id of a device. What is no number at all is a mistake of another kind than a number without a device.
+fn device_id(id: &Bound<'_, PyAny>) -> Answer<DeviceId> {
+    Ok(DeviceId(u32::try_from(whole(id)?).unwrap_or(u32::MAX)))
 }

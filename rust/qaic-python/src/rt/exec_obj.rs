@@ -28,8 +28,6 @@ const AUTO_LOAD_ACTIVATE: u32 = 4;
 pub(crate) struct PyExecObj {
     bound: Reaped<BoundBuffers>,
     context: Arc<Context>,
-    // Whether the devices of its program were chosen here.
-    is_placed_freely: bool,
     // Keeps what Python knows of the context (its callbacks) while there is something to report.
     _parent: Py<RtContext>,
     // Fields are dropped in order.
@@ -41,16 +39,11 @@ impl PyExecObj {
     pub(crate) fn of(bound: Arc<BoundBuffers>, parent: Py<RtContext>) -> Self {
         let context = Arc::clone(bound.exec().program().context());
         let bound = Reaped::new(bound);
-        Self { bound, context, is_placed_freely: false, _parent: parent, _last: ReleaseDropped }
+        Self { bound, context, _parent: parent, _last: ReleaseDropped }
     }
 
     pub(crate) fn exec(&self) -> &Arc<ExecObj> {
         self.bound.exec()
-    }
-
-    /// Whether the client named no device for its program.
-    pub(crate) fn is_placed_freely(&self) -> bool {
-        self.is_placed_freely
     }
 
     fn reply(&self, py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
@@ -95,14 +88,12 @@ impl PyExecObj {
         }
         let spec = spec.cast::<PySlicingSpec>().map_err(PyErr::from)?.get();
         let bound = &self.bound;
-        if !spec.is_of(bound.specs()) {
-            return Err(refused("the slicing specification was made for another program").into());
-        }
+        spec.slicing().check_program(bound.specs())?;
         let (mut listed, mut windows) = (Vec::new(), Vec::new());
         for (index, value) in argument::pairs(&argument::list_of(data)?)? {
             let value = value.bind(data.py());
             let index = bound.specs().position(index)?;
-            if spec.cuts(index) {
+            if spec.slicing().cuts(index) {
                 windows.push(spec.window(index, value, &parameters)?);
             } else {
                 listed.push(argument::listed(bound.specs(), index, value)?);
@@ -146,17 +137,12 @@ impl PyExecObj {
                 }
             },
         };
-        if !Arc::ptr_eq(context.get().inner(), &runtime) {
-            let what = "the program belongs to another context; pass the one it was made with";
-            return Err(failed(refused(what).into()));
-        }
+        this.inner().check_context(context.get().inner()).map_err(|error| failed(error.into()))?;
         let exec = this.loading(py, || ExecObj::new(this.inner(), automatic)).map_err(failed)?;
         let bound = Arc::new(BoundBuffers::new(exec, Arc::clone(this.specs())));
-        let is_placed_freely = this.is_chosen();
         Ok(Self {
             bound: Reaped::new(bound),
             context: runtime,
-            is_placed_freely,
             _parent: this.context().clone_ref(py),
             _last: ReleaseDropped,
         })

@@ -77,18 +77,15 @@ impl PyInferenceHandle {
         let Some(set) = self.set() else {
             return (self.gone(py)?, py.None()).into_pyobject(py);
         };
-        let place = set.place(self.number).map_err(|error| from_runtime(py, error))?;
-        (member(py, QStatus::Success)?, bound_to(py, place.bound())?).into_pyobject(py)
+        let bound = set.bound().bound(self.number).map_err(|error| from_runtime(py, error))?;
+        (member(py, QStatus::Success)?, bound_to(py, bound)?).into_pyobject(py)
     }
 
     /// Its exec object, whose ``getData`` gives the outputs.
     #[pyo3(name = "execObj")]
     fn exec_obj(&self, py: Python<'_>) -> PyResult<Py<PyExecObj>> {
-        let set = self.set();
-        let Some(place) = set.as_ref().and_then(|set| set.place(self.number).ok()) else {
-            return Err(call_failed(py, "call.state", GONE));
-        };
-        place.exec_obj(py)
+        let set = self.set().ok_or_else(|| call_failed(py, "call.state", GONE))?;
+        set.exec_obj(py, self.number)
     }
 
     /// Its number in the set.
@@ -112,7 +109,7 @@ impl PyInferenceHandle {
     /// Runs `work` on what the handle is bound to and answers with a status.
     fn with_bound(&self, py: Python<'_>, work: impl FnOnce(&BoundBuffers) -> Answer) -> PyResult<Py<PyAny>> {
         let Some(set) = self.set() else { return self.gone(py) };
-        let outcome = set.place(self.number).map_err(Refusal::from).and_then(|place| work(place.bound()));
+        let outcome = set.bound().bound(self.number).map_err(Refusal::from).and_then(|bound| work(bound));
         reply(py, &self.context, Origin::InferenceSet, outcome)
     }
 

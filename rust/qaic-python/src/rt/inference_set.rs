@@ -10,11 +10,11 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::error::{ErrorDetail, RuntimeError};
+use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::{CancellationToken, reaper};
-use qaic_runtime::request::BoundBuffers;
+use qaic_runtime::request::BoundSet;
 
 use super::argument::{self, buffers};
 use super::context::RtContext;
@@ -28,21 +28,16 @@ use super::queue;
 use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
 use super::{construction_reported, missing};
 use crate::buffers::{ReleaseDropped, release_dropped};
+use crate::errors::from_runtime;
 use crate::gil::{Detach, Reaped, answering_signals};
 
 const ORIGIN: Origin = Origin::InferenceSet;
 
-/// An inference set and what its handles are bound to. Handles refer to it weakly.
+/// An inference set, what its handles are bound to, and their exec objects in Python. Handles refer to it weakly.
 pub(crate) struct SetCore {
-    // Dropped before the set: they share its exec objects.
-    places: Vec<Place>,
-    set: Arc<InferenceSet>,
-}
-
-/// One handle's part of the set.
-pub(crate) struct Place {
-    bound: Arc<BoundBuffers>,
-    exec_obj: PyOnceLock<Py<PyExecObj>>,
+    // By handle. Dropped before the set, of which they are.
+    exec_objs: Vec<PyOnceLock<Py<PyExecObj>>>,
+    set: BoundSet,
     // What an exec object keeps alive.
     parent: Py<RtContext>,
 }
@@ -50,42 +45,28 @@ pub(crate) struct Place {
 impl SetCore {
     /// A set whose handles are bound to nothing.
     fn new(context: &Bound<'_, RtContext>, set: Arc<InferenceSet>) -> Result<Self, RuntimeError> {
-        let place = |bound| {
-            let parent = context.clone().unbind();
-            Place { bound: Arc::new(bound), exec_obj: PyOnceLock::new(), parent }
-        };
-        Ok(Self { places: BoundBuffers::of_set(&set)?.into_iter().map(place).collect(), set })
+        let set = BoundSet::new(set)?;
+        let exec_objs = (0..set.handle_count()).map(|_| PyOnceLock::new()).collect();
+        Ok(Self { exec_objs, set, parent: context.clone().unbind() })
     }
 
-    pub(crate) fn set(&self) -> &Arc<InferenceSet> {
+    /// The set with its buffers.
+    pub(crate) fn bound(&self) -> &BoundSet {
         &self.set
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
+    /// The set.
+    pub(crate) fn set(&self) -> &Arc<InferenceSet> {
+        self.set.set()
     }
 
-    pub(crate) fn place(&self, handle: HandleId) -> Result<&Place, RuntimeError> {
-        self.places.get(handle.0 as usize).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Internal { what: format!("handle {} has no place", handle.0) })
-        })
-    }
-
-    fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.place(handle)?.bound.check_announced()?;
-        self.set.submit(handle, id)
-    }
-}
-
-impl Place {
-    pub(crate) fn bound(&self) -> &Arc<BoundBuffers> {
-        &self.bound
-    }
-
-    /// The exec object, the same one each time.
-    pub(crate) fn exec_obj(&self, py: Python<'_>) -> PyResult<Py<PyExecObj>> {
-        let make = || Py::new(py, PyExecObj::of(Arc::clone(&self.bound), self.parent.clone_ref(py)));
-        self.exec_obj.get_or_try_init(py, make).map(|object| object.clone_ref(py))
+    /// The exec object of a handle, the same one each time.
+    pub(crate) fn exec_obj(&self, py: Python<'_>, handle: HandleId) -> PyResult<Py<PyExecObj>> {
+        let bound = self.set.bound(handle).map_err(|error| from_runtime(py, error))?;
+        let make = || Py::new(py, PyExecObj::of(Arc::clone(bound), self.parent.clone_ref(py)));
+        // As many as there are handles.
+        let object = self.exec_objs[handle.0 as usize].get_or_try_init(py, make)?;
+        Ok(object.clone_ref(py))
     }
 }
 
@@ -158,7 +139,7 @@ impl PyQaicInferenceSet {
         let core = SetCore::new(&context, set).map_err(|error| failed(error.into()))?;
         let core = Arc::new(core);
         let weak = Arc::downgrade(&core);
-        let numbers = 0..u32::try_from(core.places.len()).unwrap_or(u32::MAX);
+        let numbers = 0..u32::try_from(core.exec_objs.len()).unwrap_or(u32::MAX);
         let handles = numbers
             .map(|number| Py::new(py, PyInferenceHandle::new(&weak, &inner, HandleId(number))))
             .collect::<PyResult<_>>()?;
@@ -171,7 +152,7 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "getAvailable")]
     fn available<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let handle = self.acquire(py).and_then(|handle| {
-            self.core.place(handle)?.bound.forget_announced()?;
+            self.core.bound().renew(handle)?;
             Ok(handle)
         });
         self.answer(py, handle)
@@ -195,7 +176,7 @@ impl PyQaicInferenceSet {
             return self.reply(py, self.submit_vector(py, vector.get(), id));
         }
         if let Ok(handle) = what.cast::<PyInferenceHandle>() {
-            let submit = |number| Ok(self.core.submit(number, id)?);
+            let submit = |number| Ok(self.core.bound().submit(number, id)?);
             return self.reply(py, self.number_of(handle.get()).and_then(submit));
         }
         let found = what.get_type();
@@ -210,7 +191,7 @@ impl PyQaicInferenceSet {
     /// Blocking, without the interpreter lock, until one is complete.
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let set = &self.core.set;
+        let set = self.core.set();
         let ended = || outcome(py, || answering_signals(None, |scope| set.get_completed(scope)));
         self.collected(py, set.try_get_completed().map_or_else(ended, Ok))
     }
@@ -224,7 +205,7 @@ impl PyQaicInferenceSet {
         py: Python<'py>,
         #[allow(non_snake_case)] infId: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let set = &self.core.set;
+        let set = self.core.set();
         let found = match inference_id(infId)? {
             // To leave the interpreter lock costs more than to look.
             Some(id) => set.try_get_completed_id(id).map_or_else(
@@ -249,7 +230,7 @@ impl PyQaicInferenceSet {
                 found.name()?
             )));
         };
-        let put_back = |number| Ok(self.core.set.put_completed(number)?);
+        let put_back = |number| Ok(self.core.set().put_completed(number)?);
         self.reply(py, self.number_of(handle.get()).and_then(put_back))
     }
 
@@ -260,15 +241,15 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let waited = outcome(py, || {
-            answering_signals(None, |scope| self.core.set.wait_for_completion(scope))?;
-            self.core.set.check_completed()
+            answering_signals(None, |scope| self.core.set().wait_for_completion(scope))?;
+            self.core.set().check_completed()
         });
         self.reply(py, waited)
     }
 
     /// The context it was made with.
-    fn _context(&self, py: Python<'_>) -> Option<Py<RtContext>> {
-        self.core().places().first().map(|place| place.parent.clone_ref(py))
+    fn _context(&self, py: Python<'_>) -> Py<RtContext> {
+        self.core.parent.clone_ref(py)
     }
 
     fn __repr__(&self) -> String {
@@ -278,30 +259,23 @@ impl PyQaicInferenceSet {
 
 impl PyQaicInferenceSet {
     fn acquire(&self, py: Python<'_>) -> Answer<HandleId> {
-        let set = &self.core.set;
+        let set = self.core.set();
         let acquire = || outcome(py, || answering_signals(None, |scope| set.acquire(scope)));
         set.try_acquire().map_or_else(acquire, Ok)
     }
 
     fn submit_vector(&self, py: Python<'_>, vector: &PyInferenceVector, id: u64) -> Answer {
         let (core, list) = (self.core(), vector.buffers(py));
-        let (handle, given) = if let Some(handle) = core.set.try_acquire() {
+        let (handle, given) = if let Some(handle) = core.set().try_acquire() {
             (handle, None)
         } else {
             // What cannot be submitted is refused before it waits, and other threads may change the list meanwhile.
             let given = buffers(list)?;
             (self.acquire(py)?, Some(given))
         };
-        let bind = || -> Answer {
-            let bound = core.place(handle)?.bound();
-            let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
-            bound.bind_for_new_inference(list.len(), is_same, || given.map_or_else(|| buffers(list), Ok))?;
-            Ok(core.submit(handle, id)?)
-        };
-        bind().inspect_err(|_| {
-            // It was acquired here, so it can be put back.
-            let _ = core.set.put_completed(handle);
-        })
+        let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
+        let buffers = || given.map_or_else(|| buffers(list), Ok);
+        core.bound().submit_bound(handle, id, list.len(), is_same, buffers)
     }
 
     /// The number of a handle of this set.
@@ -323,7 +297,7 @@ impl PyQaicInferenceSet {
     fn collected<'py>(&self, py: Python<'py>, handle: Answer<HandleId>) -> PyResult<Bound<'py, PyTuple>> {
         match handle {
             Ok(handle) => {
-                let ended = self.core.set.outcome(handle).map_err(Refusal::from);
+                let ended = self.core.set().outcome(handle).map_err(Refusal::from);
                 let status = reply(py, &self.context, ORIGIN, ended)?;
                 (status, self.handles.get(handle.0 as usize)).into_pyobject(py)
             }

@@ -3,7 +3,6 @@
 //! The buffers live in a Python list that the caller may change: what it holds when the vector is submitted counts. The
 //! C++ interface logs through a global logger here, because no context is at hand; so does this one.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -13,6 +12,7 @@ use qaic_mem::ForeignMemoryMut;
 use qaic_runtime::binding::{BufferSlot, BufferSlots, InputSource, RandomBytes};
 use qaic_runtime::error::{ErrorDetail, QStatus};
 use qaic_runtime::process::log;
+use qaic_runtime::request::Part;
 
 use super::argument::buffer;
 use super::status::member;
@@ -107,19 +107,19 @@ impl PyInferenceVector {
     /// Replaces all buffers.
     #[pyo3(name = "setBuffers")]
     fn set_buffers(&self, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.replace(buffers, 0..self.slots.slots().len(), "buffers")
+        self.replace(buffers, Part::All)
     }
 
     /// Replaces the buffers of the inputs.
     #[pyo3(name = "setInputBuffers")]
     fn set_input_buffers(&self, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.replace(buffers, self.slots.inputs(), "inputs")
+        self.replace(buffers, Part::Inputs)
     }
 
     /// Replaces the buffers of the outputs.
     #[pyo3(name = "setOutputBuffers")]
     fn set_output_buffers(&self, buffers: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.replace(buffers, self.slots.outputs(), "outputs")
+        self.replace(buffers, Part::Outputs)
     }
 
     /// Fills the inputs with the bytes of files, one per input; files beyond them name outputs and are not read.
@@ -129,20 +129,19 @@ impl PyInferenceVector {
     fn load_from_file_set(&self, py: Python<'_>, files: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let files = paths(files)?;
         if files.is_empty() {
-            say(|| "loadFromFileSet was given no files; one per input is expected".to_owned());
-            return member(py, QStatus::Inval);
+            return refuse(py, "loadFromFileSet was given no files; one per input is expected");
         }
         // Nothing changes unless all of it can.
         let contents = match py.detached(|| Ok(self.slots.read_inputs(&files)))? {
             Ok(contents) => contents,
             Err(error) => {
-                say(|| error.to_string());
+                say(&error.to_string());
                 return member(py, QStatus::Error);
             }
         };
         let fresh: PyResult<Vec<_>> =
             contents.iter().map(|content| Bound::new(py, PyQBuffer::new(copied(py, content)?))).collect();
-        self.put(&PyList::new(py, fresh?)?, self.slots.inputs())
+        self.put(&PyList::new(py, fresh?)?, Part::Inputs)
     }
 
     fn __len__(&self, py: Python<'_>) -> usize {
@@ -156,40 +155,43 @@ impl PyInferenceVector {
 }
 
 impl PyInferenceVector {
-    /// Puts `buffers` in the place of those of the bindings `range`.
-    fn replace(&self, buffers: &Bound<'_, PyAny>, range: Range<usize>, what: &str) -> PyResult<Py<PyAny>> {
+    /// Puts `buffers` in the place of those of a part.
+    fn replace(&self, buffers: &Bound<'_, PyAny>, part: Part) -> PyResult<Py<PyAny>> {
         let py = buffers.py();
         let given = buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?;
-        if given.len() != range.len() {
-            say(|| format!("{} {what} given; {} are expected", given.len(), range.len()));
-            return member(py, QStatus::Inval);
+        if let Err(what) = self.slots.check_part(part, given.len()) {
+            return refuse(py, &what);
         }
-        for (index, (item, position)) in given.iter().zip(range.clone()).enumerate() {
+        for (index, (item, position)) in given.iter().zip(self.slots.range(part)).enumerate() {
             let found = buffer(item, index)?.get().memory().len();
             if let Some(warning) = self.slots.size_warning(position, found) {
                 log::global().warn(|| format!("{OBJECT}: {warning}"));
             }
         }
-        self.put(&PyList::new(py, given)?, range)
+        self.put(&PyList::new(py, given)?, part)
     }
 
-    fn put(&self, given: &Bound<'_, PyList>, range: Range<usize>) -> PyResult<Py<PyAny>> {
+    fn put(&self, given: &Bound<'_, PyList>, part: Part) -> PyResult<Py<PyAny>> {
         let py = given.py();
         let buffers = self.buffers.bind(py);
-        let expected = self.slots.slots().len();
         // The caller may have shortened the list; then there is no place for these.
-        if buffers.len() != expected {
-            say(|| format!("the list of buffers has {} entries; {expected} are expected", buffers.len()));
-            return member(py, QStatus::Inval);
+        if let Err(what) = self.slots.check_list(buffers.len()) {
+            return refuse(py, &what);
         }
+        let range = self.slots.range(part);
         buffers.set_slice(range.start, range.end, given)?;
         member(py, QStatus::Success)
     }
 }
 
-/// Writes a line about what a caller did wrong.
-fn say(what: impl FnOnce() -> String) {
-    log::global().error(|| format!("{OBJECT}: {}", what()));
+/// Writes a line about what a caller did wrong, and gives the status.
+fn refuse(py: Python<'_>, what: &str) -> PyResult<Py<PyAny>> {
+    say(what);
+    member(py, QStatus::Inval)
+}
+
+fn say(what: &str) {
+    log::global().error(|| format!("{OBJECT}: {what}"));
 }
 
 /// Reads mappings, or those of a container.

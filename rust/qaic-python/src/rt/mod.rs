@@ -51,12 +51,10 @@ pub(crate) fn construction_reported(
     origin: Origin,
     refusal: Refusal,
 ) -> PyErr {
-    let error = match refusal {
-        Refusal::Raised(error) => return error,
-        Refusal::Failed(_, error) => error,
-    };
-    context.logger().construction_failed(origin, &error);
-    construction_failed(py, origin.name(), error)
+    if let Refusal::Failed(_, error) = &refusal {
+        context.logger().construction_failed(origin, error);
+    }
+    refusal.of_construction(py, origin.name())
 }
 
 /// The exception for an object that needs another one and got `None`.

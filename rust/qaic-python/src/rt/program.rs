@@ -5,13 +5,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::binding::BindingSpecs;
+use qaic_runtime::device::Placed;
 use qaic_runtime::error::StateError;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::failure::Origin;
 use qaic_runtime::process::reaper;
 use qaic_runtime::{
-    CancellationToken, Context, DeviceId, ErrorDetail, Image, Placement, Program, ProgramOptions, QStatus,
-    RuntimeError,
+    CancellationToken, Context, DeviceId, ErrorDetail, Image, Program, ProgramOptions, QStatus, RuntimeError,
 };
 
 use super::context::RtContext;
@@ -28,8 +28,6 @@ pub(crate) struct PyProgram {
     program: Reaped<Program>,
     specs: Arc<BindingSpecs>,
     token: CancellationToken,
-    // Whether its devices were chosen here.
-    is_chosen: bool,
     context: Py<RtContext>,
     qpc: Py<RtQpc>,
 }
@@ -45,11 +43,6 @@ impl PyProgram {
 
     pub(crate) fn context(&self) -> &Py<RtContext> {
         &self.context
-    }
-
-    /// Whether the client named no device.
-    pub(crate) fn is_chosen(&self) -> bool {
-        self.is_chosen
     }
 
     fn runtime(&self) -> &Arc<Context> {
@@ -92,16 +85,16 @@ impl PyProgram {
         }
         let (mut options, mapping) = program_options(properties).map_err(failed)?;
         let placed = place_program(py, context.get(), dev, &mapping, image).map_err(failed)?;
-        let Placed { placement, is_chosen } = placed;
+        options.is_placed_freely = placed.is_chosen;
         let token = CancellationToken::new();
         options.load.token = token.clone();
-        let program = outcome(py, || Program::new(runtime, image, &placement, &options)).map_err(failed)?;
+        let make = || Program::new(runtime, image, &placed.placement, &options);
+        let program = outcome(py, make).map_err(failed)?;
         let specs = BindingSpecs::of_buffers(&program).map_err(|error| failed(error.into()))?;
         Ok(Self {
             program: Reaped::new(program),
             specs: Arc::new(specs),
             token,
-            is_chosen,
             context: context.unbind(),
             qpc: qpc.unbind(),
         })
@@ -255,13 +248,6 @@ pub(crate) fn program_options(properties: Option<&Bound<'_, PyAny>>) -> Answer<(
     Ok((options, properties.getattr("devMapping")?.extract()?))
 }
 
-/// Where a program goes.
-pub(crate) struct Placed {
-    pub(crate) placement: Placement,
-    /// Whether the client named no device.
-    pub(crate) is_chosen: bool,
-}
-
 /// The devices of a program: `dev`, else those of the mapping, else as many of the context's as the program needs.
 ///
 /// Blocking, without the interpreter lock, in the last case: devices may be asked what they have free.
@@ -272,13 +258,9 @@ pub(crate) fn place_program(
     mapping: &str,
     image: &Image,
 ) -> Answer<Placed> {
-    let is_chosen = dev.is_none() && mapping.is_empty();
-    let placement = if is_chosen {
-        outcome(py, || context.inner().choose(context.devices(), image))?
-    } else {
-        place(context, dev, mapping)?
-    };
-    Ok(Placed { placement, is_chosen })
+    let candidates = context.devices();
+    let device = dev.map(|dev| device(candidates, dev)).transpose()?;
+    outcome(py, || context.inner().place(candidates, device, mapping, image))
 }
 
 /// Ids of the devices that a program would be placed on if none were named: one, or as many as it was partitioned for.
@@ -290,14 +272,11 @@ pub(crate) fn choose_devices(py: Python<'_>, context: &RtContext, qpc: &RtQpc) -
     Ok(placement.devices.iter().map(|id| id.0).collect())
 }
 
-/// The devices that are named: `dev`, else those of the mapping, else the first of the context.
-pub(crate) fn place(context: &RtContext, dev: Option<&Bound<'_, PyAny>>, mapping: &str) -> Answer<Placement> {
-    let device = |dev: &Bound<'_, PyAny>| -> Answer<DeviceId> {
-        // A number that no device can have is unknown like any other.
-        Ok(u32::try_from(whole(dev)?).map(DeviceId).map_err(|_| {
-            let existing: Vec<_> = context.devices().iter().map(|id| id.0).collect();
-            refused(format!("device {dev} does not exist; existing ids: {existing:?}"))
-        })?)
-    };
-    Ok(Placement::named(context.devices(), dev.map(device).transpose()?, mapping)?)
+/// The id of a device, one of `existing`.
+pub(crate) fn device(existing: &[DeviceId], dev: &Bound<'_, PyAny>) -> Answer<DeviceId> {
+    // A number that no device can have is unknown like any other.
+    Ok(u32::try_from(whole(dev)?).map(DeviceId).map_err(|_| {
+        let existing: Vec<_> = existing.iter().map(|id| id.0).collect();
+        refused(format!("device {dev} does not exist; existing ids: {existing:?}"))
+    })?)
 }

@@ -7,15 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_runtime::{Image, QStatus};
 
-use super::status::{member, refused};
+use super::status::member;
 use super::{call_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
 use crate::qpc::inspect;
-
-/// Name of the container in the directory of a compiled program.
-const FILE_NAME: &str = "programqpc.bin";
 
 /// An opened container.
 #[pyclass(frozen, name = "Qpc", module = "qaicrt", weakref)]
@@ -123,16 +120,6 @@ impl RtQpc {
 
 /// Opens the file that `base` is, or `name` in the directory that it is.
 fn open(py: Python<'_>, base: PathBuf, name: Option<PathBuf>) -> PyResult<Arc<Image>> {
-    let path = match name {
-        Some(name) => base.join(name),
-        None if base.is_dir() => base.join(FILE_NAME),
-        None => base,
-    };
-    // Opening a pipe would wait for a writer.
-    if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        let shown = path.display();
-        let what = format!("{shown} is no regular file; a container is needed, or a directory with one");
-        return Err(from_runtime(py, refused(what)));
-    }
+    let path = Image::locate(base, name).map_err(|error| from_runtime(py, error))?;
     inspect(py, &path, true)
 }

@@ -1,19 +1,15 @@
 //! `qaicrt.Queue`: starts inferences.
-//!
-//! Threads belong to programs, so that their inferences keep their order whichever queue they come through. A queue checks
-//! that the device is its own, and its properties say how many threads a program that goes through it has: with several
-//! queues, the last one that was used.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use qaic_runtime::process::failure::Origin;
-use qaic_runtime::{Context, DeviceId, RuntimeError};
+use qaic_runtime::{Context, Queue};
 
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::numbers::{property, whole};
-use super::program::{place, write_defaults};
+use super::program::{device, write_defaults};
 use super::status::{Answer, Refusal, outcome, refused, reply};
 use super::{construction_reported, missing};
 
@@ -21,9 +17,7 @@ use super::{construction_reported, missing};
 #[pyclass(frozen, name = "Queue", module = "qaicrt", weakref)]
 pub(crate) struct PyQueue {
     context: Arc<Context>,
-    device: DeviceId,
-    // As its properties say; else the threads are what the program was made with.
-    threads: Option<u32>,
+    queue: Queue,
     _parent: Py<RtContext>,
 }
 
@@ -44,16 +38,17 @@ impl PyQueue {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
         let runtime = context.get().inner();
         let failed = |refusal| construction_reported(py, runtime, Origin::Queue, refusal);
-        let hidden = dev.and_then(|dev| dev.extract().ok().map(DeviceId)).filter(|id| runtime.hides(*id));
-        let device = if let Some(hidden) = hidden {
-            // Clients that name no device for a program make a queue of device 0 for it, wherever the program goes.
-            hidden
-        } else {
-            let placement = place(context.get(), dev, "").map_err(failed)?;
-            placement.devices.first().copied().unwrap_or(DeviceId(0))
+        let candidates = context.get().devices();
+        let make = || -> Answer<Queue> {
+            let device = dev.map(|dev| device(candidates, dev)).transpose()?;
+            let queue = Queue::new(runtime, candidates, device)?;
+            Ok(match properties {
+                Some(properties) => queue.with_threads(threads(properties)?),
+                None => queue,
+            })
         };
-        let threads = properties.map(threads).transpose().map_err(failed)?;
-        Ok(Self { context: Arc::clone(runtime), device, threads, _parent: context.unbind() })
+        let queue = make().map_err(failed)?;
+        Ok(Self { context: Arc::clone(runtime), queue, _parent: context.unbind() })
     }
 
     /// Starts the inference of `execObj` and returns. `QS_BUSY` while an earlier one is under way.
@@ -63,7 +58,9 @@ impl PyQueue {
     #[allow(non_snake_case)] // the names of the interface
     fn enqueue(&self, py: Python<'_>, execObj: Option<&Bound<'_, PyExecObj>>) -> PyResult<Py<PyAny>> {
         let started = match execObj.map(Bound::get) {
-            Some(object) => outcome(py, || self.start(object)).map_err(Refusal::busy_in_flight),
+            Some(object) => {
+                outcome(py, || self.queue.enqueue(object.exec())).map_err(Refusal::busy_in_flight)
+            }
             None => Err(refused("the exec object is None").into()),
         };
         reply(py, &self.context, Origin::Queue, started)
@@ -77,24 +74,7 @@ impl PyQueue {
     }
 
     fn __repr__(&self) -> String {
-        format!("Queue(device {})", self.device.0)
-    }
-}
-
-impl PyQueue {
-    fn start(&self, object: &PyExecObj) -> Result<(), RuntimeError> {
-        let exec = object.exec();
-        let placement = exec.program().placement();
-        if !object.is_placed_freely() && !placement.devices.contains(&self.device) {
-            return Err(refused(format!(
-                "the exec object's program is on device {placement}, this queue is of device {}",
-                self.device.0
-            )));
-        }
-        if let Some(threads) = self.threads {
-            exec.program().allow_threads(threads);
-        }
-        exec.enqueue()
+        format!("Queue(device {})", self.queue.device().0)
     }
 }
 

@@ -13,7 +13,6 @@ use crate::buffers::BufferExport;
 /// How the bindings of a program are cut; made by `Program.createSlicingSpecHandle`.
 #[pyclass(frozen, name = "SlicingSpecHandle", module = "qaicrt")]
 pub(crate) struct PySlicingSpec {
-    specs: Arc<BindingSpecs>,
     slicing: SlicingSpec,
 }
 
@@ -38,20 +37,15 @@ impl PySlicingSpec {
             Err(error) => Err(error),
         };
         match SlicingSpec::new(specs, json, matcher) {
-            Ok(slicing) => Ok(Self { specs: Arc::clone(specs), slicing }),
+            Ok(slicing) => Ok(Self { slicing }),
             Err(SlicingError::Spec(what)) => Err(refused(format!("slicing specification: {what}")).into()),
             Err(SlicingError::Match(error)) => Err(Refusal::Raised(error)),
         }
     }
 
-    /// Whether it was made for this program.
-    pub(crate) fn is_of(&self, specs: &Arc<BindingSpecs>) -> bool {
-        Arc::ptr_eq(&self.specs, specs)
-    }
-
-    /// Whether the binding is cut; the others are bound whole.
-    pub(crate) fn cuts(&self, index: usize) -> bool {
-        self.slicing.cuts(index)
+    /// The specification.
+    pub(crate) fn slicing(&self) -> &SlicingSpec {
+        &self.slicing
     }
 
     /// The window of binding `index` that `value` is.
@@ -61,9 +55,9 @@ impl PySlicingSpec {
         value: &Bound<'_, PyAny>,
         parameters: &[(String, i64)],
     ) -> Answer<Window> {
-        let spec = self.specs.get(index)?;
+        let spec = self.slicing.spec(index)?;
         let array = held(spec, value)?;
-        let origin = self.slicing.origin(&self.specs, index, &array.argument(), parameters)?;
+        let origin = self.slicing.origin(index, &array.argument(), parameters)?;
         // Not in place where elements lie before the first one in memory.
         let array = if array.memory().is_some() { array } else { BufferExport::take(&in_c_order(value)?)? };
         let argument = array.argument();
@@ -82,8 +76,7 @@ impl PySlicingSpec {
 #[pymethods]
 impl PySlicingSpec {
     fn __repr__(&self) -> String {
-        let cut = self.specs.iter().enumerate().filter(|(index, _)| self.slicing.cuts(*index));
-        let names: Vec<_> = cut.map(|(_, spec)| spec.name.as_str()).collect();
+        let names: Vec<_> = self.slicing.names().collect();
         format!("SlicingSpecHandle({names:?})")
     }
 }

@@ -42,6 +42,14 @@ impl From<RuntimeError> for Refusal {
 }
 
 impl Refusal {
+    /// The exception for an object that could not be made because of it.
+    pub(crate) fn of_construction(self, py: Python<'_>, object: &'static str) -> PyErr {
+        match self {
+            Self::Raised(error) => error,
+            Self::Failed(_, error) => super::construction_failed(py, object, error),
+        }
+    }
+
     /// The same with `status`, if the error is one of those.
     pub(crate) fn with_status(self, status: QStatus, is_one: impl FnOnce(&ErrorDetail) -> bool) -> Self {
         match self {

@@ -1,16 +1,13 @@
 //! From a dictionary of values to the arrays of every input, and to the combination of shapes they have.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use qaic_runtime::binding::{ArgumentError, BindingSpec, GivenShape};
 use qaic_runtime::request::{ArrayId, BoundArrays};
 
 use super::tensors::{Tensors, check_keys};
-use crate::buffers::Exports;
+use crate::buffers::{Exports, as_array};
 use crate::errors::{Raise, from_runtime};
-
-static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Binds the inputs to the buffers of `given`, taken into `exports`; `coerce` converts what is not an array of the right type
 /// and shape. Returns the combination of shapes that they have.
@@ -72,9 +69,7 @@ fn choose_variant(py: Python<'_>, tensors: &Tensors, given: &Bound<'_, PyDict>) 
                 if let Some(dims) = dims_of(&value) {
                     Some(dims)
                 } else {
-                    let asarray = ASARRAY
-                        .get_or_try_init(py, || py.import("numpy")?.getattr("asarray").map(Bound::unbind))?;
-                    let array = asarray.bind(py).call1((value,))?;
+                    let array = as_array(&value)?;
                     given.set_item(key, &array)?;
                     dims_of(&array)
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use qaic_mem::HostSliceMut;
 
 use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::request::Part;
 
 /// First state of the generator: all programs' inputs are filled alike in every process.
 const SEED: u64 = 0x0a1c_0100;
@@ -87,6 +88,33 @@ impl BufferSlots {
     /// Positions of the outputs.
     pub fn outputs(&self) -> Range<usize> {
         self.input_count..self.slots.len()
+    }
+
+    /// Positions of a part.
+    pub fn range(&self, part: Part) -> Range<usize> {
+        match part {
+            Part::All => 0..self.slots.len(),
+            Part::Inputs => self.inputs(),
+            Part::Outputs => self.outputs(),
+        }
+    }
+
+    /// Refuses another number of buffers for a part than it has.
+    pub fn check_part(&self, part: Part, found: usize) -> Result<(), String> {
+        let expected = self.range(part).len();
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("{found} {} given; {expected} are expected", part.name()))
+    }
+
+    /// Refuses a list of another length than one buffer for each.
+    pub fn check_list(&self, found: usize) -> Result<(), String> {
+        let expected = self.slots.len();
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("the list of buffers has {found} entries; {expected} are expected"))
     }
 
     /// What is odd about a buffer of `found` bytes at `position`; it is taken all the same.
@@ -190,6 +218,21 @@ mod tests {
         assert_eq!((slots(&[]).unwrap().inputs(), slots(&[output]).unwrap().outputs()), (0..0, 0..1));
         let late = slots(&[input, output, ("b", 1, true, false)]).unwrap_err();
         assert_eq!(late, "input `b` follows an output; mappings list the inputs first");
+    }
+
+    #[test]
+    fn a_part_takes_as_many_buffers_as_it_has() {
+        let found = slots(&[("a", 8, true, false), ("x", 4, false, false), ("y", 4, false, false)]).unwrap();
+        for (part, range, name) in
+            [(Part::All, 0..3, "buffers"), (Part::Inputs, 0..1, "inputs"), (Part::Outputs, 1..3, "outputs")]
+        {
+            assert_eq!(found.range(part), range);
+            assert_eq!(found.check_part(part, range.len()), Ok(()));
+            let refusal = format!("4 {name} given; {} are expected", range.len());
+            assert_eq!(found.check_part(part, 4), Err(refusal));
+        }
+        assert_eq!(found.check_list(3), Ok(()));
+        assert_eq!(found.check_list(2), Err("the list of buffers has 2 entries; 3 are expected".to_owned()));
     }
 
     #[test]

@@ -31,6 +31,15 @@ impl RegistryOptions {
     }
 }
 
+/// The library of the engine that `QAIC_ONNXRUNTIME_LIB` names, which is then the only one that may be used.
+pub fn named_engine() -> Option<PathBuf> {
+    engine(&|name| env::var_os(name))
+}
+
+fn engine(value: &Variables<'_>) -> Option<PathBuf> {
+    value("QAIC_ONNXRUNTIME_LIB").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 impl UserDirectory {
     /// A directory of the user of this process: `path`, or one in memory, or among the temporary files.
     pub fn of_this_user(path: Option<PathBuf>) -> Self {
@@ -103,6 +112,16 @@ mod tests {
         assert_eq!(options(&empty).unwrap(), RegistryOptions::default());
         let named = [("QAIC_CPU_SHARED", "0"), ("QAIC_KMD", "sys"), ("QAIC_KMD_TRANSCRIPT", "")];
         assert_eq!(options(&named).unwrap(), RegistryOptions::default());
+    }
+
+    #[test]
+    fn engine_is_named_by_a_path_as_it_is() {
+        let named = |found: &'static str| {
+            engine(&|name: &str| (name == "QAIC_ONNXRUNTIME_LIB").then(|| OsString::from(found)))
+        };
+        assert_eq!(named(""), None);
+        assert_eq!(named(" /opt/my engine.so").as_deref(), Some(Path::new(" /opt/my engine.so")));
+        assert_eq!(engine(&|_| None), None);
     }
 
     #[test]

@@ -74,8 +74,9 @@ use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
 pub use description::DeviceDescription;
+pub use environment::named_engine;
 pub use kernel::KernelOptions;
-pub use placement::Placement;
+pub use placement::{Placed, Placement};
 pub use registry::{Registry, RegistryOptions};
 pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
 

@@ -12,6 +12,15 @@ pub struct Placement {
     pub devices: Vec<DeviceId>,
 }
 
+/// Where a program goes, and whether its user said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The devices.
+    pub placement: Placement,
+    /// Whether the user of the program named none.
+    pub is_chosen: bool,
+}
+
 impl Placement {
     /// A single device.
     pub fn one(id: DeviceId) -> Self {

@@ -95,6 +95,17 @@ pub enum Part {
     Outputs,
 }
 
+impl Part {
+    /// What its buffers are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "buffers",
+            Self::Inputs => "inputs",
+            Self::Outputs => "outputs",
+        }
+    }
+}
+
 impl BoundBuffers {
     /// An exec object that is bound to nothing, and what its program takes as buffers.
     pub fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
@@ -212,13 +223,14 @@ impl BoundBuffers {
     /// Replaces the buffers of a part. Dims that were announced count for them, if they belong to them.
     pub fn replace_part(&self, part: Part, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
         let (inputs, all) = (self.specs.inputs().len(), self.specs.len());
-        let (first, end, what) = match part {
-            Part::All => (0, all, "buffers"),
-            Part::Inputs => (0, inputs, "inputs"),
-            Part::Outputs => (inputs, all, "outputs"),
+        let (first, end) = match part {
+            Part::All => (0, all),
+            Part::Inputs => (0, inputs),
+            Part::Outputs => (inputs, all),
         };
         if buffers.len() != end - first {
-            return Err(refused(format!("{} {what} given; the program has {}", buffers.len(), end - first)));
+            let (given, what) = (buffers.len(), part.name());
+            return Err(refused(format!("{given} {what} given; the program has {}", end - first)));
         }
         self.edit(|state| self.bind_announced_part(state, part, first..end, buffers))
     }

@@ -7,6 +7,7 @@
 mod body;
 mod bound_arrays;
 mod bound_buffers;
+mod bound_set;
 mod completed;
 mod exec_obj;
 
@@ -18,6 +19,7 @@ use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
 pub(crate) use body::{Body, Finished, is_stats_bound};
 pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, Destination};
 pub use bound_buffers::{BoundBuffers, ListedBuffer, Part};
+pub use bound_set::BoundSet;
 pub(crate) use completed::CompletedCounts;
 pub use exec_obj::ExecObj;
 

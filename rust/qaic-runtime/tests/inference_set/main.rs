@@ -4,6 +4,7 @@
 
 mod bound_arrays;
 mod bound_buffers;
+mod bound_set;
 #[path = "../echo/mod.rs"]
 mod echo;
 mod in_flight;

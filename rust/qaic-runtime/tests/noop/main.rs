@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed assumption fails the test
 
 mod device;
+#[path = "../echo/mod.rs"]
+mod echo;
 mod faults;
 #[path = "../../../qaic-mem/tests/oracle/mod.rs"]
 mod oracle;
 mod placement;
+mod queue;

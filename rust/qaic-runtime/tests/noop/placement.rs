@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
-use qaic_runtime::error::{DeviceError, ErrorDetail};
+use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
 use qaic_runtime::image::Image;
 use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::program::{Program, ProgramOptions};
@@ -136,4 +136,65 @@ fn program_holds_its_memory_and_id_until_its_drop() {
     assert_eq!((used.semaphore_free, used.mcid_free), (28, 3070));
     drop(set);
     assert_eq!(context.devices()[0].resources(), unused);
+}
+
+#[test]
+fn program_goes_where_its_user_says_and_else_to_free_cores() {
+    let context = context(3);
+    let image = image();
+    let candidates = [DeviceId(1), DeviceId(2)];
+    let place = |device: Option<u32>, mapping| {
+        let placed = context.place(&candidates, device.map(DeviceId), mapping, &image);
+        placed.map(|placed| (placed.placement.to_string(), placed.is_chosen))
+    };
+    assert_eq!(place(None, "").unwrap(), ("1".to_owned(), true));
+    assert_eq!(place(Some(1), "").unwrap(), ("1".to_owned(), false));
+    assert_eq!(place(None, "2:1").unwrap(), ("2:1".to_owned(), false));
+    assert_eq!(place(Some(0), "").unwrap_err().to_string(), "device 0 does not exist; existing ids: [1, 2]");
+    let on_one = Placement::one(DeviceId(1));
+    let _full = InferenceSet::new(&context, &image, &on_one, 1, 4, ProgramOptions::default()).unwrap();
+    assert_eq!(place(None, "").unwrap(), ("2".to_owned(), true));
+    assert_eq!(place(Some(1), "").unwrap(), ("1".to_owned(), false));
+}
+
+#[test]
+fn program_of_one_device_stays_on_the_first_where_the_order_counts() {
+    let context = context(2);
+    let image = image();
+    let first = Placement::one(DeviceId(0));
+    let _full = InferenceSet::new(&context, &image, &first, 1, 4, ProgramOptions::default()).unwrap();
+    assert_eq!(context.choose(&[DeviceId(0), DeviceId(1)], &image).unwrap(), Placement::one(DeviceId(1)));
+    assert_eq!(context.choose_in_order(&image).unwrap(), first);
+}
+
+#[test]
+fn program_knows_its_own_context_alone() {
+    let (own, other) = (context(1), context(1));
+    let card = Placement::one(DeviceId(0));
+    let program = Program::new(&own, &image(), &card, &ProgramOptions::default()).unwrap();
+    program.check_context(&own).unwrap();
+    assert_eq!(
+        program.check_context(&other).unwrap_err().to_string(),
+        "the program belongs to another context; pass the one it was made with"
+    );
+}
+
+#[test]
+fn listed_devices_count_once_and_an_empty_list_means_all() {
+    let context = context(3);
+    let select = |ids: &[u32]| {
+        let listed = ids.iter().map(|id| Ok::<_, RuntimeError>(DeviceId(*id)));
+        context.select(listed).map(|found| found.iter().map(|id| id.0).collect::<Vec<_>>())
+    };
+    assert_eq!(select(&[2, 0, 2, 0]).unwrap(), [2, 0]);
+    assert_eq!(select(&[]).unwrap(), [0, 1, 2]);
+    assert_eq!(select(&[1, 5]).unwrap_err().to_string(), "device 5 does not exist; existing ids: [0, 1, 2]");
+    // The first thing that is wrong counts.
+    let failed = || Err(DeviceError::NotFound { id: 9, existing: Vec::new() }.into());
+    let codes = |first, second| {
+        let refusal: RuntimeError = context.select([first, second]).unwrap_err();
+        refusal.to_string()
+    };
+    assert!(codes(Ok(DeviceId(5)), failed()).starts_with("device 5"));
+    assert!(codes(failed(), Ok(DeviceId(5))).starts_with("device 9"));
 }

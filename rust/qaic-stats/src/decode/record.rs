@@ -47,6 +47,11 @@ impl Kind {
         self as u32
     }
 
+    /// The kind with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Its name in the specification.
     pub const fn name(self) -> &'static str {
         match self {
@@ -534,5 +539,18 @@ impl<'a, R: Record> Records<'a, R> {
     /// One value of each record.
     pub fn column<T>(&self, value: impl Fn(R) -> T) -> Vec<T> {
         self.iter().map(value).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_found_by_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::from_name("core"), None);
     }
 }

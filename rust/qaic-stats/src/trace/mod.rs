@@ -37,6 +37,17 @@ pub enum TraceFormat {
     Perfetto,
 }
 
+impl TraceFormat {
+    /// The format that users call so.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "json" => Some(Self::Json),
+            "perfetto" => Some(Self::Perfetto),
+            _ => None,
+        }
+    }
+}
+
 /// What a trace shows.
 #[derive(Clone, Debug)]
 pub struct TraceOptions<'a> {

@@ -543,3 +543,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_format_is_named_as_users_call_it() {
+    assert_eq!(TraceFormat::from_name("json"), Some(TraceFormat::Json));
+    assert_eq!(TraceFormat::from_name("perfetto"), Some(TraceFormat::Perfetto));
+    assert_eq!(TraceFormat::from_name("JSON"), None);
+}

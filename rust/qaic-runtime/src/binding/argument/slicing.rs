@@ -14,6 +14,7 @@ use crate::error::RuntimeError;
 /// How the bindings of a program are cut.
 #[derive(Debug)]
 pub struct SlicingSpec {
+    specs: Arc<BindingSpecs>,
     // Per binding; `None` where no specification matches.
     cuts: Vec<Option<Arc<Cut>>>,
 }
@@ -43,7 +44,7 @@ impl SlicingSpec {
     /// Reads a specification in JSON. `compile` makes of a pattern what says whether a name matches it; its text is what is
     /// wrong with a pattern.
     pub fn new<E, M: FnMut(&str) -> Result<bool, E>>(
-        specs: &BindingSpecs,
+        specs: &Arc<BindingSpecs>,
         json: &str,
         mut compile: impl FnMut(&str) -> Result<Result<M, String>, E>,
     ) -> Result<Self, SlicingError<E>> {
@@ -58,7 +59,26 @@ impl SlicingSpec {
                 }
             }
         }
-        Ok(Self { cuts })
+        Ok(Self { specs: Arc::clone(specs), cuts })
+    }
+
+    /// Refuses bindings of another program than the one it was made for.
+    pub fn check_program(&self, specs: &Arc<BindingSpecs>) -> Result<(), RuntimeError> {
+        if Arc::ptr_eq(&self.specs, specs) {
+            return Ok(());
+        }
+        Err(refused("the slicing specification was made for another program".to_owned()))
+    }
+
+    /// What a binding takes.
+    pub fn spec(&self, index: usize) -> Result<&BindingSpec, RuntimeError> {
+        self.specs.get(index)
+    }
+
+    /// Names of the bindings that are cut.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let specs = self.specs.iter().zip(&self.cuts);
+        specs.filter(|(_, cut)| cut.is_some()).map(|(spec, _)| spec.name.as_str())
     }
 
     /// Whether a binding is cut; the others are bound whole.
@@ -69,12 +89,11 @@ impl SlicingSpec {
     /// First element of the window of binding `index` that an array is, in each dim.
     pub fn origin(
         &self,
-        specs: &BindingSpecs,
         index: usize,
         argument: &Argument<'_>,
         parameters: &[(String, i64)],
     ) -> Result<Vec<usize>, RuntimeError> {
-        let spec = specs.get(index)?;
+        let spec = self.spec(index)?;
         let Some(Some(cut)) = self.cuts.get(index) else {
             return Err(refused(format!("binding {index} is not cut by this specification")));
         };

@@ -202,6 +202,14 @@ impl BindingSpecs {
         self.inputs().iter().any(|spec| spec.retained.is_some())
     }
 
+    /// Refuses several activations of a program that keeps values: each would have values of its own.
+    pub fn check_activations(&self, activations: u32) -> Result<(), ArgumentError> {
+        if activations > 1 && self.has_state() {
+            return Err(ArgumentError::StatePerActivation { activations });
+        }
+        Ok(())
+    }
+
     /// Checks that a name is one of a visible output.
     pub fn check_output_name(&self, name: &str) -> Result<(), ArgumentError> {
         if self.outputs().iter().any(|spec| spec.is_visible && spec.name == name) {

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -160,7 +162,7 @@ proptest! {
         let tensor: Vec<_> = dims.iter().map(|dim| usize::from(dim.0)).collect();
         let mut own = spec("state", true, &[tensor]);
         own.retained = Some(0);
-        let specs = BindingSpecs::of_list(vec![own], 1, false);
+        let specs = Arc::new(BindingSpecs::of_list(vec![own], 1, false));
         let starts: Vec<_> = dims
             .iter()
             .enumerate()
@@ -176,7 +178,7 @@ proptest! {
         let extent: Vec<_> = dims.iter().map(|dim| isize::from(dim.2)).collect();
         let strides = vec![0; extent.len()];
         let parameters: Vec<_> = dims.iter().enumerate().map(|(index, dim)| (format!("s{index}"), i64::from(dim.1))).collect();
-        let found = spec.origin(&specs, 0, &array(&extent, &strides, true), &parameters);
+        let found = spec.origin(0, &array(&extent, &strides, true), &parameters);
         let lies_in = dims.iter().all(|(dim, at, extent)| i16::from(*at) + i16::from(*extent) <= i16::from(*dim));
         prop_assert_eq!(found.is_ok(), lies_in, "{:?}", found);
         if let Ok(origin) = found {
@@ -210,7 +212,7 @@ proptest! {
 
     #[test]
     fn slicing_spec_of_any_text_never_panics(json in ".{0,60}") {
-        let _ = slicing(&specs(&[[vec![1], vec![1], vec![1]]]), &json);
+        let _ = slicing(&Arc::new(specs(&[[vec![1], vec![1], vec![1]]])), &json);
     }
 }
 
@@ -237,7 +239,7 @@ fn array<'a>(shape: &'a [isize], strides: &'a [isize], is_readonly: bool) -> Arg
 }
 
 /// A specification whose patterns are prefixes with `.*` behind.
-fn slicing(specs: &BindingSpecs, json: &str) -> Result<SlicingSpec, SlicingError<()>> {
+fn slicing(specs: &Arc<BindingSpecs>, json: &str) -> Result<SlicingSpec, SlicingError<()>> {
     SlicingSpec::new(specs, json, |pattern| {
         let prefix = pattern.strip_suffix(".*").map(str::to_owned);
         let prefix = prefix.ok_or_else(|| format!("{pattern} is no pattern"));
@@ -325,6 +327,8 @@ fn unknown_name_is_refused_with_the_known_names() {
         "the device keeps no state \"a\"; it keeps [\"b\"], of the inputs [\"a\", \"b\"]"
     );
     assert!(specs.has_state());
+    specs.check_activations(1).unwrap();
+    assert_eq!(specs.check_activations(2).unwrap_err().code(), "option.state_per_activation");
     specs.list[2].is_visible = false;
     assert_eq!(specs.check_output_name("out").unwrap_err().code(), "output.unknown_name");
     for index in [-1, 3, i64::MAX, i64::MIN] {
@@ -335,7 +339,7 @@ fn unknown_name_is_refused_with_the_known_names() {
 
 #[test]
 fn wrong_slicing_spec_is_refused_with_its_place() {
-    let specs = specs(&[[vec![2], vec![1], vec![2]]]);
+    let specs = Arc::new(specs(&[[vec![2], vec![1], vec![2]]]));
     for (json, expected) in [
         ("[", "no JSON"),
         ("{}", "a list \"BufferSpecs\" is expected"),
@@ -357,20 +361,23 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     let mut specs = specs(&[[vec![2, 3], vec![2, 3], vec![2, 3]]]);
     specs.list[1].retained = Some(1);
     let json = "{\"BufferSpecs\": [{\"Name\": \".*\", \"ElemSize\": 4, \"DimSpecs\": [{\"start\": \"row\"}, {\"start\": 1}]}]}";
+    let specs = Arc::new(specs);
     let spec = slicing(&specs, json).unwrap();
+    spec.check_program(&specs).unwrap();
+    assert_eq!(spec.names().collect::<Vec<_>>(), ["a", "b", "out"]);
     let parameters = [("row".to_owned(), 1)];
     let (extent, strides) = ([1, 2], [8, 4]);
     let refusal = |index, argument: &Argument<'_>, parameters: &[(String, i64)]| {
-        spec.origin(&specs, index, argument, parameters).unwrap_err().to_string()
+        spec.origin(index, argument, parameters).unwrap_err().to_string()
     };
     let fine = array(&extent, &strides, false);
-    assert_eq!(spec.origin(&specs, 1, &fine, &parameters).unwrap(), [1, 1]);
-    assert_eq!(spec.origin(&specs, 2, &fine, &parameters).unwrap(), [1, 1]);
+    assert_eq!(spec.origin(1, &fine, &parameters).unwrap(), [1, 1]);
+    assert_eq!(spec.origin(2, &fine, &parameters).unwrap(), [1, 1]);
     assert!(refusal(0, &fine, &parameters).contains("input `a` keeps no value on the device"));
     assert!(refusal(1, &fine, &[]).contains("begins at \"row\", which has no value; given are []"));
     let turned = array(&extent, &[4, 8], false);
     assert!(refusal(2, &turned, &parameters).contains("a C-contiguous one is expected"));
-    assert_eq!(spec.origin(&specs, 1, &turned, &parameters).unwrap(), [1, 1]);
+    assert_eq!(spec.origin(1, &turned, &parameters).unwrap(), [1, 1]);
     assert!(refusal(2, &array(&extent, &strides, true), &parameters).contains("read-only"));
     let half = Argument { item_bytes: 2, ..fine };
     assert!(refusal(1, &half, &parameters).contains("has elements of 4 bytes; the array has 2"));
@@ -380,4 +387,16 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
         assert!(beyond.contains("does not lie in `b` of [2, 3]"), "{beyond}");
     }
     assert!(refusal(7, &fine, &parameters).contains("binding 7 does not exist"));
+}
+
+#[test]
+fn slicing_spec_is_refused_for_bindings_that_only_look_like_its_own() {
+    let made = || Arc::new(specs(&[[vec![2], vec![1], vec![2]]]));
+    let (own, alike) = (made(), made());
+    let spec = slicing(&own, "{\"BufferSpecs\": []}").unwrap();
+    spec.check_program(&own).unwrap();
+    assert_eq!(
+        spec.check_program(&alike).unwrap_err().to_string(),
+        "the slicing specification was made for another program"
+    );
 }

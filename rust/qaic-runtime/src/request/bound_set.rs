@@ -1,0 +1,82 @@
+//! An inference set whose handles are bound to memory that callers share with it.
+
+use std::sync::Arc;
+
+use qaic_mem::SharedMemory;
+
+use super::BoundBuffers;
+use crate::error::{ErrorDetail, RuntimeError};
+use crate::inference_set::{HandleId, InferenceSet};
+
+/// An inference set and what its handles are bound to.
+#[derive(Debug)]
+pub struct BoundSet {
+    // Dropped before the set: they share its exec objects.
+    handles: Box<[Arc<BoundBuffers>]>,
+    set: Arc<InferenceSet>,
+}
+
+impl BoundSet {
+    /// A set whose handles are bound to nothing.
+    pub fn new(set: Arc<InferenceSet>) -> Result<Self, RuntimeError> {
+        let handles = BoundBuffers::of_set(&set)?.into_iter().map(Arc::new).collect();
+        Ok(Self { handles, set })
+    }
+
+    /// The set.
+    pub fn set(&self) -> &Arc<InferenceSet> {
+        &self.set
+    }
+
+    /// Number of handles.
+    pub fn handle_count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// What a handle is bound to.
+    pub fn bound(&self, handle: HandleId) -> Result<&Arc<BoundBuffers>, RuntimeError> {
+        self.handles.get(handle.0 as usize).ok_or_else(|| {
+            RuntimeError::from(ErrorDetail::Internal { what: format!("handle {} has no place", handle.0) })
+        })
+    }
+
+    /// Makes a handle that was just acquired ready for its next user: dims that were announced for the last inference are
+    /// forgotten.
+    pub fn renew(&self, handle: HandleId) -> Result<(), RuntimeError> {
+        self.bound(handle)?.forget_announced()
+    }
+
+    /// Starts an inference on what an acquired handle is bound to. Refused while dims wait for their buffers.
+    pub fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
+        self.bound(handle)?.check_announced()?;
+        self.set.submit(handle, id)
+    }
+
+    /// Binds a handle that was acquired for this call and starts an inference. On failure the handle is available again.
+    /// The other parameters are those of [`BoundBuffers::bind_for_new_inference`].
+    pub fn submit_bound<E: From<RuntimeError>>(
+        &self,
+        handle: HandleId,
+        id: u64,
+        count: usize,
+        is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool,
+        buffers: impl FnOnce() -> Result<Vec<Arc<SharedMemory>>, E>,
+    ) -> Result<(), E> {
+        let start = || -> Result<(), E> {
+            self.bound(handle)?.bind_for_new_inference(count, is_same, buffers)?;
+            Ok(self.submit(handle, id)?)
+        };
+        start().inspect_err(|_| {
+            // It was acquired for this, so it can be put back.
+            let _ = self.set.put_completed(handle);
+        })
+    }
+
+    /// Binds all handles to the same buffers, also those that a benchmark has leased meanwhile.
+    pub fn bind_all(&self, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
+        self.handles.iter().try_for_each(|bound| {
+            bound.bind_again()?;
+            bound.replace_all(buffers, None)
+        })
+    }
+}
