@@ -537,3 +537,29 @@ def test_completion_in_bash(call, tmp_path):
     )
     done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["profile"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["compile", "mod"], {"model.onnx", "models"}),
+        (["run", "model.onnx", "-o", "out"], {"outputs.npz"}),
+        (["compile", "model.onnx", "-o", "mod"], {"models"}),
+        (["compile", "model.onnx", "--input-list-file", "out"], {"outputs.npz"}),
+        (["diff", "mod"], {"model.onnx", "models"}),
+        (["transcript", "show", "out"], {"outputs.npz"}),
+        (["bench", "model.onnx", "--beside", "o"], {"onnxruntime"}),
+    ],
+)
+def test_completion_in_bash_offers_files(call, tmp_path, words, offered):
+    (tmp_path / "completion").write_text(call("completion", "bash")[1])
+    (tmp_path / "models").mkdir()
+    for name in ("model.onnx", "outputs.npz"):
+        (tmp_path / name).touch()
+    script = (
+        f"source completion; COMP_WORDS=(openqaic {shlex.join(words)}); COMP_CWORD={len(words)}; "
+        '_shtab_openqaic; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    # What a shell lists as a folder may end with a slash.
+    assert {name.rstrip("/") for name in done.stdout.split()} == offered
