@@ -111,6 +111,7 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
         (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
         (["profile", "model.onnx", "-o", "page.pdf"], "ends in .html"),
+        (["accuracy", "model.onnx", "--to", "fp16", "-o", "page.pdf"], "ends in .html"),
         (["run", "model.onnx", "-o", "out.txt"], ".npz"),
         (["cache", "prune"], "--limit SIZE"),
         (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
@@ -125,6 +126,59 @@ def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, sa
     code, out, err = call(*argv)
     assert (code, out) == (2, "")
     assert said in err
+
+
+WRITERS = [
+    ("run", "-o", "out.npz"),
+    ("bench", "-o", "bench.json"),
+    ("profile", "-o", "page.html"),
+    ("inspect", "--onnx", "graph.onnx"),
+    ("inspect", "graph", "-o", "graph.html"),
+    ("accuracy", "--to", "fp16", "-o", "page.html"),
+    ("accuracy", "--to", "fp16", "--json", "report.json"),
+    ("accuracy", "--to", "fp16", "--overlay", "overlay.json"),
+    ("accuracy", "--to", "fp16", "--target", "same>=1", "--find", "lists.yaml"),
+]
+
+
+@pytest.mark.parametrize("argv", WRITERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("place", "said"), [("nowhere/", "the folder nowhere does not exist"), ("", "a folder")]
+)
+def test_an_output_without_a_place_is_refused_before_any_work(call, model, tmp_path, argv, place, said):
+    (tmp_path / argv[-1]).mkdir()
+    code, out, err = call(argv[0], model, *argv[1:-1], place + argv[-1])
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "cache" not in err
+    assert "compiled" not in err
+
+
+def model_named(tmp_path, name):
+    """Write a model under the name of an output; what a file is, its content says."""
+    path = tmp_path / name
+    path.write_bytes(affine().SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("argv", WRITERS, ids=" ".join)
+def test_a_file_that_is_read_is_not_written_over(call, tmp_path, argv):
+    model = model_named(tmp_path, argv[-1])
+    before = model.read_bytes()
+    code, out, err = call(argv[0], model, *argv[1:])
+    assert (code, out) == (2, "")
+    assert "is read too" in err
+    assert model.read_bytes() == before
+
+
+def test_inputs_are_not_written_over(call, model, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    before = (tmp_path / "x.npz").read_bytes()
+    for given in ("x.npz", "x=x.npz"):
+        code, _, err = call("run", model, "-i", given, "-o", "./x.npz")
+        assert code == 2
+        assert "is read too" in err
+    assert (tmp_path / "x.npz").read_bytes() == before
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "bench", "profile", "inspect"])

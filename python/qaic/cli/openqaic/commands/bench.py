@@ -23,6 +23,7 @@ from qaic.cli.openqaic.arguments import (
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
 
@@ -95,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.cli.openqaic.tensor_files import read_inputs
     from qaic.runtime.benchmark import random_inputs
 
+    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     program = open_program(arguments)
     if arguments.beside is not None and program.model is None:
         raise OptionError(
