@@ -18,6 +18,7 @@ from qaic.cli import console, openqaic
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from session_models import affine, save
 
+QPCS = Path(__file__).parents[2] / "data" / "qpc"
 NAMES = [subcommand.name for subcommand in SUBCOMMANDS]
 
 
@@ -404,11 +405,26 @@ def test_inspect_compiles_a_model(call, model, own_cache):
     assert " float16" in out.splitlines()[-1]
 
 
-def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, model, own_cache):
+def model_with_weights():
+    """Build a product with a matrix that is large enough for the constants of a container."""
+    value = helper.make_tensor_value_info
+    weights = numpy_helper.from_array(np.ones((32, 32), np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["y"])],
+        "product",
+        [value("x", TensorProto.FLOAT, [1, 32])],
+        [value("y", TensorProto.FLOAT, [1, 32])],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, tmp_path, own_cache):
+    model = save(tmp_path, model_with_weights())
     assert call("compile", model, "-o", "program", "--aic-num-cores", "6")[0] == 0
     fit = json.loads(call("inspect", "program", "fit", "--json")[1])
     assert fit["cores"] == 6
-    assert fit["constants_bytes"] > 0
+    assert fit["constants_bytes"] == 32 * 32 * 4
     assert {row["limited_by"] for row in fit["fits"]} == {"cores"}
     context, qpc = qaicrt.Context(), qaicrt.Qpc("program")
     for row in fit["fits"]:
@@ -419,6 +435,33 @@ def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, model, 
     out = call("inspect", "program", "fit")[1]
     assert "cores   6" in out
     assert "limited by" in out
+
+
+@pytest.mark.parametrize("path", sorted(QPCS.glob("s*.qpc")), ids=lambda path: path.stem)
+def test_the_next_step_of_a_container_of_a_card_is_a_command_that_runs(call, path):
+    code, out, _ = call("inspect", path)
+    assert code == 0
+    step = out.splitlines()[-1].removeprefix("next: ")
+    assert step.startswith("openqaic inspect ")
+    assert call(*shlex.split(step)[1:])[0] == 0
+
+
+def test_a_container_without_a_graph_names_a_command_that_shows_it(call):
+    path = QPCS / "s01_simple_f32_file.qpc"
+    code, _, err = call("inspect", path, "nodes")
+    assert code == 1
+    hint = err.splitlines()[-1].removeprefix("hint: ")
+    assert call(*shlex.split(hint.partition(" shows")[0])[1:])[0] == 0
+
+
+def test_fit_and_inspect_count_the_same_constants(call, program, tmp_path):
+    without = json.loads(call("inspect", program, "fit", "--json")[1])
+    assert without["constants_bytes"] == 0
+    assert call("compile", save(tmp_path, model_with_weights()), "-o", "product")[0] == 0
+    for path in ("product", QPCS / "s07_partial_multi.qpc", QPCS / "s09_constants_split.qpc"):
+        shown = json.loads(call("inspect", path, "--json")[1])["constants"]
+        fit = json.loads(call("inspect", path, "fit", "--json")[1])
+        assert fit["constants_bytes"] == shown["static_bytes"] + shown["dynamic_bytes"] > 0
 
 
 def test_inspect_counts_multiply_accumulates(call, model, program):
@@ -540,7 +583,7 @@ def test_devices_are_those_of_the_runtime(call):
     assert out.splitlines()[-1] == "next: openqaic run MODEL"
 
 
-def test_without_a_device_the_next_step_is_info(call, monkeypatch):
+def test_without_a_device_the_next_step_is_info(call, monkeypatch, tmp_path):
     monkeypatch.setenv("QAIC_DEVICE", "kmd")
     monkeypatch.setenv("QAIC_KMD", "sys")
     if qaic.devices():
@@ -548,6 +591,12 @@ def test_without_a_device_the_next_step_is_info(call, monkeypatch):
     code, out, _ = call("devices")
     assert code == 3
     assert out.splitlines()[-1] == "next: openqaic info"
+    assert "QAIC_DEVICE=cpu" in call("info")[1]
+    model = save(tmp_path, affine())
+    code, _, err = call("run", model)
+    assert code == 3
+    assert "device 0 does not exist; there is no device" in err
+    assert "QAIC_DEVICE=cpu" in err
 
 
 def test_cache_lists_and_removes(call, model, own_cache):

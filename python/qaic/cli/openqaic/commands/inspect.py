@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qaic.cli.console import SUCCESS, print_json, print_line, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.next_view import next_view
 from qaic.cli.openqaic.output_file import check_output_file
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(described)
         else:
             print_line(info_text(described))
-            print_line(f"next: openqaic inspect {shlex.quote(str(program.path))} nodes")
+            print_line(f"next: {next_view(qpc, str(program.path))}")
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
