@@ -339,7 +339,7 @@ def test_verbose(run, folder):
     code, out, _ = run("--summary", "--verbose")
     assert code == 0
     assert (
-        out.splitlines()[0] == f"stats/{NAME.format(0)}: layout oqstats, CPU, level 70, 1 cores, 6 operations"
+        out.splitlines()[0] == f"stats/{NAME.format(0)}: layout oqstats, CPU, level 70, 1 core, 6 operations"
     )
 
 

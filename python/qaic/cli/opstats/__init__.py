@@ -12,6 +12,7 @@ from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -181,7 +182,7 @@ class _Run:
             run = buffer.run
             print_line(
                 f"{file.path}: layout {buffer.layout}, {run.device_name}, level {run.stats_level}, "
-                f"{run.cores} cores, {len(buffer.ops)} operations"
+                f"{counted(run.cores, 'core')}, {counted(len(buffer.ops), 'operation')}"
             )
         warnings = buffer.warnings if arguments.verbose else buffer.warnings[:_SHOWN_WARNINGS]
         for text in warnings:
