@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qaic
 import qaicrt
 from qaic.cli import console, openqaic
+from qaic.cli.openqaic.commands import bench
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from session_models import affine, save
 
@@ -278,12 +279,16 @@ def test_run_reads_each_kind_of_input_and_writes_what_the_session_computes(call,
         ("text.npy", "text.npy"),
         ("short.raw", "no number of elements"),
         ("missing.npy", "missing.npy"),
+        ("shrt.raw", "did you mean short.raw?"),
+        ("x=txt.npy", "did you mean text.npy?"),
+        ("tensors.npz", "did you mean tensor.npz?"),
     ],
 )
 def test_inputs_that_cannot_be_used_are_named(call, program, tmp_path, given, said):
     np.save("a.npy", np.zeros(3, np.float32))
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "short.raw").write_bytes(b"123")
+    (tmp_path / "tensor.npz").touch()
     code, _, err = call("run", program, "-i", given)
     assert code == 1
     assert said in err
@@ -303,6 +308,32 @@ def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model)
     latency = result["measurements"][0]["latency"]
     parts = sum(result["measurements"][0]["stages_s"].values())
     assert parts == pytest.approx(latency["mean_us"] / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(735123.4, "735,100"), (42.648, "42.65"), (999.96, "1,000"), (0.01234, "0.01234"), (1234.5, "1,234")],
+)
+def test_figures_have_four_digits_and_no_exponent(rate, shown):
+    assert bench._four_digits(rate) == shown
+
+
+@pytest.mark.parametrize(
+    ("p50_us", "header", "cell"), [(1.112, "p50 us", "1.112"), (2295.0, "p50 ms", "2.295")]
+)
+def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
+    # A run without samples has no percentiles.
+    latency = {f"{name}_us": p50_us for name in bench._FIGURES if name != "p99"} | {"count": 3}
+    rows = [{"runtime": "openqaic", "streams": 1, "inferences_per_s": 500.0, "latency": latency}]
+    bench._print_rows(rows)
+    slow = {**rows[0], "latency": {**latency, "p50_us": 1e6}}
+    bench._print_rows([*rows, slow])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert header in lines[0]
+    assert cell in lines[1]
+    # One unit for all rows of a table.
+    assert ("1,000,000" if "us" in header else "1,000") in lines[2].split()
 
 
 def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):
