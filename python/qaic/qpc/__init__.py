@@ -528,7 +528,7 @@ def _decode(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    message = f"{name} is no JSON number"
+    message = f"{name} is not a JSON number"
     raise ValueError(message)
 
 

@@ -117,7 +117,7 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["run", "model.onnx", "-o", "out.txt"], ".npz"),
         (["cache", "prune"], "--limit SIZE"),
         (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
-        (["cache", "prune", "--limit", "much"], "'much' is no size"),
+        (["cache", "prune", "--limit", "much"], "'much' is not a size"),
         (["devices", "--watch", "--json"], "without --json"),
         (["devices", "--watch", "--format", "spark"], "without --format"),
         (["devices", "--json", "--format", "dask"], "without --json"),

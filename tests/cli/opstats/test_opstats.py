@@ -219,7 +219,7 @@ def test_an_output_that_cannot_be_written(run, folder):
         ((), "nothing to do: give --summary, --trace or both"),
         (
             ("--summary", "--select-cores", "one"),
-            "argument -c/--select-cores: 'one' is no list of numbers as 0,5,1",
+            "argument -c/--select-cores: 'one' is not a list of numbers as 0,5,1",
         ),
         (
             ("--trace", "--merge-mq-traces", "perhaps"),

@@ -94,7 +94,7 @@ def _numbers(text: str) -> list[int]:
     if not parts or not all(part.isascii() and part.isdigit() and int(part) < 1 << 16 for part in parts):
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text!r} is no list of numbers as 0,5,1")
+        raise ArgumentTypeError(f"{text!r} is not a list of numbers as 0,5,1")
     return [int(part) for part in parts]
 
 
