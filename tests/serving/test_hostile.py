@@ -37,7 +37,7 @@ def tensor(**changes):
         (b"[" * 100_000, "the body is not JSON"),
         (b'{"inputs":' + b"[" * 500 + b"]" * 500 + b"}", "'inputs' is not a list of objects"),
         (b"\xff\xfe", "the body is not JSON"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         ({}, "'inputs' is not a list"),
         ({"inputs": [[]]}, "'inputs' is not a list of objects"),
         ({"inputs": []}, "missing inputs: x"),

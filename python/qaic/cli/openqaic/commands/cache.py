@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
         "action",
         choices=_ACTIONS,
         metavar="|".join(_ACTIONS),
-        help="print the folder; list the programs; remove those wanted least lately; remove all",
+        help="print the folder; list the programs; remove those not used for the longest time; remove all",
     )
     parser.add_argument(
         "--limit",
