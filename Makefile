@@ -44,6 +44,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(WHEEL)/.built: $(BIN)/python $(SOURCES)
+	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
 	@echo 'building openqaic: a minute or two'
 	@rm -rf $(WHEEL)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .

@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("container", help="file, or folder that holds programqpc.bin")
     qpc = qaic.Qpc(parser.parse_args().container)
-    print(f"built for {qpc.target}, {qpc.program_info.num_cores} cores")
+    print(f"built for {qpc.target}, cores: {qpc.program_info.num_cores}")
     for name, segment in qpc.segments.items():
         print(f"  {segment.size:>12} bytes  {name}")
     for mapping in qpc.buffer_mappings:

@@ -229,7 +229,7 @@ def _report_unknown(request: _Request, *, strict: bool) -> None:
     texts = []
     for key in request.unknown:
         near = nearest_name(key)
-        texts.append(f"{key} is no option" + (f"; did you mean {near}?" if near else ""))
+        texts.append(f"{key} is not an option" + (f"; did you mean {near}?" if near else ""))
     text = f"{request.place}: {'; '.join(texts)}"
     if strict:
         raise UnknownOptionError(text, code="option.unknown", context={"options": list(request.unknown)})

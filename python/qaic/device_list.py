@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from qaic import _core
+from qaic.support.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Device:
         return (
             f"device {self.id}: {self.name} ({self.kind}), {state}, {self.nsp_free} of {self.nsp_total} "
             f"cores and {self.dram_free_mb} of {self.dram_total_mb} MB free, "
-            f"{self.programs_active} active programs"
+            f"{counted(self.programs_active, 'active program')}"
         )
 
     def _repr_html_(self) -> str:

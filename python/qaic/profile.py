@@ -19,6 +19,7 @@ from qaic.stats.reports import Capture, Report
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.attribute_dict import AttributeDict
 from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
+from qaic.support.text import counted
 
 _LARGEST_COUNT: Final = 2**63 - 1
 _FORMATS: Final = ("json", "perfetto")
@@ -298,7 +299,7 @@ class Profile:
 
     def __repr__(self) -> str:
         """Say how much there is."""
-        state = "recording" if self.is_recording else f"{len(self)} inferences"
+        state = "recording" if self.is_recording else counted(len(self), "inference")
         return f"<qaic Profile: {state}>"
 
     def _repr_html_(self) -> str:

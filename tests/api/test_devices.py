@@ -35,3 +35,11 @@ def test_the_variables_decide_which_devices_there_are():
         "print(len(qaic.devices()), qaic.devices()[-1].id)"
     )
     assert child_process.run_script(program, device="cpu").stdout == "3 2\n"
+
+
+@pytest.mark.parametrize(
+    ("active", "said"), [(0, "0 active programs"), (1, "1 active program"), (2, "2 active programs")]
+)
+def test_programs_are_counted_in_words(active, said):
+    device = dataclasses.replace(qaic.devices()[0], programs_active=active)
+    assert str(device).endswith(f", {said}")

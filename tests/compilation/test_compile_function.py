@@ -177,8 +177,8 @@ def test_unknown_options_name_the_nearest(path):
 def test_extension_file_with_unknown_keys_warns(path, caplog):
     Path("x.json").write_text('{"compiler_num_of_core": 2, "runtime_process_lock": "x"}')
     assert qaic.compile(path, "x.json").options == {}
-    assert "x.json: compiler_num_of_core is no option; did you mean" in caplog.text
-    with pytest.raises(UnknownOptionError, match="compiler_num_of_core is no option"):
+    assert "x.json: compiler_num_of_core is not an option; did you mean" in caplog.text
+    with pytest.raises(UnknownOptionError, match="compiler_num_of_core is not an option"):
         qaic.compile(path, "x.json", strict_options=True)
 
 

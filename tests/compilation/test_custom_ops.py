@@ -135,7 +135,7 @@ def test_an_operator_without_any_implementation_is_refused(tmp_path):
         (DESCRIPTION, "libplus_one.so' cannot be read"),
         ("- name: A\n", "found no operator"),
         ("- implementations: []\n", "no name"),
-        ("- {name: A, implementations: 3}\n", "is no list"),
+        ("- {name: A, implementations: 3}\n", "are not a list"),
         ("- {name: A, implementations: [{type: x}]}\n", "no backend"),
         ("- {name: A, implementations: [{backend: interpreter}]}\n", "no impl"),
         ("- {name: A, implementations: []}\n- {name: A, implementations: []}\n", "described twice"),

@@ -50,6 +50,17 @@ def test_a_small_graph_shows_every_node(tmp_path, show):
     assert int(facts(dom)["data-drawn"]) > 0
 
 
+def test_a_graph_that_is_wider_than_its_area_begins_at_its_edge(tmp_path, show):
+    nodes = [DrawnNode(f"n{place}", "Add", []) for place in range(40)] + [DrawnNode("sum", "Sum", [])]
+    edges = [(place, 40, f"v{place}") for place in range(40)]
+    wide = DrawnGraph(nodes, edges, [Coloring("precision", ["float"] * 41)])
+    dom = show(write(wide, tmp_path / "page.html"))
+    assert_healthy(dom)
+    assert facts(dom)["data-scale"] == "0.700"
+    # Eight to nine boxes are as wide as the area; with the first in its middle, half of it would be empty.
+    assert int(facts(dom)["data-drawn"]) >= 8
+
+
 def test_nine_thousand_nodes_open_closed_and_can_all_be_shown(tmp_path, show):
     path = write(chain(9000), tmp_path / "page.html")
     dom = show(path)

@@ -64,7 +64,7 @@ def test_weights_of_a_compiled_model(compiled):
     assert "limit" not in qpc.initializers
     with pytest.raises(KeyError):
         qpc.initializers["limit"]
-    assert repr(qpc.initializers) == "<1 initializers over 8192 bytes>"
+    assert repr(qpc.initializers) == "<1 initializer over 8192 bytes>"
 
 
 def test_graph_of_a_compiled_model(compiled):

@@ -68,7 +68,7 @@ The column *effect* says what an option does on the CPU device:
 | file | writes a file |
 | diagnostic | changes what is measured or reported |
 | validated | checked, with no effect of its own |
-| recorded only | steers hardware that the CPU device has not: checked, recorded in the container, told |
+| recorded only | steers hardware that the CPU device has not: checked, in the container, with a message |
 
 The column *documented* says where the vendor's documents have an option: for `Session`, for the command line
 (`tools`), or for the configuration classes (`classes`); those with `ours` are additions, and one is only in

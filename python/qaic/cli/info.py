@@ -58,6 +58,9 @@ def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
         [[device[column] for column in columns] for device in devices],
         header=["device", "kind", "status", "cores", "free", "memory MB", "name"],
     )
+    if not devices:
+        yield "no card answers, or QAIC_VISIBLE_DEVICES hides all;"
+        yield "without QAIC_DEVICE, or with QAIC_DEVICE=cpu, programs run on the host"
     for device in devices:
         if device["reason"]:
             # Errors of a card begin with its number.

@@ -35,6 +35,7 @@ from qaic.qpc.records import (
 )
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.program_names import GRAPH_SECTION, PLAN_SECTION, QPC_FILE_NAME
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -189,7 +190,7 @@ class Qpc:
         where = f"{str(self.path)!r}, " if self.path else ""
         size = self.header["size"]
         if not self.is_program:
-            return f"<Qpc {where}{len(self.slices)} slices, {size} bytes>"
+            return f"<Qpc {where}{counted(len(self.slices), 'slice')}, {size} bytes>"
         try:
             target = self.target
         except QpcError:
@@ -198,7 +199,7 @@ class Qpc:
         inputs, outputs = (len(network.get(key, ())) for key in ("inputs", "outputs"))
         return (
             f"<Qpc {where}{target} program {network.get('network_name', '')!r}: {inputs} in, {outputs} out, "
-            f"{self._core.num_cores} cores, {size} bytes>"
+            f"{counted(self._core.num_cores, 'core')}, {size} bytes>"
         )
 
     def _repr_html_(self) -> str:
@@ -527,7 +528,7 @@ def _decode(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    message = f"{name} is no JSON number"
+    message = f"{name} is not a JSON number"
     raise ValueError(message)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from qaic import _core
 from qaic.errors import QaicError, QpcFormatError
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
         return len(self._records)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} initializers over {self._constants.size} bytes>"
+        return f"<{counted(len(self), 'initializer')} over {self._constants.size} bytes>"
 
 
 def bad_plan(message: str) -> QpcFormatError:

@@ -180,7 +180,7 @@ class HttpApp:
         except orjson.JSONDecodeError:
             value = None
         if not isinstance(value, dict):
-            raise InputError("the body is no JSON object", code="serving.request")
+            raise InputError("the body is not a JSON object", code="serving.request")
         return value
 
     async def _metrics(self, _request: Request) -> Response:

@@ -80,9 +80,9 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
     try:
         request = orjson.loads(data[:length])
     except orjson.JSONDecodeError as error:
-        raise _malformed(f"the body is no JSON: {str(error)[:200]}") from None
+        raise _malformed(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(request, dict):
-        raise _malformed("the body is no JSON object")
+        raise _malformed("the body is not a JSON object")
     parameters = _object(request, "parameters")
     binary = data[length:]
     inputs: dict[str, NDArray[Any]] = {}
@@ -203,7 +203,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
 def _tensors(request: dict[str, Any], key: str) -> list[dict[str, Any]]:
     tensors = request.get(key)
     if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
-        raise _malformed(f"'{key}' is no list of objects")
+        raise _malformed(f"'{key}' is not a list of objects")
     if len(tensors) > _MOST_TENSORS:
         raise _malformed(f"'{key}' has {len(tensors)} tensors")
     return tensors

@@ -15,6 +15,7 @@ from qaic import _core
 from qaic.stats.descriptor import Descriptor
 from qaic.stats.records import RECORDS, Run
 from qaic.support.lazy_module import LazyModule
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -199,8 +200,8 @@ class StatsBuffer:
         run = self.run
         return (
             f"<StatsBuffer {self._layout}: {run.device_name}, program {run.program} "
-            f"activation {run.activation} inference {run.inference}, {run.cores} cores, "
-            f"{len(self.ops)} operations>"
+            f"activation {run.activation} inference {run.inference}, {counted(run.cores, 'core')}, "
+            f"{counted(len(self.ops), 'operation')}>"
         )
 
     @cached_property

@@ -15,9 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 import qaic
 import qaicrt
 from qaic.cli import console, openqaic
+from qaic.cli.openqaic.commands import bench
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from session_models import affine, save
 
+QPCS = Path(__file__).parents[2] / "data" / "qpc"
 NAMES = [subcommand.name for subcommand in SUBCOMMANDS]
 
 
@@ -111,10 +113,11 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
         (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
         (["profile", "model.onnx", "-o", "page.pdf"], "ends in .html"),
+        (["accuracy", "model.onnx", "--to", "fp16", "-o", "page.pdf"], "ends in .html"),
         (["run", "model.onnx", "-o", "out.txt"], ".npz"),
         (["cache", "prune"], "--limit SIZE"),
         (["cache", "list", "--limit", "2G"], "--limit goes with prune"),
-        (["cache", "prune", "--limit", "much"], "'much' is no size"),
+        (["cache", "prune", "--limit", "much"], "'much' is not a size"),
         (["devices", "--watch", "--json"], "without --json"),
         (["devices", "--watch", "--format", "spark"], "without --format"),
         (["devices", "--json", "--format", "dask"], "without --json"),
@@ -125,6 +128,59 @@ def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, sa
     code, out, err = call(*argv)
     assert (code, out) == (2, "")
     assert said in err
+
+
+WRITERS = [
+    ("run", "-o", "out.npz"),
+    ("bench", "-o", "bench.json"),
+    ("profile", "-o", "page.html"),
+    ("inspect", "--onnx", "graph.onnx"),
+    ("inspect", "graph", "-o", "graph.html"),
+    ("accuracy", "--to", "fp16", "-o", "page.html"),
+    ("accuracy", "--to", "fp16", "--json", "report.json"),
+    ("accuracy", "--to", "fp16", "--overlay", "overlay.json"),
+    ("accuracy", "--to", "fp16", "--target", "same>=1", "--find", "lists.yaml"),
+]
+
+
+@pytest.mark.parametrize("argv", WRITERS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("place", "said"), [("nowhere/", "the folder nowhere does not exist"), ("", "a folder")]
+)
+def test_an_output_without_a_place_is_refused_before_any_work(call, model, tmp_path, argv, place, said):
+    (tmp_path / argv[-1]).mkdir()
+    code, out, err = call(argv[0], model, *argv[1:-1], place + argv[-1])
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "cache" not in err
+    assert "compiled" not in err
+
+
+def model_named(tmp_path, name):
+    """Write a model under the name of an output; what a file is, its content says."""
+    path = tmp_path / name
+    path.write_bytes(affine().SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("argv", WRITERS, ids=" ".join)
+def test_a_file_that_is_read_is_not_written_over(call, tmp_path, argv):
+    model = model_named(tmp_path, argv[-1])
+    before = model.read_bytes()
+    code, out, err = call(argv[0], model, *argv[1:])
+    assert (code, out) == (2, "")
+    assert "is read too" in err
+    assert model.read_bytes() == before
+
+
+def test_inputs_are_not_written_over(call, model, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
+    before = (tmp_path / "x.npz").read_bytes()
+    for given in ("x.npz", "x=x.npz"):
+        code, _, err = call("run", model, "-i", given, "-o", "./x.npz")
+        assert code == 2
+        assert "is read too" in err
+    assert (tmp_path / "x.npz").read_bytes() == before
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "bench", "profile", "inspect"])
@@ -223,12 +279,16 @@ def test_run_reads_each_kind_of_input_and_writes_what_the_session_computes(call,
         ("text.npy", "text.npy"),
         ("short.raw", "no number of elements"),
         ("missing.npy", "missing.npy"),
+        ("shrt.raw", "did you mean short.raw?"),
+        ("x=txt.npy", "did you mean text.npy?"),
+        ("tensors.npz", "did you mean tensor.npz?"),
     ],
 )
 def test_inputs_that_cannot_be_used_are_named(call, program, tmp_path, given, said):
     np.save("a.npy", np.zeros(3, np.float32))
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "short.raw").write_bytes(b"123")
+    (tmp_path / "tensor.npz").touch()
     code, _, err = call("run", program, "-i", given)
     assert code == 1
     assert said in err
@@ -248,6 +308,32 @@ def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model)
     latency = result["measurements"][0]["latency"]
     parts = sum(result["measurements"][0]["stages_s"].values())
     assert parts == pytest.approx(latency["mean_us"] / 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(735123.4, "735,100"), (42.648, "42.65"), (999.96, "1,000"), (0.01234, "0.01234"), (1234.5, "1,234")],
+)
+def test_figures_have_four_digits_and_no_exponent(rate, shown):
+    assert bench._four_digits(rate) == shown
+
+
+@pytest.mark.parametrize(
+    ("p50_us", "header", "cell"), [(1.112, "p50 us", "1.112"), (2295.0, "p50 ms", "2.295")]
+)
+def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
+    # A run without samples has no percentiles.
+    latency = {f"{name}_us": p50_us for name in bench._FIGURES if name != "p99"} | {"count": 3}
+    rows = [{"runtime": "openqaic", "streams": 1, "inferences_per_s": 500.0, "latency": latency}]
+    bench._print_rows(rows)
+    slow = {**rows[0], "latency": {**latency, "p50_us": 1e6}}
+    bench._print_rows([*rows, slow])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert header in lines[0]
+    assert cell in lines[1]
+    # One unit for all rows of a table.
+    assert ("1,000,000" if "us" in header else "1,000") in lines[2].split()
 
 
 def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):
@@ -350,11 +436,26 @@ def test_inspect_compiles_a_model(call, model, own_cache):
     assert " float16" in out.splitlines()[-1]
 
 
-def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, model, own_cache):
+def model_with_weights():
+    """Build a product with a matrix that is large enough for the constants of a container."""
+    value = helper.make_tensor_value_info
+    weights = numpy_helper.from_array(np.ones((32, 32), np.float32), "weights")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weights"], ["y"])],
+        "product",
+        [value("x", TensorProto.FLOAT, [1, 32])],
+        [value("y", TensorProto.FLOAT, [1, 32])],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, tmp_path, own_cache):
+    model = save(tmp_path, model_with_weights())
     assert call("compile", model, "-o", "program", "--aic-num-cores", "6")[0] == 0
     fit = json.loads(call("inspect", "program", "fit", "--json")[1])
     assert fit["cores"] == 6
-    assert fit["constants_bytes"] > 0
+    assert fit["constants_bytes"] == 32 * 32 * 4
     assert {row["limited_by"] for row in fit["fits"]} == {"cores"}
     context, qpc = qaicrt.Context(), qaicrt.Qpc("program")
     for row in fit["fits"]:
@@ -365,6 +466,33 @@ def test_inspect_fit_says_how_often_a_program_is_activated_at_once(call, model, 
     out = call("inspect", "program", "fit")[1]
     assert "cores   6" in out
     assert "limited by" in out
+
+
+@pytest.mark.parametrize("path", sorted(QPCS.glob("s*.qpc")), ids=lambda path: path.stem)
+def test_the_next_step_of_a_container_of_a_card_is_a_command_that_runs(call, path):
+    code, out, _ = call("inspect", path)
+    assert code == 0
+    step = out.splitlines()[-1].removeprefix("next: ")
+    assert step.startswith("openqaic inspect ")
+    assert call(*shlex.split(step)[1:])[0] == 0
+
+
+def test_a_container_without_a_graph_names_a_command_that_shows_it(call):
+    path = QPCS / "s01_simple_f32_file.qpc"
+    code, _, err = call("inspect", path, "nodes")
+    assert code == 1
+    hint = err.splitlines()[-1].removeprefix("hint: ")
+    assert call(*shlex.split(hint.partition(" shows")[0])[1:])[0] == 0
+
+
+def test_fit_and_inspect_count_the_same_constants(call, program, tmp_path):
+    without = json.loads(call("inspect", program, "fit", "--json")[1])
+    assert without["constants_bytes"] == 0
+    assert call("compile", save(tmp_path, model_with_weights()), "-o", "product")[0] == 0
+    for path in ("product", QPCS / "s07_partial_multi.qpc", QPCS / "s09_constants_split.qpc"):
+        shown = json.loads(call("inspect", path, "--json")[1])["constants"]
+        fit = json.loads(call("inspect", path, "fit", "--json")[1])
+        assert fit["constants_bytes"] == shown["static_bytes"] + shown["dynamic_bytes"] > 0
 
 
 def test_inspect_counts_multiply_accumulates(call, model, program):
@@ -486,7 +614,7 @@ def test_devices_are_those_of_the_runtime(call):
     assert out.splitlines()[-1] == "next: openqaic run MODEL"
 
 
-def test_without_a_device_the_next_step_is_info(call, monkeypatch):
+def test_without_a_device_the_next_step_is_info(call, monkeypatch, tmp_path):
     monkeypatch.setenv("QAIC_DEVICE", "kmd")
     monkeypatch.setenv("QAIC_KMD", "sys")
     if qaic.devices():
@@ -494,6 +622,12 @@ def test_without_a_device_the_next_step_is_info(call, monkeypatch):
     code, out, _ = call("devices")
     assert code == 3
     assert out.splitlines()[-1] == "next: openqaic info"
+    assert "QAIC_DEVICE=cpu" in call("info")[1]
+    model = save(tmp_path, affine())
+    code, _, err = call("run", model)
+    assert code == 3
+    assert "device 0 does not exist; there is no device" in err
+    assert "QAIC_DEVICE=cpu" in err
 
 
 def test_cache_lists_and_removes(call, model, own_cache):
@@ -537,3 +671,29 @@ def test_completion_in_bash(call, tmp_path):
     )
     done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["profile"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["compile", "mod"], {"model.onnx", "models"}),
+        (["run", "model.onnx", "-o", "out"], {"outputs.npz"}),
+        (["compile", "model.onnx", "-o", "mod"], {"models"}),
+        (["compile", "model.onnx", "--input-list-file", "out"], {"outputs.npz"}),
+        (["diff", "mod"], {"model.onnx", "models"}),
+        (["transcript", "show", "out"], {"outputs.npz"}),
+        (["bench", "model.onnx", "--beside", "o"], {"onnxruntime"}),
+    ],
+)
+def test_completion_in_bash_offers_files(call, tmp_path, words, offered):
+    (tmp_path / "completion").write_text(call("completion", "bash")[1])
+    (tmp_path / "models").mkdir()
+    for name in ("model.onnx", "outputs.npz"):
+        (tmp_path / name).touch()
+    script = (
+        f"source completion; COMP_WORDS=(openqaic {shlex.join(words)}); COMP_CWORD={len(words)}; "
+        '_shtab_openqaic; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    # What a shell lists as a folder may end with a slash.
+    assert {name.rstrip("/") for name in done.stdout.split()} == offered

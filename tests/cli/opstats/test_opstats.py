@@ -219,7 +219,7 @@ def test_an_output_that_cannot_be_written(run, folder):
         ((), "nothing to do: give --summary, --trace or both"),
         (
             ("--summary", "--select-cores", "one"),
-            "argument -c/--select-cores: 'one' is no list of numbers as 0,5,1",
+            "argument -c/--select-cores: 'one' is not a list of numbers as 0,5,1",
         ),
         (
             ("--trace", "--merge-mq-traces", "perhaps"),
@@ -339,7 +339,7 @@ def test_verbose(run, folder):
     code, out, _ = run("--summary", "--verbose")
     assert code == 0
     assert (
-        out.splitlines()[0] == f"stats/{NAME.format(0)}: layout oqstats, CPU, level 70, 1 cores, 6 operations"
+        out.splitlines()[0] == f"stats/{NAME.format(0)}: layout oqstats, CPU, level 70, 1 core, 6 operations"
     )
 
 

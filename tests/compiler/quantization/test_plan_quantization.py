@@ -180,7 +180,7 @@ def test_text_of_a_plan():
     plan = plan_of(model, "x", "m", "a", "r", **schemas)
     step = float(np.float32(5 / 255))
     assert plan_files.plan_text(plan) == (
-        "3 nodes in 1 quantized groups, 1 nodes in floating point\n"
+        "3 nodes in 1 quantized group, 1 node in floating point\n"
         "r: MatMul + Add + Relu, Int8, integer kernel\n"
         f"  reads x: {step:.9g} x (q + 26)\n"
         f"  weight w: scale {float(np.float32(1 / 127)):.9g}, offset 0, with a bias\n"

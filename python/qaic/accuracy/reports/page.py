@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from qaic import __version__, _core
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
 from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
@@ -51,7 +52,10 @@ def accuracy_page(report: AccuracyReport) -> str:
         ("outputs", "Outputs", "".join(map(table_html, others))),
     ]
     precisions = ", ".join(item.to for item in report.precisions)
-    return document(first.title, f"float32 beside {precisions}", parts, by="the virtual card")
+    versions = f"openqaic {__version__} \u00b7 onnxruntime {_core.engine_info()[1]}"
+    return document(
+        first.title, f"float32 beside {precisions} \u00b7 {versions}", parts, by="the virtual card"
+    )
 
 
 def errors_svg(item: PrecisionAccuracy) -> str:

@@ -251,7 +251,7 @@ def _cores_table(count: int, fields: Mapping[str, Any]) -> Table:
         constants = sum(one["size"] for one in mappings if one["coreMask"] >> core & 1)
         rows.append((core, "; ".join(masks) or None, constants))
     threads = fields.get("threadDescriptors", ())
-    note = f"{len(threads)} threads on each core" if threads else None
+    note = f"{counted(len(threads), 'thread')} on each core" if threads else None
     return Table("cores", "Cores", columns, list(rows), note)
 
 

@@ -44,14 +44,16 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
             code="inspect.slices",
             hints=("qaic-qpc extract writes them; openqaic inspect takes each",),
         )
-    info = qpc.program_info
+    info, constants = qpc.program_info, qpc.constants
     plan = qpc.plan or {}
     needed = {"cores": max(1, info.num_cores), "memory": -(-info.total_required_memory // _MIB)}
     return {
         "cores": needed["cores"],
         "devices": plan.get("devices", 1),
         "memory_bytes": info.total_required_memory,
-        "constants_bytes": sum(constants.size for constants in info.constants),
+        "constants_bytes": sum(
+            0 if part is None else part.nbytes for part in (constants.static, constants.dynamic)
+        ),
         "state_bytes": _state_bytes(qpc),
         "fits": [_fits(needed, device) for device in devices],
     }

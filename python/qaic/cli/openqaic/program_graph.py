@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,7 @@ def read(qpc: Qpc) -> onnx.ModelProto:
         raise StateError(
             f"{qpc.path} holds no graph: only programs for the cpu device do",
             code="inspect.no_graph",
-            hints=("qaic-qpc info shows what is in it",),
+            hints=(f"openqaic inspect {shlex.quote(str(qpc.path))} shows what is in it",),
         )
     import onnx
     from google.protobuf.message import DecodeError

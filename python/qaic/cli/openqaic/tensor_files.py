@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qaic.errors import InputError
+from qaic.model_path import missing_file
 from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
         (name,) = inputs
     if path.suffix == ".npy":
         return [(name, _loaded(path)[""])]
+    if not path.exists():
+        raise missing_file(path)
     dtype = inputs[name][1] if name in inputs else np.dtype(np.uint8)
     size = path.stat().st_size
     if size % dtype.itemsize:
@@ -79,6 +82,8 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
 
 
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.exists():
+        raise missing_file(path)
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):

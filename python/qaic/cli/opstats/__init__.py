@@ -12,6 +12,7 @@ from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -93,7 +94,7 @@ def _numbers(text: str) -> list[int]:
     if not parts or not all(part.isascii() and part.isdigit() and int(part) < 1 << 16 for part in parts):
         from argparse import ArgumentTypeError
 
-        raise ArgumentTypeError(f"{text!r} is no list of numbers as 0,5,1")
+        raise ArgumentTypeError(f"{text!r} is not a list of numbers as 0,5,1")
     return [int(part) for part in parts]
 
 
@@ -181,7 +182,7 @@ class _Run:
             run = buffer.run
             print_line(
                 f"{file.path}: layout {buffer.layout}, {run.device_name}, level {run.stats_level}, "
-                f"{run.cores} cores, {len(buffer.ops)} operations"
+                f"{counted(run.cores, 'core')}, {counted(len(buffer.ops), 'operation')}"
             )
         warnings = buffer.warnings if arguments.verbose else buffer.warnings[:_SHOWN_WARNINGS]
         for text in warnings:

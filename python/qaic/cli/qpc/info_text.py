@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import table
-from qaic.support.text import escape_unprintable
+from qaic.support.text import counted, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +135,7 @@ def _constants_text(constants: _Json) -> str:
     if not parts:
         return "none"
     count = constants["initializers"]
-    weights = f" in {count} initializer{'' if count == 1 else 's'}" if count else ""
+    weights = f" in {counted(count, 'initializer')}" if count else ""
     return ", ".join(parts) + weights
 
 
@@ -144,7 +144,7 @@ def _stats_text(stats: _Json | None) -> str:
         return "none"
     parts = [f"level {stats['level']}"]
     if stats["operations"]:
-        parts.append(f"{stats['operations']} operations")
+        parts.append(counted(stats["operations"], "operation"))
     if stats["ddr"]:
         parts.append("DDR traffic")
     if stats["pmu_events"]:

@@ -87,12 +87,12 @@ def read(path: str) -> list[Line]:
 def _why(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "is no UTF-8"
-    return "is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+    return "is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
 
 
 def _line(value: object) -> Line:
     if not isinstance(value, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 (reported as a wrong line, like the others)
+        raise ValueError("is not a JSON object")  # noqa: TRY004 (reported as a wrong line, like the others)
     if _is_deep(value, _DEEPEST):
         raise ValueError("is nested too deeply")
     octets = {}

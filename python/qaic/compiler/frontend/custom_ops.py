@@ -138,7 +138,7 @@ def _name_of(entry: Mapping[str, object]) -> str | None:
 
 def _library_of(path: Path, name: str, implementations: object) -> Path | None:
     if not isinstance(implementations, Sequence) or isinstance(implementations, str):
-        raise _error(path, f"implementations of {name!r} is no list")
+        raise _error(path, f"implementations of {name!r} are not a list")
     for item in implementations:
         if not isinstance(item, Mapping) or not isinstance(item.get("backend"), str):
             raise _error(path, f"an implementation of {name!r} has no backend")

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import onnx
@@ -32,7 +33,10 @@ def plan_text(plan: QuantizationPlan) -> str:
     groups, floats = list(plan.groups()), list(plan.floats())
     inside = sum(len(group.group.nodes) for group in groups)
     outside = sum(len(entry.nodes) for entry in floats)
-    lines = [f"{inside} nodes in {len(groups)} quantized groups, {outside} nodes in floating point"]
+    lines = [
+        f"{counted(inside, 'node')} in {counted(len(groups), 'quantized group')}, "
+        f"{counted(outside, 'node')} in floating point"
+    ]
     for group in groups:
         op_types = " + ".join(node.op_type for node in group.group.nodes)
         lines.append(f"{group.group.output}: {op_types}, {group.precision}, {group.scheme.value}")

@@ -61,9 +61,12 @@ class Graph {
     const whole = Math.min(1.1, drawing.width / width, drawing.height / height);
     // A large graph begins at its top, in a size that can be read.
     const scale = Math.max(whole, 0.7);
+    // The first node is in the middle, unless there is nothing beside it: on a narrow screen half of the area would be empty.
+    const half = drawing.width / 2 / scale;
+    const first = Math.min(Math.max(layout.boxes[0]?.x ?? 0, layout.left - 20 + half), layout.right + 20 - half);
     this.view = {
       scale,
-      x: width * scale > drawing.width ? layout.boxes[0].x : (layout.left + layout.right) / 2,
+      x: width * scale > drawing.width ? first : (layout.left + layout.right) / 2,
       y: height * scale > drawing.height ? layout.top - 20 + drawing.height / 2 / scale : (layout.top + layout.bottom) / 2,
     };
     this.schedule();

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.page.document import document
 from qaic.page.graph import pack
 from qaic.page.text import escape
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def graph_html(graph: DrawnGraph) -> str:
 <button type="button" data-part="all">All</button>
 </div>
 <div class="graph" data-part="area" tabindex="0" role="application"
- aria-label="Graph of {count} nodes" aria-describedby="graph-keys">
+ aria-label="Graph of {counted(count, "node")}" aria-describedby="graph-keys">
 <canvas data-part="canvas" aria-hidden="true"></canvas></div>
 <p class="note" data-part="wheel" hidden>Click the graph first, or hold Ctrl, to zoom with the wheel.</p>
 <ul class="legend" data-part="legend" aria-label="Colors"></ul>

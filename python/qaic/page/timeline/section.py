@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.page.text import escape
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from qaic.page.timeline import Timeline
@@ -43,7 +44,8 @@ def timeline_html(timeline: Timeline) -> str:
 <div class="timeline">
 <canvas data-part="mini" class="mini" aria-hidden="true"></canvas>
 <div class="rows" data-part="rows" tabindex="0" role="application"
- aria-label="Timeline of {timeline.operations} operations in {rows} rows" aria-describedby="timeline-keys">
+ aria-label="Timeline of {counted(timeline.operations, "operation")} in {counted(rows, "row")}"
+ aria-describedby="timeline-keys">
 <div class="spacer" data-part="spacer"></div><canvas data-part="canvas" aria-hidden="true"></canvas></div>
 </div>
 <p class="note" data-part="wheel" hidden>Click the timeline first, or hold Ctrl, to zoom with the wheel.</p>

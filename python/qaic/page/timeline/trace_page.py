@@ -10,6 +10,7 @@ from qaic.page.timeline import pack
 from qaic.page.timeline.section import timeline_html
 from qaic.page.timeline.summary_rows import kind_rows, track_rows
 from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from qaic.page.timeline import Timeline
@@ -45,5 +46,5 @@ def trace_page(timeline: Timeline, *, title: str) -> str:
         ("timeline", "Timeline", timeline_html(timeline)),
         (figures.name, figures.title, report_html(figures)),
     ]
-    rows = len(timeline.tracks)
-    return document(title, f"{timeline.operations} events in {rows} rows", parts, data=pack(timeline))
+    subtitle = f"{counted(timeline.operations, 'event')} in {counted(len(timeline.tracks), 'row')}"
+    return document(title, subtitle, parts, data=pack(timeline))

@@ -87,7 +87,7 @@ impl NncStatus {
             -5 => "metadata version or processing",
             -6 => "parameter",
             -7 => "timed out",
-            -8 => "not initialised",
+            -8 => "not initialized",
             -9 => "not permitted, or in use",
             -10 => "buffer too small",
             -11 => "resource not found",
@@ -131,7 +131,7 @@ impl NncStatus {
             -64 => "protocol not supported",
             -65 => "multicast id count over the limit",
             -66 => "data-path switching disabled",
-            -100 => "cores: synchronisation",
+            -100 => "cores: synchronization",
             -101 => "cores: mapping",
             -102 => "cores: execution context version mismatch",
             -103 => "cores: wait for the process",
@@ -144,7 +144,7 @@ impl NncStatus {
             -111 | -112 => "cores: wait for the master",
             -116..=-113 => "cores: deactivation",
             -117 => "cores: GSM mapping",
-            -118 => "cores: L2 initialisation",
+            -118 => "cores: L2 initialization",
             _ => "unknown",
         }
     }

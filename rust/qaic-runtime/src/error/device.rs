@@ -29,7 +29,7 @@ pub enum DeviceError {
     },
 
     /// No device with this id.
-    #[error("device {id} does not exist; existing ids: {existing:?}")]
+    #[error("device {id} does not exist; {}", existing_ids(existing))]
     NotFound {
         /// Id asked for.
         id: u32,
@@ -131,6 +131,10 @@ impl DeviceError {
 }
 
 /// How to get more devices of a kind.
+fn existing_ids(existing: &[u32]) -> String {
+    if existing.is_empty() { "there is no device".to_owned() } else { format!("existing ids: {existing:?}") }
+}
+
 fn more_devices(needed: u32, kind: &str, hidden: usize) -> String {
     match (hidden, kind) {
         (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} to have {needed} virtual cards"),

@@ -41,10 +41,13 @@ fn device(error: &DeviceError) -> ErrorReport {
             .with("family", *family)
             .hint("compile with aic_hw_version for the device, or load with allow_hw_mismatch=True"),
         DeviceError::NotFound { id, existing } => {
-            of("DeviceNotFoundError").with("device", id).with("existing", existing).hint(
+            of("DeviceNotFoundError").with("device", id).with("existing", existing).hint(if existing.is_empty() {
+                "no card answers, or QAIC_VISIBLE_DEVICES hides all; without QAIC_DEVICE, or with QAIC_DEVICE=cpu, \
+                 programs run on the host"
+            } else {
                 "QAIC_DEVICE chooses the kinds of device, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
-                 QAIC_VISIBLE_DEVICES which of them are shown",
-            )
+                 QAIC_VISIBLE_DEVICES which of them are shown"
+            })
         }
         DeviceError::TooFew { needed, kind, existing, hidden } => of("DeviceNotFoundError")
             .with("needed", needed)

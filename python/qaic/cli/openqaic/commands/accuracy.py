@@ -11,6 +11,7 @@ from qaic.cli.compile.log import logged
 from qaic.cli.console import SUCCESS, print_json, print_line
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
+from qaic.cli.openqaic.output_file import check_output_file
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -84,6 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
             "--against: found --find beside it, expected one of the two: outputs of a card are compared, "
             "and nothing is searched with them",
             code="option.accuracy_search",
+        )
+    read = [arguments.model, arguments.samples]
+    check_output_file("-o", arguments.output, read=read)
+    check_output_file("--json", None if arguments.json == "-" else arguments.json, read=read)
+    check_output_file("--overlay", arguments.overlay, read=read)
+    check_output_file("--find", arguments.find, read=read)
+    if arguments.output is not None and Path(arguments.output).suffix.lower() not in {".html", ".htm"}:
+        raise OptionError(
+            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
+            code="option.output_path",
         )
     if arguments.decide is not None or ":" in (arguments.target or ""):
         # Functions of the user are looked for where the command is given, too.

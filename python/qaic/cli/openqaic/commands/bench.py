@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -23,6 +24,7 @@ from qaic.cli.openqaic.arguments import (
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
 
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
 _FIGURES: Final = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 _MOST_STREAMS: Final = 1024
+#: a latency below this is shown in microseconds
+_SHORT_US: Final = 100.0
+#: a figure from here on has no digits behind the point
+_WHOLE_FROM: Final = 1000.0
 
 
 def add_arguments(parser: Parser) -> None:
@@ -95,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.cli.openqaic.tensor_files import read_inputs
     from qaic.runtime.benchmark import random_inputs
 
+    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     program = open_program(arguments)
     if arguments.beside is not None and program.model is None:
         raise OptionError(
@@ -116,12 +123,11 @@ def run(arguments: argparse.Namespace) -> int:
         other = None if arguments.beside is None else _onnxruntime(program.model, cores)
         if not arguments.json:
             print_line(f"loaded in {seconds_text(load_s)}, first inference {seconds_text(first_inference_s)}")
-            _print_header()
-        rows = []
+        rows: list[dict[str, Any]] = []
         for row in _measured(session, other, feeds, streams, arguments):
             rows.append(row)
             if not arguments.json:
-                _print_row(row)
+                _print_rows(rows)
     result = {
         "program": program.facts(),
         "cores": cores,
@@ -142,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     best = max((row for row in rows if row["runtime"] == "openqaic"), key=lambda row: row["inferences_per_s"])
     print_line(
-        f"best: {best['inferences_per_s']:.4g} inferences/s with {best['streams']} at a time"
+        f"best: {_four_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
         + (f"; wrote {shlex.quote(str(arguments.output))}" if arguments.output is not None else "")
     )
     print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")
@@ -202,21 +208,28 @@ def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
     return session
 
 
-def _print_header() -> None:
-    names = "".join(f"{f'{name} ms':>10}" for name in _FIGURES)
-    print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>9}")
-    sys.stdout.flush()
-
-
-def _print_row(row: dict[str, Any]) -> None:
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    """Print the last row, after the header where it is the first; all rows have the unit of the first."""
+    unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
+    if len(rows) == 1:
+        names = "".join(f"{f'{name} {unit}':>10}" for name in _FIGURES)
+        print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>9}")
+    row = rows[-1]
     latency = row["latency"]
-    shown = "".join(f"{latency.get(f'{name}_us', float('nan')) / 1e3:>10.4g}" for name in _FIGURES)
+    figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
+    shown = "".join(f"{_four_digits(figure):>10}" for figure in figures)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
-        f"{row['inferences_per_s']:>14.4g}{latency['count']:>9}"
+        f"{_four_digits(row['inferences_per_s']):>14}{latency['count']:>9}"
     )
     # A reader of a pipe sees each row when it is measured.
     sys.stdout.flush()
+
+
+def _four_digits(figure: float) -> str:
+    """Write four digits without an exponent, as ``735,100`` and ``42.65``."""
+    rounded = float(f"{figure:.4g}")
+    return f"{rounded:,.0f}" if rounded >= _WHOLE_FROM else f"{rounded:g}"
 
 
 def _streams(text: str) -> list[int]:

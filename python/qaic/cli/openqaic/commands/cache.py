@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
         "action",
         choices=_ACTIONS,
         metavar="|".join(_ACTIONS),
-        help="print the folder; list the programs; remove those wanted least lately; remove all",
+        help="print the folder; list the programs; remove those not used for the longest time; remove all",
     )
     parser.add_argument(
         "--limit",
@@ -98,7 +98,7 @@ def _limit(text: str) -> int:
 
     size = parse_size(text)
     if size is None:
-        message = f"{text!r} is no size; bytes are expected, as 500M or 20G"
+        message = f"{text!r} is not a size; bytes are expected, as 500M or 20G"
         raise argparse.ArgumentTypeError(message)
     return size
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import SUCCESS, print_line
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
-    import argparse
-
     from qaic.cli.console import Parser
 
 
@@ -38,5 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
             hints=("pip install 'openqaic[completion]'",),
         ) from error
     names = frozenset(subcommand.name for subcommand in SUBCOMMANDS)
-    print_line(shtab.complete(parser(names), shell=arguments.shell))
+    completed = parser(names)
+    _complete_files(completed, shtab.FILE, shtab.DIRECTORY)
+    print_line(shtab.complete(completed, shell=arguments.shell))
     return SUCCESS
+
+
+def _complete_files(of: argparse.ArgumentParser, file: object, folder: object) -> None:
+    """Have files complete where a value is free, as a shell does by itself where it knows no rule."""
+    for action in of._actions:  # noqa: SLF001 (argparse offers no other way)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                _complete_files(command, file, folder)
+        elif action.nargs != 0 and action.choices is None and action.type in {None, Path}:
+            # shtab reads the attribute.
+            free: Any = action
+            free.complete = folder if action.metavar == "DIR" else file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import FAILURE, print_line
@@ -32,5 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     code = show_differences(arguments.a, arguments.b, as_json=arguments.json)
     if code == FAILURE and not arguments.json:
-        print_line(f"next: {shlex.join(['openqaic', 'inspect', str(arguments.b), 'nodes'])}")
+        from qaic.cli.openqaic.next_view import next_view
+        from qaic.qpc import Qpc
+
+        print_line(f"next: {next_view(Qpc(arguments.b), str(arguments.b))}")
     return code

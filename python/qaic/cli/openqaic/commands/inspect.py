@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from qaic.cli.console import SUCCESS, print_json, print_line, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.next_view import next_view
+from qaic.cli.openqaic.output_file import check_output_file
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
 from qaic.support.text import counted, escape_unprintable
@@ -65,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             code="inspect.output",
             hints=(f"openqaic inspect MODEL graph -o {shlex.quote(str(arguments.output))}",),
         )
+    check_output_file("--onnx", arguments.onnx, read=[arguments.model])
     program = open_program(arguments)
     qpc = Qpc(program.path)
     if arguments.onnx is not None:
@@ -78,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(described)
         else:
             print_line(info_text(described))
-            print_line(f"next: openqaic inspect {shlex.quote(str(program.path))} nodes")
+            print_line(f"next: {next_view(qpc, str(program.path))}")
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
@@ -103,6 +106,7 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
     from qaic.qpc import Qpc
 
     output = check_output(arguments.output, f"openqaic inspect {shlex.quote(str(arguments.model))} graph")
+    check_output_file("-o", output, read=[arguments.model])
     timed = arguments.color == "time"
     program = open_program(arguments, stats_level=STATS_LEVEL if timed else None)
     graph = write_graph(Qpc(program.path), output, title=arguments.model.stem, timed=timed)

@@ -19,6 +19,7 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionError, StateError
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
             code="profile.output",
         )
+    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     program = open_program(arguments, stats_level=_STATS_LEVEL)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict

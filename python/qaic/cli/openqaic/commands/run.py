@@ -13,6 +13,7 @@ from qaic.cli.console import SUCCESS, print_json, print_line, table
 from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.cli.openqaic.tensor_files import read_inputs, write_outputs
 from qaic.errors import OptionError
@@ -60,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"-o {arguments.output}: a file .npz is expected, which numpy.load opens", code="run.output"
         )
+    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict

@@ -16,6 +16,7 @@ from qaic.errors import StatsError
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.render.table import NOT_MEASURED, Cell, Column, Report, Table
 from qaic.support.open_regular import read_regular
+from qaic.support.text import counted
 
 #: columns of the latency report and what they are called here, in the order of an inference
 STAGES: Final = {
@@ -174,7 +175,7 @@ def host_latency(capture: Capture) -> Report:
         "Time of the host",
         verdict,
         [
-            Table("stages", f"Stages of {len(latencies)} inferences", _COLUMNS, rows, note),
+            Table("stages", f"Stages of {counted(len(latencies), 'inference')}", _COLUMNS, rows, note),
             Table("queue", "Queue", _QUEUE_COLUMNS, queue_rows),
         ],
     )
