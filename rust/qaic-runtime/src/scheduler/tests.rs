@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use super::*;
+use crate::binding::{InputBinding, Shapes};
 use crate::context::Context;
 use crate::device::{DeviceId, Placement, RegistryOptions};
 use crate::echo;
@@ -43,7 +44,7 @@ fn program(context: &Arc<Context>, image: &Arc<Image>) -> Arc<Program> {
 fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
     let exec = ExecObj::new(program, true).unwrap();
     let input = qaic_mem::Storage::new(4 * echo::ELEMENTS as usize).unwrap();
-    exec.bind(|bindings| bindings.inputs[0] = crate::binding::InputBinding::Memory(input.into())).unwrap();
+    exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
     exec
 }
 
@@ -188,4 +189,20 @@ fn inference_is_short_where_it_took_less_for_sure() {
     assert!(!unsteady.shared.is_shorter_than(0, SHORT_NS + 1));
     context.noop_control(DeviceId(0)).unwrap().plan("execute@9=stuck").unwrap();
     assert!(!steady.shared.is_shorter_than(0, SHORT_NS + 1), "on a device that may stall");
+}
+
+#[test]
+fn time_of_an_inference_is_noted_for_its_shapes() {
+    let context = context("noop", "noted");
+    let program = program(&context, &echo::resizable());
+    let exec = exec_obj(&program);
+    let half = qaic_mem::Storage::new(2 * echo::ELEMENTS as usize).unwrap();
+    exec.bind(|bindings| {
+        bindings.shapes = Shapes::Variant(1);
+        bindings.inputs[0] = InputBinding::Memory(half.into());
+    })
+    .unwrap();
+    exec.run(&mut WaitScope::default()).unwrap();
+    let durations = &program.scheduler().shared.durations;
+    assert!(durations.is_unknown(0) && !durations.is_unknown(1));
 }
