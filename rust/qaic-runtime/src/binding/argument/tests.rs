@@ -381,3 +381,14 @@ fn window_that_cannot_be_copied_is_refused_with_the_reason() {
     }
     assert!(refusal(7, &fine, &parameters).contains("binding 7 does not exist"));
 }
+
+#[test]
+fn state_of_a_program_is_an_input_and_the_output_that_follows_it() {
+    let kept = |image: std::sync::Arc<crate::image::Image>| {
+        let specs = BindingSpecs::of_arrays(&image).unwrap();
+        let kept: Vec<_> = specs.iter().map(|spec| spec.retained).collect();
+        (specs.has_state(), kept)
+    };
+    assert_eq!(kept(crate::echo::retaining()), (true, vec![Some(0), Some(0)]));
+    assert_eq!(kept(crate::echo::resizable()), (false, vec![None; 3]));
+}
