@@ -435,6 +435,25 @@ fn stages_are_those_of_the_device() {
 }
 
 #[test]
+fn inference_on_the_caller_s_thread_begins_when_it_comes() {
+    let mut bench = Bench::new(1, 1);
+    let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(bench.set().programs()[0].subscriptions()).unwrap();
+    profiler.start().unwrap();
+    let handle = bench.set().try_acquire().unwrap();
+    bench.bind(handle, 1);
+    for _ in 0..8 {
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+    }
+    let samples = profiler.drain().unwrap().samples;
+    assert_eq!(samples.len(), 8);
+    for host in samples.iter().map(|sample| &sample.host) {
+        assert_eq!(host.begun_ns, host.enqueued_ns);
+        assert!(host.begun_ns != 0 && host.begun_ns <= host.inputs_ready_ns);
+    }
+}
+
+#[test]
 fn sums_of_buffers_hold_while_they_are_in_flight() {
     let plan = r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [],
         "inputs": [{"name": "x", "dtype": "float32", "dims": [1, 64]}],
