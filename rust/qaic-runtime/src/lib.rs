@@ -35,6 +35,9 @@ extern crate self as qaic_runtime;
 pub mod binding;
 pub mod context;
 pub mod device;
+#[cfg(test)]
+#[path = "../tests/echo/mod.rs"]
+mod echo;
 pub mod error;
 pub mod image;
 pub mod inference_set;

@@ -198,6 +198,24 @@ mod tests {
         });
     }
 
+    /// The notification of an entry may have come while the one before it was not finished.
+    #[test]
+    fn thread_that_takes_an_entry_passes_on_that_there_is_another() {
+        const LONG: Duration = Duration::from_mins(1);
+        let list = ReadyList::fifo(2);
+        (0..2).for_each(|number| list.push(number));
+        let began = std::time::Instant::now();
+        let mut looks = 0;
+        let taken = list.waiters().wait(LONG, || {
+            looks += 1;
+            // Another thread takes the first, while this one is about to sleep.
+            let taken = list.take(|_| true);
+            taken.filter(|_| looks > 1)
+        });
+        assert_eq!((taken, looks), (Some(1), 2));
+        assert!(began.elapsed() < LONG);
+    }
+
     #[test]
     fn ready_list_with_stale_entries_takes_them_for_good() {
         let list = ReadyList::lifo(3);

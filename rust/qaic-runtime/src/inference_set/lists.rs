@@ -100,3 +100,55 @@ impl Lists {
         &self.ids
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use qaic_sync::Event;
+
+    use super::*;
+
+    /// Longer than any test takes.
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn settled_is_where_nothing_is_outstanding() {
+        let lists = Lists::new(2);
+        assert!(lists.is_settled());
+        for number in 0..2 {
+            lists.submitted(number, 40);
+            assert!(!lists.is_settled());
+        }
+        lists.completed(1);
+        assert_eq!((lists.collect(|_| true), lists.collect(|_| true)), (Some(1), None));
+        assert!(!lists.is_settled());
+        lists.withdrawn(0);
+        assert!(lists.is_settled());
+        assert_eq!(lists.ids().oldest(40, |_| true), None);
+    }
+
+    /// The last request is collected between the look of a thread and its sleep.
+    #[test]
+    fn thread_that_is_about_to_sleep_hears_that_nothing_is_outstanding() {
+        let lists = Lists::new(1);
+        let began = Instant::now();
+        for _ in 0..3 {
+            lists.submitted(0, 7);
+            let mut looks = 0;
+            let settled = lists.for_completed().wait(LONG, || {
+                looks += 1;
+                if looks == 1 {
+                    assert!(!lists.is_settled());
+                    lists.collected(0);
+                    return None;
+                }
+                lists.is_settled().then_some(())
+            });
+            assert_eq!((settled, looks), (Some(()), 2));
+            // No later submission pays for that thread.
+            assert_eq!(lists.outstanding.load(Ordering::Acquire), 0);
+        }
+        assert!(began.elapsed() < LONG);
+    }
+}

@@ -61,3 +61,39 @@ impl InFlight {
         std::iter::from_fn(|| self.returned.pop().or_else(|| self.order.pop())).find(|&number| claim(number))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_what_was_not_reserved() {
+        let in_flight = InFlight::new(2);
+        assert!(!in_flight.has_room(0) && !in_flight.reserve(0));
+        assert!(in_flight.has_room(1) && in_flight.reserve(1));
+        assert!(!in_flight.has_room(1) && !in_flight.reserve(1));
+        assert!(in_flight.has_room(2) && in_flight.reserve(2));
+        assert!(!in_flight.has_room(2) && !in_flight.reserve(2));
+        in_flight.release();
+        assert!(in_flight.has_room(2) && !in_flight.has_room(1) && in_flight.reserve(2));
+        assert!(!in_flight.reserve(2));
+    }
+
+    #[test]
+    fn oldest_is_one_that_was_returned_then_the_one_that_was_handed_over_first() {
+        let in_flight = InFlight::new(4);
+        assert!(in_flight.is_empty());
+        for (number, is_returned) in [(3, false), (1, false), (2, true), (0, false)] {
+            in_flight.push(number, is_returned);
+            assert!(!in_flight.is_empty());
+        }
+        // Stale entries are passed over, and are gone.
+        let oldest = [(); 4].map(|()| in_flight.take_oldest(|number| number != 3));
+        assert_eq!(oldest, [Some(2), Some(1), Some(0), None]);
+        assert!(in_flight.is_empty());
+        in_flight.push(2, true);
+        assert!(!in_flight.is_empty());
+        assert_eq!(in_flight.take_oldest(|_| false), None);
+        assert!(in_flight.is_empty());
+    }
+}

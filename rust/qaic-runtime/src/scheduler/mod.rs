@@ -21,6 +21,8 @@ mod in_flight;
 mod priority;
 mod requests;
 mod state_access;
+#[cfg(test)]
+mod tests;
 mod watchdog;
 mod worker;
 

@@ -122,4 +122,20 @@ mod tests {
         assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &first));
         assert_eq!(requests.iter().count(), 2);
     }
+    /// Beyond that, numbers would reach into the bits of a queue entry that say which inference it is of.
+    #[test]
+    fn requests_are_no_more_than_their_numbers_have_bits_for() {
+        let requests = Requests::new(1, None);
+        assert!(requests.get(0).is_none());
+        for number in 0..1 << NUMBER_BITS {
+            let request = requests.take(0).unwrap();
+            assert_eq!(request.number(), number);
+            assert!(Arc::ptr_eq(requests.get(number).unwrap(), &request));
+        }
+        assert_eq!(requests.take(0).unwrap_err().code(), "call.argument");
+        assert_eq!(requests.iter().count(), 1 << NUMBER_BITS);
+        let last = Arc::clone(requests.get((1 << NUMBER_BITS) - 1).unwrap());
+        requests.give_back(&last);
+        assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &last));
+    }
 }

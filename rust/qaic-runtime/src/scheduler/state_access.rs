@@ -91,3 +91,85 @@ impl StateAccess {
         &self.tickets[ticket as usize].state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::iter;
+    use std::ptr;
+    use std::time::{Duration, Instant};
+
+    use qaic_sync::Event;
+
+    use super::*;
+
+    /// Longer than any test takes.
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn ticket_belongs_to_one_thread_at_a_time() {
+        let access = StateAccess::new();
+        let taken: Vec<_> = iter::from_fn(|| access.take()).collect();
+        assert_eq!(taken, (0..TICKETS).collect::<Vec<_>>());
+        access.give_back(7);
+        assert_eq!((access.take(), access.take()), (Some(7), None));
+    }
+
+    #[test]
+    fn turn_is_granted_to_a_thread_that_still_wants_it() {
+        let access = StateAccess::new();
+        let [wanted, unwanted] = [(); 2].map(|()| access.take().unwrap());
+        assert!(!access.is_granted(wanted) && !access.is_granted(unwanted));
+        assert!(access.grant(wanted));
+        assert!(access.is_granted(wanted) && !access.is_granted(unwanted));
+        // It has the turn, so it cannot leave the ticket behind.
+        assert!(!access.abandon(wanted));
+        assert!(access.abandon(unwanted));
+        assert!(!access.abandon(unwanted));
+        // The ticket that was left behind is free with its turn.
+        assert!(!access.grant(unwanted));
+        assert_eq!(access.take(), Some(unwanted));
+        assert!(!access.is_granted(unwanted));
+        access.give_back(wanted);
+        assert_eq!(access.take(), Some(wanted));
+        assert!(!access.is_granted(wanted));
+    }
+
+    #[test]
+    fn each_ticket_has_a_place_to_wait_of_its_own() {
+        let access = StateAccess::new();
+        let places: Vec<_> = (0..TICKETS).map(|ticket| ptr::from_ref(access.granted(ticket))).collect();
+        for (ticket, place) in (0..).zip(&places) {
+            assert_eq!(ptr::from_ref(access.granted(ticket)), *place);
+            assert_eq!(places.iter().filter(|other| *other == place).count(), 1);
+        }
+        assert!(ptr::eq(access.freed(), access.freed()));
+    }
+
+    /// The turn comes, and a ticket is freed, between the look of a thread and its sleep.
+    #[test]
+    fn thread_that_is_about_to_sleep_hears_of_its_turn_and_of_a_free_ticket() {
+        let access = StateAccess::new();
+        let taken: Vec<_> = iter::from_fn(|| access.take()).collect();
+        let began = Instant::now();
+        let mut is_first = true;
+        let granted = access.granted(taken[3]).wait(LONG, || {
+            if std::mem::take(&mut is_first) {
+                assert!(access.grant(taken[3]));
+                return None;
+            }
+            access.is_granted(taken[3]).then_some(())
+        });
+        let mut is_first = true;
+        let freed = access.freed().wait(LONG, || {
+            if std::mem::take(&mut is_first) {
+                access.give_back(taken[5]);
+                return None;
+            }
+            access.take()
+        });
+        assert_eq!((granted, freed), (Some(()), Some(taken[5])));
+        assert!(began.elapsed() < LONG);
+    }
+}

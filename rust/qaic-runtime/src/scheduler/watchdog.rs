@@ -108,3 +108,29 @@ fn enforce(shared: &Arc<Shared>) -> u64 {
     }
     next_ns
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::Scheduler;
+    use super::super::tests::{LONG, context, options};
+    use super::*;
+
+    #[test]
+    fn thread_sleeps_where_nothing_is_due() {
+        let scheduler = Scheduler::new(options(&context("noop", "watchdog")));
+        let watchdog = &scheduler.shared.watchdog;
+        watchdog.watch(&scheduler.shared, clock_after(LONG));
+        let began = Instant::now();
+        while watchdog.woken.waiting() == 0 {
+            assert!(began.elapsed() < LONG);
+            thread::yield_now();
+        }
+        // One that looks again and again would be found between two looks.
+        for look in 0..2_000 {
+            assert_eq!(watchdog.woken.waiting(), 1, "it woke without a reason before look {look}");
+            thread::yield_now();
+        }
+    }
+}

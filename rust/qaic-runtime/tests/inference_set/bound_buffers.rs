@@ -220,6 +220,24 @@ fn memory_of_an_inference_under_way_is_not_replaced() {
 }
 
 #[test]
+fn parts_without_dims_have_the_shapes_of_their_sizes() {
+    let bench = Bench::new();
+    let small = [memory(HALF, 6.0), memory(HALF, 0.0), memory(HALF, 0.0)];
+    bench.bound.replace_part(Part::Inputs, &small[..1]).unwrap();
+    bench.bound.replace_part(Part::Outputs, &small[1..]).unwrap();
+    bench.run().unwrap();
+    assert!(holds(&small[1], HALF, 6.0) && holds(&small[2], HALF, 6.0));
+    let is_kept = |buffers: &[Memory]| {
+        let is_same = |index: usize, bound: &Memory| Arc::ptr_eq(bound, &buffers[index]);
+        let anew = || Err(RuntimeError::from(StateError::InFlight));
+        bench.bound.bind_for_new_inference(buffers.len(), is_same, anew).is_ok()
+    };
+    assert!(!is_kept(&small), "bound one part after the other");
+    bench.bound.replace_part(Part::All, &small).unwrap();
+    assert!(is_kept(&small), "bound at once");
+}
+
+#[test]
 fn dims_announced_before_their_buffers_wait_for_them() {
     let bench = Bench::new();
     assert_eq!(code(bench.bound.announce(shapes([ALL; 3])[..2].to_vec())), "call.argument");

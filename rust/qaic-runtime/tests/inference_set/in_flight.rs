@@ -2,7 +2,7 @@
 //! and fails an inference whose buffers were written to meanwhile.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,11 +16,12 @@ use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::image::Image;
-use qaic_runtime::inference_set::{Completion, HandleId, InferenceSet};
+use qaic_runtime::inference_set::{Completion, HandleId, Help, InferenceSet};
 use qaic_runtime::process::{Deadline, WaitScope, clock};
 use qaic_runtime::profiling::{DeviceStats, Limits, Profiler, SamplingRule};
 use qaic_runtime::program::{ProgramOptions, WaitLimits};
 use qaic_runtime::request::ExecObj;
+use qaic_sync::EventCount;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_mins(1);
@@ -434,6 +435,25 @@ fn stages_are_those_of_the_device() {
 }
 
 #[test]
+fn inference_on_the_caller_s_thread_begins_when_it_comes() {
+    let mut bench = Bench::new(1, 1);
+    let profiler = Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never);
+    profiler.add(bench.set().programs()[0].subscriptions()).unwrap();
+    profiler.start().unwrap();
+    let handle = bench.set().try_acquire().unwrap();
+    bench.bind(handle, 1);
+    for _ in 0..8 {
+        bench.exec(handle).run(&mut WaitScope::default()).unwrap();
+    }
+    let samples = profiler.drain().unwrap().samples;
+    assert_eq!(samples.len(), 8);
+    for host in samples.iter().map(|sample| &sample.host) {
+        assert_eq!(host.begun_ns, host.enqueued_ns);
+        assert!(host.begun_ns != 0 && host.begun_ns <= host.inputs_ready_ns);
+    }
+}
+
+#[test]
 fn sums_of_buffers_hold_while_they_are_in_flight() {
     let plan = r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [],
         "inputs": [{"name": "x", "dtype": "float32", "dims": [1, 64]}],
@@ -595,4 +615,39 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
         }
         assert!(soonest < Duration::from_millis(500), "{soonest:?}");
     }
+}
+
+/// A caller that sleeps for something else was to take what is on the device; a worker does so in its place.
+#[test]
+fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
+    let mut bench = Bench::new(1, 1);
+    bench.warm_up();
+    let handle = bench.set().try_acquire().unwrap();
+    let (woken, looks, is_over) = (EventCount::new(), AtomicU32::new(0), AtomicBool::new(false));
+    let set = Arc::clone(bench.set());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut within = WaitScope::until(Deadline::after(LONG));
+            set.wait_for(&woken, "the end of a test", Help::Nothing, &mut within, || {
+                looks.fetch_add(1, Ordering::AcqRel);
+                is_over.load(Ordering::Acquire).then_some(Ok(()))
+            })
+        });
+        // The second look is from where it sleeps.
+        while looks.load(Ordering::Acquire) < 2 {
+            thread::yield_now();
+        }
+        let began = Instant::now();
+        for id in 0..100 {
+            bench.bind(handle, 3);
+            set.submit(handle, id).unwrap();
+            // Looks, and waits for nothing.
+            while set.try_get_completed_id(id).is_none() && began.elapsed() < LONG {
+                thread::yield_now();
+            }
+            assert!(bench.holds(handle, 3), "inference {id} was left to the device");
+        }
+        is_over.store(true, Ordering::Release);
+        woken.notify_all();
+    });
 }

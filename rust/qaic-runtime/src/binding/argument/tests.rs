@@ -400,3 +400,14 @@ fn slicing_spec_is_refused_for_bindings_that_only_look_like_its_own() {
         "the slicing specification was made for another program"
     );
 }
+
+#[test]
+fn state_of_a_program_is_an_input_and_the_output_that_follows_it() {
+    let kept = |image: std::sync::Arc<crate::image::Image>| {
+        let specs = BindingSpecs::of_arrays(&image).unwrap();
+        let kept: Vec<_> = specs.iter().map(|spec| spec.retained).collect();
+        (specs.has_state(), kept)
+    };
+    assert_eq!(kept(crate::echo::retaining()), (true, vec![Some(0), Some(0)]));
+    assert_eq!(kept(crate::echo::resizable()), (false, vec![None; 3]));
+}

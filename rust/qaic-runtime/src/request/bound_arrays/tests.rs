@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use super::*;
-
-#[path = "../../../tests/echo/mod.rs"]
-mod echo;
+use crate::echo;
 
 /// Pieces of one buffer by their first byte, which are only looked at.
 struct Pieces(Vec<u8>);

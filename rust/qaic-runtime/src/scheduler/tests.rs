@@ -1,0 +1,211 @@
+//! What a scheduler decides, apart from what inferences show of it, on the `noop` device.
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+use super::*;
+use crate::binding::{InputBinding, Shapes};
+use crate::context::Context;
+use crate::device::{DeviceId, Placement, RegistryOptions};
+use crate::echo;
+use crate::image::Image;
+use crate::program::{Program, ProgramOptions};
+use crate::request::ExecObj;
+
+/// Longer than any test takes.
+pub(super) const LONG: Duration = Duration::from_mins(1);
+
+/// A device that no other test uses.
+pub(super) fn context(kind: &str, marker: &str) -> Arc<Context> {
+    let options = RegistryOptions {
+        kind: Some(kind.to_owned()),
+        engine_candidates: vec![format!("scheduler-{marker}").into()],
+        ..RegistryOptions::default()
+    };
+    Context::new(&options).unwrap()
+}
+
+pub(super) fn options(context: &Context) -> SchedulerOptions {
+    SchedulerOptions {
+        queues: 1,
+        is_ordered: false,
+        capacity: 1000,
+        threads: 1,
+        variants: 1,
+        is_steady: true,
+        limit: None,
+        device: Arc::clone(context.device(DeviceId(0)).unwrap()),
+    }
+}
+
+fn program(context: &Arc<Context>, image: &Arc<Image>) -> Arc<Program> {
+    Program::new(context, image, &Placement::one(DeviceId(0)), &ProgramOptions::default()).unwrap()
+}
+
+/// An exec object that needs no memory of a caller but its input.
+fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
+    let exec = ExecObj::new(program, true).unwrap();
+    let input = qaic_mem::Storage::new(4 * echo::ELEMENTS as usize).unwrap();
+    exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
+    exec
+}
+
+/// Whether the inference of an exec object ends by itself: nothing here works on behalf of it.
+fn ends(exec: &ExecObj) -> bool {
+    let state = exec.request().state();
+    let began = std::time::Instant::now();
+    while state.is_in_flight() && began.elapsed() < LONG {
+        let _ = state.wait(LONG, || (!state.is_in_flight()).then_some(()));
+    }
+    !state.is_in_flight()
+}
+
+#[test]
+fn parts_of_a_queue_entry_share_no_bit_and_leave_none_out() {
+    let parts = [(1 << NUMBER_BITS) - 1, GENERATION_MASK << NUMBER_BITS, STATE_ACCESS];
+    assert_eq!(parts.iter().fold(0, |all, part| all | part), u32::MAX);
+    assert_eq!(parts.map(u32::count_ones).iter().sum::<u32>(), u32::BITS);
+}
+
+#[test]
+fn workers_are_no_more_than_can_be_of_use() {
+    let context = context("noop", "workers");
+    let workers = |queues, threads, capacity| {
+        SchedulerOptions { queues, capacity, ..options(&context) }.most_workers(threads)
+    };
+    for (queues, threads, capacity, expected) in [
+        (1, 1, 1000, 1),
+        (1, 500, 1000, 500),
+        (3, 5, 1000, 15),
+        (3, 5, 14, 14),
+        (0, 0, 1000, 1),
+        (2, 0, 1000, 2),
+        (0, 2, 1000, 2),
+        (1, 1, 0, 1),
+        (u32::MAX, u32::MAX, u32::MAX, u32::MAX),
+    ] {
+        assert_eq!(workers(queues, threads, capacity), expected, "{queues} {threads} {capacity}");
+    }
+}
+
+#[cfg(feature = "cpu")]
+#[test]
+fn workers_on_the_host_are_no_more_than_its_cpus_or_the_queues() {
+    let cpus = u32::try_from(thread::available_parallelism().unwrap().get()).unwrap();
+    let context = context("cpu", "host-workers");
+    let workers = |queues, threads| {
+        SchedulerOptions { queues, capacity: u32::MAX, ..options(&context) }.most_workers(threads)
+    };
+    assert_eq!((workers(1, 1), workers(1, cpus), workers(1, cpus + 5)), (1, cpus, cpus));
+    assert_eq!((workers(cpus + 3, 1), workers(cpus + 3, 2)), (cpus + 3, cpus + 3));
+}
+
+#[test]
+fn device_that_works_by_itself_is_given_several_inferences_unless_state_is_retained() {
+    let context = context("noop", "pipelined");
+    let is_pipelined = |is_ordered| SchedulerOptions { is_ordered, ..options(&context) }.is_pipelined();
+    assert!(!is_pipelined(false) && !is_pipelined(true));
+    context.noop_control(DeviceId(0)).unwrap().queue();
+    assert!(is_pipelined(false) && !is_pipelined(true));
+}
+
+#[test]
+fn threads_are_gone_with_their_scheduler() {
+    let context = context("noop", "threads");
+    // A thread that nothing waits for is often gone in time.
+    for _ in 0..50 {
+        let scheduler = Scheduler::new(options(&context));
+        let shared = &scheduler.shared;
+        assert!(shared.workers.are_missing());
+        shared.call_worker();
+        shared.watchdog.watch(shared, clock_after(LONG));
+        assert!(!shared.workers.are_missing());
+        let remaining = Arc::downgrade(shared);
+        assert_eq!(remaining.strong_count(), 3);
+        drop(scheduler);
+        assert_eq!(remaining.strong_count(), 0);
+    }
+}
+
+/// A worker that came during the turn found nothing, so the end of the turn calls one.
+#[test]
+fn inference_that_came_during_a_turn_begins_after_it() {
+    let context = context("noop", "turn");
+    let program = program(&context, &echo::retaining());
+    let exec = exec_obj(&program);
+    let scheduler = program.scheduler();
+    let (request, queues) = (exec.request(), &scheduler.shared.queues);
+    scheduler
+        .with_turn(0, &mut WaitScope::default(), || {
+            let (body, begun) = exec.begin(None, None).unwrap();
+            request.put_body(body);
+            assert_eq!(request.state().enqueue(false), Ok(true));
+            let entry = request.number() | (begun.generation.low_bits() << NUMBER_BITS);
+            queues.push(0, entry).unwrap();
+        })
+        .unwrap();
+    assert!(ends(&exec));
+    exec.outcome().unwrap();
+    // Nothing waits, so no further worker is called for a turn that ends.
+    assert!(queues.is_empty());
+}
+
+/// A thread that waited for the turn in vain leaves its place in the queue behind, not the turn of another.
+#[test]
+fn wait_for_a_turn_that_is_given_up_takes_none() {
+    let context = context("noop", "given-up");
+    let program = program(&context, &echo::retaining());
+    program.activate().unwrap();
+    let scheduler = program.scheduler();
+    let access = &scheduler.shared.state_access;
+    scheduler
+        .with_turn(0, &mut WaitScope::default(), || {
+            let now = Deadline::after(Duration::ZERO);
+            let given_up = scheduler.with_turn(0, &mut WaitScope::until(now), || ());
+            assert_eq!(given_up.unwrap_err().code(), "device.timeout");
+            assert!(scheduler.shared.queues.try_turn(0).is_none());
+            // Its ticket is in the queue.
+            let ticket = access.take().unwrap();
+            assert_eq!(ticket, 1);
+            access.give_back(ticket);
+        })
+        .unwrap();
+    // Behind it in the queue, so after it was let go of.
+    let within = Deadline::after(LONG);
+    scheduler.with_turn(0, &mut WaitScope::until(within), || ()).unwrap();
+    let free = std::iter::from_fn(|| access.take()).count();
+    assert_eq!(free, state_access::TICKETS as usize);
+}
+
+#[test]
+fn inference_is_short_where_it_took_less_for_sure() {
+    let context = context("noop", "short");
+    let scheduler = |is_steady| Scheduler::new(SchedulerOptions { is_steady, ..options(&context) });
+    let [steady, unsteady] = [scheduler(true), scheduler(false)];
+    assert!(!steady.shared.is_shorter_than(0, u64::MAX), "one that never ran");
+    for scheduler in [&steady, &unsteady] {
+        scheduler.shared.durations.note(0, Duration::from_nanos(SHORT_NS));
+    }
+    assert!(!steady.shared.is_shorter_than(0, SHORT_NS));
+    assert!(steady.shared.is_shorter_than(0, SHORT_NS + 1));
+    assert!(!steady.shared.is_shorter_than(1, SHORT_NS + 1), "of other shapes");
+    assert!(!unsteady.shared.is_shorter_than(0, SHORT_NS + 1));
+    context.noop_control(DeviceId(0)).unwrap().plan("execute@9=stuck").unwrap();
+    assert!(!steady.shared.is_shorter_than(0, SHORT_NS + 1), "on a device that may stall");
+}
+
+#[test]
+fn time_of_an_inference_is_noted_for_its_shapes() {
+    let context = context("noop", "noted");
+    for (variant, elements) in [(0, echo::ELEMENTS), (1, echo::ELEMENTS / 2)] {
+        let program = program(&context, &echo::resizable());
+        let exec = exec_obj(&program);
+        let input = qaic_mem::Storage::new(4 * elements as usize).unwrap();
+        exec.bind(|bindings| {
+            bindings.shapes = Shapes::Variant(variant);
+            bindings.inputs[0] = InputBinding::Memory(input.into());
+        })
+        .unwrap();
+        exec.run(&mut WaitScope::default()).unwrap();
+        let durations = &program.scheduler().shared.durations;
+        assert_eq!([0, 1].map(|other| durations.is_unknown(other)), [variant != 0, variant != 1]);
+    }
+}
