@@ -205,6 +205,9 @@ def test_a_container_of_a_card_is_drawn(name, tmp_path, capsys):
     }
     assert ("DMA buffer", "DMA request") in ends
     assert ("DMA request", "cores") in ends
+    # Arrows of buffers, requests and cores point forward, and so do those of what is only waited for.
+    changed = {end for _, end, _ in drawn.edges if drawn.nodes[end].kind == "semaphore"}
+    assert not [(begin, end) for begin, end, _ in drawn.edges if end < begin and not {begin, end} & changed]
 
 
 def test_a_card_has_no_times_of_nodes(tmp_path, capsys):

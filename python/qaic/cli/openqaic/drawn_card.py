@@ -48,12 +48,12 @@ def drawn_card(qpc: Qpc) -> tuple[DrawnGraph, list[Table]]:
         if name in qpc.segments:
             picture.add(("segment", name), name, "segment", [("bytes", f"{qpc.segments[name].size:,}")])
     _add_buffers(picture, network, ways=(0,))
-    _add_requests(picture, requests, ways=(0,))
     initial = fields.get("semaphoreInitState", ())
-    for number, value in enumerate(initial):
-        picture.add(
-            ("semaphore", number), f"semaphore {number}", "semaphore", [("initial value", str(value))]
-        )
+    # Nodes stand in an order in which arrows point forward: the layout counts no others.
+    first = _first_waited_for(requests)
+    _add_semaphores(picture, initial, first)
+    _add_requests(picture, requests, ways=(0,))
+    _add_semaphores(picture, initial, set(range(len(initial))) - first)
     cores = info.num_cores
     mask_facts = [("cores", str(cores)), ("DMA multicasts", str(info.num_mc_id))]
     picture.add(("cores", 0), counted(cores, "core"), "cores", mask_facts)
@@ -113,6 +113,24 @@ def _add_buffers(picture: _Picture, network: Mapping[str, Any], *, ways: tuple[i
         if buffer.get("dir", 0) in ways:
             facts = [("bytes", f"{buffer.get('size', 0):,}")]
             picture.add(("buffer", number), f"DMA buffer {number}", "DMA buffer", facts)
+
+
+def _first_waited_for(requests: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Semaphores that inbound requests wait for, and that none of them changes."""
+    waited: set[int] = set()
+    changed: set[int] = set()
+    for request in requests:
+        if request["inOut"] == 0:
+            for one in request["semaphoreOps"]:
+                (waited if one["semOp"] in _WAITS else changed).add(one["semNum"])
+    return waited - changed
+
+
+def _add_semaphores(picture: _Picture, initial: Sequence[int], numbers: set[int]) -> None:
+    for number, value in enumerate(initial):
+        if number in numbers:
+            facts = [("initial value", str(value))]
+            picture.add(("semaphore", number), f"semaphore {number}", "semaphore", facts)
 
 
 def _add_requests(picture: _Picture, requests: Sequence[Mapping[str, Any]], *, ways: tuple[int, ...]) -> None:
