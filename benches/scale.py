@@ -80,7 +80,8 @@ def run(rows: int, width: int, layers: int, actors: int) -> tuple[float, float]:
     whole = pa.table({"x": x})
     import ray
 
-    blocks = ray.data.from_arrow([whole.slice(start, 64) for start in range(0, rows, 64)])
+    # A task is a block, and Ray takes some 30 ms to hand one out: blocks last a third of a second.
+    blocks = ray.data.from_arrow([whole.slice(start, 512) for start in range(0, rows, 512)])
     found = qaic.ray.map_batches(
         blocks,
         # Its weights stay in the cache of a core, so that actors do not wait for each other's memory.
@@ -248,8 +249,8 @@ def main() -> None:
             print("\nstart-up of an actor, one after another, in ms, with weights of 16 MB:")
             print(*(f"  {name}: {spread(values)}" for name, values in found.items()), sep="\n")
         if "actors" in chosen:
-            turns, rows = (3, 2000) if arguments.quick else (7, 8000)
-            rates = [[run(rows, 256, 256, actors) for actors in (1, 2)] for _ in range(turns)]
+            turns, rows = (3 if arguments.quick else 7), 16_384
+            rates = [[run(rows, 256, 1024, actors) for actors in (1, 2)] for _ in range(turns)]
             print("\nactors of one thread, rows per second, in turns:")
             for actors in (0, 1):
                 print(f"  {actors + 1}: {spread([turn[actors][0] for turn in rates])}")

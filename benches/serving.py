@@ -1,6 +1,6 @@
 """Compare serving with other servers over plain onnxruntime: requests per second, latency, our own share.
 
-python benches/serving.py --kserve PYTHON --mlserver PYTHON            seven minutes on an idle machine
+python benches/serving.py --kserve PYTHON --mlserver PYTHON            six minutes on an idle machine
 python benches/serving.py --kserve PYTHON --mlserver PYTHON --quick    a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale`` (`make test-scale` makes
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     others = {"kserve": arguments.kserve, "MLServer": arguments.mlserver}
-    turns, seconds = (2, 1.0) if arguments.quick else (7, 3.0)
+    turns, seconds = (2, 1.0) if arguments.quick else (5, 2.0)
     print(f"load average {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} CPUs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
