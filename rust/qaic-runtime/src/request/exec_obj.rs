@@ -190,10 +190,17 @@ impl ExecObj {
         if self.request.state().is_in_flight() {
             self.end();
         }
+        if self.activated.is_ordered() && matches!(&awaited, Err(error) if error.is_timeout()) {
+            let outcome = self.request.outcome();
+            if outcome.is_ok() {
+                return self.collected(outcome);
+            }
+        }
         awaited
     }
 
-    /// How an inference ended that ran on the calling thread. An outcome after the deadline is a timeout.
+    /// How an inference ended that ran on the calling thread. An outcome after the deadline is a timeout, unless the state
+    /// of the program has gone on with it: after a timeout a caller runs it again.
     fn ran(&self, deadline: Option<Deadline>, given_up: Option<RuntimeError>) -> Result<(), RuntimeError> {
         let outcome = self.request.outcome();
         let is_ended = matches!(
@@ -203,7 +210,7 @@ impl ExecObj {
         if is_ended && let Some(error) = given_up {
             return Err(error);
         }
-        if (is_ended || outcome.is_ok())
+        if (is_ended || outcome.is_ok() && !self.activated.is_ordered())
             && let Some(passed) = deadline.filter(|deadline| deadline.has_passed())
         {
             return Err(passed.error(INFERENCE));

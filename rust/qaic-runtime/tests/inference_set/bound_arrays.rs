@@ -170,6 +170,26 @@ fn outputs_that_share_memory_are_refused() {
     bench.bound.check_apart(&bench.tensors).unwrap();
 }
 
+/// How an inference ends whose deadline passed before the device looked at it, known to be short.
+fn ended_late(image: &Arc<Image>) -> Result<(), RuntimeError> {
+    let mut bench = Bench::new(image);
+    let arrays = Parts::new(&counted(2 * ALL), &[(0, ALL), (ALL, ALL)]);
+    let mut outcome = Ok(());
+    // The time of the first ones is not known yet.
+    for deadline in [None, None, Some(Deadline::after(Duration::ZERO))] {
+        bench.bind(&arrays, 0, Some(0), &[Destination::New, Destination::New]);
+        let mut scope = deadline.map_or_else(WaitScope::default, WaitScope::until);
+        outcome = bench.bound.run(&bench.set, &bench.tensors, &arrays, &mut scope);
+    }
+    outcome
+}
+
+#[test]
+fn inference_with_state_that_ended_well_after_its_deadline_has_not_timed_out() {
+    assert_eq!(ended_late(&image(ElementType::Float32)).unwrap_err().code(), "device.timeout");
+    ended_late(&retaining()).unwrap();
+}
+
 #[test]
 fn failed_inference_leaves_the_arrays_and_the_set() {
     let mut bench = Bench::new(&resizable());
