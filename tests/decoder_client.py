@@ -97,3 +97,13 @@ class Client:
             piece = np.s_[:, start : start + chunk]
             found = self.step(tokens[piece], positions[piece], **more)
         return found["logits"][0, 0]
+
+
+def compiled(model, config, folder, **options):
+    """Compile a decoder with these sets of shapes for one core; returns the folder of its container."""
+    from qaic.compiler import compile_model
+    from qaic.options import resolve
+
+    given = {"network_specialization_config": config, "retained_state": True, "aic_num_cores": 1, **options}
+    found = resolve(given, options_path=None, model_is_container=False)
+    return compile_model(model, found.compile, found.set_compile, output_dir=folder).parent

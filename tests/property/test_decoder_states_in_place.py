@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import decoder_model
 import qaic
-from qaic.compiler import compile_model
-from qaic.options import resolve
+from decoder_client import compiled
 
 #: how caches are kept: the options of it, and whether rows are written in place
 FORMS = {
@@ -33,18 +32,6 @@ FORMS = {
 def folders(tmp_path_factory):
     made = tmp_path_factory.mktemp("decoders")
     return (made / str(number) for number in itertools.count())
-
-
-def compiled(model, config, folder, **options):
-    given = {
-        "network_specialization_config": config,
-        "retained_state": True,
-        "split_retained_state_io": True,
-        "aic_num_cores": 1,
-        **options,
-    }
-    found = resolve(given, options_path=None, model_is_container=False)
-    return compile_model(model, found.compile, found.set_compile, output_dir=folder).parent
 
 
 def options_of(form, sizes):
@@ -66,8 +53,9 @@ def both(sizes, config, folders, form="float32", sessions=1):
     # With chosen lengths the next value of a cache is read, so it is computed.
     is_in_place = is_in_place and not sizes.compute_lengths
     model = decoder_model.decoder(sizes)
+    kept = {"split_retained_state_io": True, **options}
     paths = [
-        compiled(model, config, next(folders), whole_caches=is_whole, **options) for is_whole in (True, False)
+        compiled(model, config, next(folders), whole_caches=is_whole, **kept) for is_whole in (True, False)
     ]
     plans = [qaic.Qpc(path).plan for path in paths]
     assert "state_rows" not in plans[0]

@@ -11,29 +11,13 @@ from hypothesis import strategies as st
 
 import decoder_model
 import qaic
-from decoder_client import Client
-from qaic.compiler import compile_model
-from qaic.options import resolve
-
-#: programs of the test at once
-CORES = 1
+from decoder_client import Client, compiled
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     made = tmp_path_factory.mktemp("decoders")
     return (made / str(number) for number in itertools.count())
-
-
-def compiled(model, config, folder, **options):
-    given = {
-        "network_specialization_config": config,
-        "retained_state": True,
-        "aic_num_cores": CORES,
-        **options,
-    }
-    found = resolve(given, options_path=None, model_is_container=False)
-    return compile_model(model, found.compile, found.set_compile, output_dir=folder).parent
 
 
 def both(model, config, folders, **options):
