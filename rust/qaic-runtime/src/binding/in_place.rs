@@ -51,7 +51,8 @@ impl InPlace {
         work: impl FnOnce(&mut HostTensors<'_, '_>) -> Result<(), RuntimeError>,
     ) -> Result<(), RuntimeError> {
         let (values, mut next) = retained.map(Retained::split).unzip();
-        let is_updated = |index| values.is_some_and(|values: RetainedValues<'_>| values.is_updated(index));
+        let values: Option<&RetainedValues<'_>> = values.as_ref();
+        let is_updated = |index| values.is_some_and(|values| values.is_updated(index));
         let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
         let mut inputs = emptied(mem::take(&mut self.input_list));
         for ((index, transfer), staged) in transfers.inputs().iter().enumerate().zip(&mut self.inputs) {

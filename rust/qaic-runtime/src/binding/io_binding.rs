@@ -175,7 +175,7 @@ impl IoBinding {
         // In place, inputs are handed over with outputs.
         let Path::Staged(staged) = &mut self.path else { return Ok(()) };
         let values = retained.map(|retained| retained.split().0);
-        staged.stage(&mut *self.exec, bindings, transfers, values)?;
+        staged.stage(&mut *self.exec, bindings, transfers, values.as_ref())?;
         if let Some(watch) = watch.as_deref_mut().filter(|_| self.is_measured) {
             announce_measuring(&mut *self.exec, &mut HostTensors::none(), watch)?;
         }

@@ -11,7 +11,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 pub(super) struct Sources<'a> {
     pub(super) inputs: &'a [InputBinding],
     pub(super) windows: &'a [Window],
-    pub(super) values: Option<RetainedValues<'a>>,
+    pub(super) values: Option<&'a RetainedValues<'a>>,
 }
 
 impl<'a> Sources<'a> {

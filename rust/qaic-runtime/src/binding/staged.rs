@@ -33,7 +33,7 @@ impl Staged {
         exec: &mut dyn Exec,
         bindings: &Bindings,
         transfers: &TransferPlan,
-        values: Option<RetainedValues<'_>>,
+        values: Option<&RetainedValues<'_>>,
     ) -> Result<(), RuntimeError> {
         let sources = Sources { inputs: &bindings.inputs, windows: &bindings.windows, values };
         let mut inputs = emptied(mem::take(&mut self.inputs));
