@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
-use qaic_sync::Slot;
+use qaic_sync::{OwnerCounts, Slot};
 
 use crate::binding;
 use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
@@ -17,7 +17,7 @@ use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateErro
 use crate::image::Image;
 use crate::process::{ForkGuard, WaitScope};
 use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
-use crate::request::{CompletedCounts, is_stats_bound};
+use crate::request::is_stats_bound;
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
@@ -119,7 +119,7 @@ pub struct Program {
     queue: u32,
     unique_id: u32,
     user_id: AtomicU32,
-    completed: Arc<CompletedCounts>,
+    completed: Arc<OwnerCounts>,
     subscriptions: Arc<SubscriptionRegistry>,
     fork_guard: ForkGuard,
     state: Mutex<ProgramState>,
@@ -198,7 +198,7 @@ impl Program {
             limit: options.wait.total(first.kind()),
             device: Arc::clone(first),
         });
-        let completed: Box<[Arc<CompletedCounts>]> = (0..count).map(|_| Arc::default()).collect();
+        let completed: Box<[Arc<OwnerCounts>]> = (0..count).map(|_| Arc::default()).collect();
         let subscriptions = SubscriptionRegistry::new(image, set_size, completed.clone());
         observer::notify_created(&subscriptions);
         Ok((0..count)
@@ -321,7 +321,7 @@ impl Program {
     }
 
     /// What each exec object counts for itself.
-    pub(crate) fn completed_counts(&self) -> &Arc<CompletedCounts> {
+    pub(crate) fn completed_counts(&self) -> &Arc<OwnerCounts> {
         &self.completed
     }
 

@@ -90,7 +90,7 @@ impl World {
     fn leave(&self) {
         self.with_body();
         match self.state.leave_to_device() {
-            Ok(true) => self.on_device.push(0).unwrap(),
+            Ok(true) => assert_eq!(self.on_device.push(0), Ok(false)),
             Ok(false) => {}
             Err(AskedToEnd) => self.complete(),
         }

@@ -16,7 +16,7 @@ struct Owned {
 impl Owned {
     fn new(count: u32) -> Arc<Self> {
         let stack = FreeList::empty(count);
-        (0..count).for_each(|number| stack.push(number));
+        (0..count).for_each(|number| assert!(!stack.push(number)));
         Arc::new(Self { stack, cells: (0..count).map(|_| UnsafeCell::new(0)).collect() })
     }
 
@@ -42,7 +42,7 @@ fn free_list_whose_top_returned_is_not_confused() {
             let owned = Arc::clone(&owned);
             thread::spawn(move || {
                 let (first, second) = (owned.pop(), owned.pop());
-                first.into_iter().for_each(|number| owned.stack.push(number));
+                first.into_iter().for_each(|number| assert!(!owned.stack.push(number)));
                 second
             })
         };

@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::{FOREVER, Phase, ReadyList, RequestState, Ring, with_preemptions};
+use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestState, Ring, with_preemptions};
 
 /// Requests, a list of those that have completed, and a result that only its owner may touch.
 struct Requests {
@@ -41,7 +41,7 @@ impl Requests {
     }
 
     fn claim(&self, number: u32) -> bool {
-        let is_mine = self.state(number).claim_completed_entry();
+        let is_mine = self.state(number).claim_completed_entry().is_some();
         if is_mine {
             self.touch(number);
         }
@@ -50,11 +50,39 @@ impl Requests {
 
     /// As collecting by id: the generation says which inference.
     fn collect(&self, number: u32) -> bool {
-        let is_mine = self.state(number).collect(self.state(number).generation());
+        let is_mine = self.state(number).collect(self.state(number).generation()).is_some();
         if is_mine {
             self.touch(number);
         }
         is_mine
+    }
+
+    /// As [`Requests::collect`], by a thread that has others hear when nothing is outstanding.
+    fn collect_for_all(&self, number: u32) {
+        let state = self.state(number);
+        if state.collect(state.generation()).is_some_and(|collected| collected.was_awaited)
+            && !self.states.iter().any(RequestState::await_collection)
+        {
+            self.completed.waiters().notify_all();
+        }
+    }
+
+    /// Waits for a completed request, or until none is outstanding.
+    fn wait_or_settle(&self) -> Option<u32> {
+        let look = || {
+            if let Some(number) = self.completed.take(|number| self.claim(number)) {
+                return Some(Some(number));
+            }
+            let is_listening = self.completed.waiters().waiting() > 0;
+            let is_outstanding =
+                if is_listening { RequestState::await_collection } else { RequestState::is_outstanding };
+            (!self.states.iter().any(is_outstanding)).then_some(None)
+        };
+        loop {
+            if let Some(found) = self.completed.waiters().wait(FOREVER, look) {
+                return found;
+            }
+        }
     }
 
     fn wait(&self) -> u32 {
@@ -110,5 +138,83 @@ fn two_completions_are_found_by_two_threads() {
         let other = waiting.join().unwrap();
         working.join().unwrap();
         assert_ne!(own, other);
+    });
+}
+
+/// Two threads wait for one entry each, while a third pushes two: each finds one, in whatever order.
+fn waiting_threads_find_what_is_pushed<L: Numbers + Send + Sync + 'static>(new: fn(u32) -> ReadyList<L>) {
+    with_preemptions(1, move || {
+        let list = Arc::new(new(2));
+        let waiting = [(); 2].map(|()| {
+            let list = Arc::clone(&list);
+            thread::spawn(move || {
+                loop {
+                    if let Some(number) = list.wait(FOREVER, |_| true) {
+                        return number;
+                    }
+                }
+            })
+        });
+        (0..2).for_each(|number| list.push(number));
+        let mut found = waiting.map(|thread| thread.join().unwrap());
+        found.sort_unstable();
+        assert_eq!(found, [0, 1]);
+        assert!(list.is_empty());
+    });
+}
+
+#[test]
+fn threads_that_wait_for_a_list_in_order_find_what_is_pushed() {
+    waiting_threads_find_what_is_pushed(ReadyList::fifo);
+}
+
+#[test]
+fn threads_that_wait_for_a_list_of_the_latest_find_what_is_pushed() {
+    waiting_threads_find_what_is_pushed(ReadyList::lifo);
+}
+
+/// A thread takes the entry whose push woke another, and finds a second entry, or none and leaves the other marked.
+#[test]
+fn entry_taken_from_under_a_woken_thread_leaves_it_to_be_woken_again() {
+    with_preemptions(3, || {
+        let list = Arc::new(ReadyList::lifo(2));
+        let waiting = {
+            let list = Arc::clone(&list);
+            thread::spawn(move || {
+                loop {
+                    if let Some(number) = list.wait(FOREVER, |_| true) {
+                        return number;
+                    }
+                }
+            })
+        };
+        list.push(0);
+        let taken = list.take(|_| true);
+        list.push(1);
+        let found = waiting.join().unwrap();
+        assert_eq!(found, if taken.is_some() { 1 } else { 0 });
+        assert_eq!(list.take(|_| true), if taken.is_some() { None } else { Some(1) });
+    });
+}
+
+/// Two threads collect by number what a third waits for: it takes one before them, or hears that there is none.
+#[test]
+fn thread_that_waits_for_any_hears_that_nothing_is_outstanding() {
+    with_preemptions(2, || {
+        let requests = Requests::new(2);
+        (0..2).for_each(|number| assert!(requests.state(number).begin(true).is_ok()));
+        let collecting = [0, 1].map(|number| {
+            let requests = Arc::clone(&requests);
+            thread::spawn(move || {
+                if requests.state(number).complete(false) {
+                    requests.completed.push(number);
+                }
+                requests.collect_for_all(number);
+            })
+        });
+        let found = requests.wait_or_settle();
+        collecting.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(found.is_none_or(|number| number < 2));
+        assert!((0..2).all(|number| requests.state(number).phase() == Phase::Idle));
     });
 }

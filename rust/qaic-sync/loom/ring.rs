@@ -25,7 +25,7 @@ fn two_producers_and_two_consumers_on_two_slots() {
         let ring = Arc::new(Ring::new(2));
         let producers = [10, 20].map(|value| {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.push(value).expect("there are two slots"))
+            thread::spawn(move || assert_eq!(ring.push(value), Ok(false)))
         });
         let other = {
             let ring = Arc::clone(&ring);
@@ -48,7 +48,7 @@ fn two_producers_fill_the_ring_while_it_empties() {
         let producers = [10, 20].map(|first| {
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
-                let pushed = [first, first + 1].map(|value| ring.push(value).map(|()| value).ok());
+                let pushed = [first, first + 1].map(|value| ring.push(value).map(|_| value).ok());
                 pushed.into_iter().flatten().collect::<Vec<_>>()
             })
         });
@@ -73,16 +73,58 @@ fn three_consumers_never_take_the_same_number() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || [ring.pop(), ring.pop()])
         });
-        // A lap later; the others may still be between claiming a number and freeing its slot.
+        // A lap later; what was taken has left its slot free.
         let mine = ring.pop();
-        while ring.push(3).is_err() {
-            yield_now();
-        }
+        assert_eq!(ring.push(3), Ok(false));
         let theirs = consumers.into_iter().flat_map(|consumer| consumer.join().unwrap()).flatten();
         let mut taken: Vec<_> = mine.into_iter().chain(theirs).collect();
         taken.extend(drain(&ring));
         taken.sort_unstable();
         assert_eq!(taken, [1, 2, 3]);
+    });
+}
+
+/// A thread that has pushed finds the ring not empty, whatever other producers are about to do, until all was taken.
+#[test]
+fn pushed_number_is_found_beside_another_producer() {
+    loom::model(|| {
+        let ring = Arc::new(Ring::new(2));
+        let other = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || ring.push(10).expect("there are two slots"))
+        };
+        ring.push(20).expect("there are two slots");
+        let first = ring.pop().expect("one was pushed before");
+        other.join().unwrap();
+        let second = ring.pop().expect("the other was pushed before");
+        assert_eq!(first + second, 30);
+        assert_eq!((ring.pop(), ring.is_empty()), (None, true));
+    });
+}
+
+/// Either the push says that it was awaited, and what the thread did before that is visible, or the thread finds the number.
+#[test]
+fn push_beside_a_thread_about_to_sleep_says_so_or_is_seen() {
+    with_preemptions(4, || {
+        let shared = Arc::new((Ring::new(2), UnsafeCell::new(0)));
+        let sleeper = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.1.with_mut(|cell| unsafe { *cell = 7 });
+                shared.0.await_next()
+            })
+        };
+        // Another number before, which was taken.
+        shared.0.push(1).expect("there is room");
+        let passed = shared.0.pop();
+        let is_awaited = shared.0.push(2).expect("there is room");
+        if is_awaited {
+            assert_eq!(shared.1.with(|cell| unsafe { *cell }), 7);
+        }
+        let is_marked = sleeper.join().unwrap();
+        assert!(passed.is_some());
+        assert!(is_marked || !is_awaited);
+        assert_eq!(shared.0.pop(), Some(2));
     });
 }
 

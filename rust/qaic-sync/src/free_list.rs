@@ -9,7 +9,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of the numbers `0..capacity`, each in it at most once.
 pub struct FreeList {
-    /// Tag in the upper half, number on top plus one in the lower; 0 is the empty stack.
+    /// Tag in the upper half, number on top plus one in the lower; 0 there is the empty stack, and so is [`AWAITED`].
     ///
     /// Each push counts the tag up. A pop reads the top `n` and what lies below it, then exchanges the one for the other;
     /// had `n` gone and come back in between, with something else below it, a push would have changed the tag. The tag
@@ -22,6 +22,9 @@ pub struct FreeList {
 
 /// Mark of a number that is not in the stack.
 const OUT: u32 = u32::MAX;
+
+/// A thread may sleep until there is a number. Of an empty stack.
+const AWAITED: u64 = 1 << 31;
 
 impl FreeList {
     /// Numbers a stack can be made for.
@@ -46,14 +49,15 @@ impl FreeList {
         self.below.len()
     }
 
-    /// Puts a number that is not in the stack on top.
+    /// Puts a number that is not in the stack on top. True: a thread may sleep until there is one
+    /// ([`FreeList::await_next`]).
     ///
     /// What the caller did before is visible to the thread that pops the number.
     ///
     /// # Panics
     ///
     /// If `number` is not below the capacity; in debug builds, if it is in the stack.
-    pub fn push(&self, number: u32) {
+    pub fn push(&self, number: u32) -> bool {
         let below = &self.below[number as usize];
         // Relaxed: only the owner of a number outside the stack writes here, and the exchange below publishes it.
         debug_assert_eq!(below.load(Ordering::Relaxed), OUT, "{number} is in the stack already");
@@ -63,9 +67,10 @@ impl FreeList {
             below.store(number_of(top), Ordering::Relaxed);
             let next = (top >> 32).wrapping_add(1) << 32 | u64::from(number + 1);
             // Release: publishes `below` and what the caller did before to each thread that reads this top or a later one. Later
-            // ones too, because only exchanges change the top, and they carry on the release sequence.
-            match self.top.compare_exchange_weak(top, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
+            // ones too, because only exchanges change the top, and they carry on the release sequence. Acquire: what a thread did
+            // that is going to sleep, which has marked the stack.
+            match self.top.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return top & AWAITED != 0,
                 Err(found) => top = found,
             }
         }
@@ -94,6 +99,13 @@ impl FreeList {
         }
     }
 
+    /// Has the push of the next number say that a thread may sleep until then; false where there is a number.
+    pub fn await_next(&self) -> bool {
+        // Relaxed: nothing is read through it. Release: the push of the next number comes after what the caller did.
+        let awaited = |top: u64| (number_of(top) == 0).then_some(top | AWAITED);
+        self.top.fetch_update(Ordering::Release, Ordering::Relaxed, awaited).is_ok()
+    }
+
     /// Whether nothing is in the stack.
     pub fn is_empty(&self) -> bool {
         // Relaxed: a hint, like every answer to this question among threads.
@@ -114,7 +126,7 @@ impl fmt::Debug for FreeList {
 /// The number, plus one, of a top.
 #[allow(clippy::cast_possible_truncation)] // the lower half
 fn number_of(top: u64) -> u32 {
-    top as u32
+    (top & !AWAITED) as u32
 }
 
 #[cfg(all(test, not(loom)))]
@@ -137,6 +149,19 @@ mod tests {
         stack.push(2);
         assert_eq!([stack.pop(), stack.pop(), stack.pop(), stack.pop()], [Some(2), Some(0), Some(1), None]);
         assert!(stack.is_empty());
+    }
+
+    #[test]
+    fn free_list_that_is_awaited_says_so_at_the_next_push_only() {
+        let stack = FreeList::empty(2);
+        for _ in 0..3 {
+            assert!(stack.await_next() && stack.await_next());
+            assert_eq!((stack.is_empty(), stack.pop()), (true, None));
+            assert!(stack.push(1) && !stack.await_next() && !stack.push(0));
+            assert_eq!([stack.pop(), stack.pop(), stack.pop()], [Some(0), Some(1), None]);
+            assert!(!stack.push(0));
+            assert_eq!(stack.pop(), Some(0));
+        }
     }
 
     #[test]
@@ -178,13 +203,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn free_list_behaves_like_a_vector(steps in proptest::collection::vec(proptest::option::of(0_u32..8), 0..200)) {
+        fn free_list_behaves_like_a_vector(steps in proptest::collection::vec(proptest::option::of(0_u32..9), 0..200)) {
             let stack = FreeList::empty(8);
             let mut model = Vec::new();
+            let mut is_awaited = false;
             for step in steps {
                 match step {
+                    Some(8) => {
+                        is_awaited |= model.is_empty();
+                        prop_assert_eq!(stack.await_next(), model.is_empty());
+                    }
                     Some(number) if !model.contains(&number) => {
-                        stack.push(number);
+                        prop_assert_eq!(stack.push(number), std::mem::take(&mut is_awaited));
                         model.push(number);
                     }
                     Some(_) => {}
@@ -200,7 +230,9 @@ mod tests {
     fn free_list_among_threads_gives_each_number_one_owner() {
         const NUMBERS: u32 = 4;
         let stack = FreeList::empty(NUMBERS);
-        (0..NUMBERS).for_each(|number| stack.push(number));
+        for number in 0..NUMBERS {
+            stack.push(number);
+        }
         let owned: Vec<AtomicBool> = (0..NUMBERS).map(|_| AtomicBool::new(false)).collect();
         let start = Barrier::new(4);
         let take = || {

@@ -24,6 +24,8 @@ pub struct IdIndex {
     entries: Box<[RequestEntry]>,
     // Requests without a place.
     unplaced: AtomicU32,
+    // The request that was added last, or one of the last.
+    latest: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl IdIndex {
             table: std::iter::repeat_with(|| AtomicU64::new(0)).take(size(4)).collect(),
             entries: std::iter::repeat_with(entry).take(count as usize).collect(),
             unplaced: AtomicU32::new(0),
+            latest: AtomicU32::new(0),
         }
     }
 
@@ -69,6 +72,8 @@ impl IdIndex {
     pub fn insert(&self, id: u64, number: u32) {
         let (Some(entry), bucket) = (self.entries.get(number as usize), self.bucket_of(id)) else { return };
         entry.id.store(id, Ordering::Release);
+        // Relaxed: a hint. A store, which costs no exchange.
+        self.latest.store(number, Ordering::Relaxed);
         loop {
             // Acquire: with the release of the exchange below, tickets come in the order of their publications.
             let ticket = self.buckets[bucket].next.load(Ordering::Acquire);
@@ -136,6 +141,21 @@ impl IdIndex {
             ticket += 1;
         }
         None
+    }
+
+    /// The first request in the index that `matches`; one that was added lately is asked about first. Requests come and go
+    /// meanwhile.
+    pub fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        if matches(latest) {
+            return Some(latest);
+        }
+        if self.unplaced.load(Ordering::Acquire) > 0 {
+            return (0..).zip(&self.entries).map(|(number, _)| number).find(|&number| matches(number));
+        }
+        // Acquire: comes after what the owner did before it added the request.
+        let placed = self.table.iter().map(|place| place.load(Ordering::Acquire));
+        placed.filter_map(|place| u32::try_from(place.checked_sub(1)?).ok()).find(|&number| matches(number))
     }
 
     fn bucket_of(&self, id: u64) -> usize {

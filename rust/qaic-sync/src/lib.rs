@@ -5,7 +5,7 @@
 //! whose memory is still in the cache; a [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state
 //! word of a request, and [`PendingState`] that of an inference which its caller asks about later. A [`ReadyList`] lists the
 //! requests in one state. An [`ObjectPool`] keeps what is used again, and an [`ExclusiveCell`] what one thread at a time works
-//! on. An [`EventCount`] lets threads sleep until there is something for them.
+//! on. [`OwnerCounts`] count what many owners do. An [`EventCount`] lets threads sleep until there is something for them.
 //!
 //! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
 //! against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
@@ -20,6 +20,7 @@ mod free_list;
 mod id_index;
 mod mpsc_queue;
 mod object_pool;
+mod owner_count;
 mod pending_state;
 mod ready_list;
 mod request_state;
@@ -33,10 +34,12 @@ pub use free_list::FreeList;
 pub use id_index::IdIndex;
 pub use mpsc_queue::MpscQueue;
 pub use object_pool::ObjectPool;
+pub use owner_count::{OwnerCount, OwnerCounts};
 pub use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
-    AskedToEnd, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,
+    AskedToEnd, Collected, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState,
+    Submitted, Withdrawn,
 };
 pub use ring::Ring;
 pub use run_queue::{RunQueues, Taken, Turn};

@@ -1,16 +1,16 @@
-//! How many inferences of a program ended well.
+//! Counts of what many owners do, each of which counts its own.
 //!
-//! Each exec object counts its own: the thread that owns an inference is the only one to write, so an inference costs no
-//! exchange, and exec objects of one program do not pass a cache line among processors.
+//! There is one thread at a time that writes an owner's count, so to count costs no exchange, and owners do not pass a cache
+//! line among processors.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::atomic::{AtomicU64, Mutex, Ordering};
 
-/// The counts of the exec objects of a program, and of those that are gone.
+/// The counts of all owners, and of those that are gone.
 #[derive(Default)]
-pub(crate) struct CompletedCounts(Mutex<Counts>);
+pub struct OwnerCounts(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
@@ -18,42 +18,43 @@ struct Counts {
     live: Vec<Arc<AtomicU64>>,
 }
 
-impl CompletedCounts {
-    /// Inferences so far. One that is just ending may be missing.
-    pub(crate) fn total(&self) -> u64 {
+impl OwnerCounts {
+    /// What was counted so far. What an owner is just counting may be missing.
+    pub fn total(&self) -> u64 {
         let counts = self.0.lock();
         counts.live.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() + counts.gone
     }
 }
 
-impl fmt::Debug for CompletedCounts {
+impl fmt::Debug for OwnerCounts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("CompletedCounts").field(&self.total()).finish()
+        formatter.debug_tuple("OwnerCounts").field(&self.total()).finish()
     }
 }
 
-/// The count of one exec object.
+/// The count of one owner.
 #[derive(Debug)]
-pub(crate) struct CompletedCount {
+pub struct OwnerCount {
     own: Arc<AtomicU64>,
-    counts: Arc<CompletedCounts>,
+    counts: Arc<OwnerCounts>,
 }
 
-impl CompletedCount {
-    pub(crate) fn of(counts: &Arc<CompletedCounts>) -> Self {
+impl OwnerCount {
+    /// A new owner's, among those of others.
+    pub fn of(counts: &Arc<OwnerCounts>) -> Self {
         let own = Arc::default();
         counts.0.lock().live.push(Arc::clone(&own));
         Self { own, counts: Arc::clone(counts) }
     }
 
-    /// Counts one inference.
-    pub(crate) fn add_one(&mut self) {
+    /// Counts one more.
+    pub fn add_one(&mut self) {
         // Relaxed, and no exchange: there is one writer at a time, which came after the last.
         self.own.store(self.own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
 
-impl Drop for CompletedCount {
+impl Drop for OwnerCount {
     fn drop(&mut self) {
         let mut counts = self.counts.0.lock();
         counts.live.retain(|count| !Arc::ptr_eq(count, &self.own));
@@ -61,14 +62,14 @@ impl Drop for CompletedCount {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn total_keeps_what_exec_objects_counted_that_are_gone() {
-        let counts = Arc::new(CompletedCounts::default());
-        let (mut first, mut second) = (CompletedCount::of(&counts), CompletedCount::of(&counts));
+    fn total_keeps_what_owners_counted_that_are_gone() {
+        let counts = Arc::new(OwnerCounts::default());
+        let (mut first, mut second) = (OwnerCount::of(&counts), OwnerCount::of(&counts));
         first.add_one();
         second.add_one();
         second.add_one();

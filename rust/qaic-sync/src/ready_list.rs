@@ -3,37 +3,37 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::atomic::yield_now;
 use crate::{Event, EventCount, FreeList, Ring};
 
 /// A list of numbers that a [`ReadyList`] is kept in.
 pub trait Numbers {
-    /// Whether [`Numbers::take`] may find nothing while there is a number behind one that is not finished.
-    const MAY_HIDE: bool;
+    /// Adds a number that is not in the list; there is room for all. True: a thread may sleep until there is one.
+    fn put(&self, number: u32) -> bool;
 
-    /// Adds a number that is not in the list; there is room for all.
-    fn put(&self, number: u32);
-
-    /// Takes the next number.
+    /// Takes the next number; none only when there was none.
     fn take(&self) -> Option<u32>;
 
-    /// Whether there is none. Hidden ones count.
+    /// Has the next [`Numbers::put`] say that a thread may sleep until then; false where there is a number. What the caller
+    /// did before is visible to the thread that puts it.
+    fn await_next(&self) -> bool;
+
+    /// Whether there is none.
     fn is_empty(&self) -> bool;
 }
 
 impl Numbers for Ring {
-    const MAY_HIDE: bool = true;
-
-    fn put(&self, number: u32) {
-        // There is room for all numbers. When the ring is full nevertheless, a consumer stands between claiming a number
-        // and freeing its slot.
-        while self.push(number).is_err() {
-            yield_now();
-        }
+    fn put(&self, number: u32) -> bool {
+        let pushed = self.push(number);
+        debug_assert!(pushed.is_ok(), "no room for {number}");
+        pushed.is_ok_and(|is_awaited| is_awaited)
     }
 
     fn take(&self) -> Option<u32> {
         self.pop()
+    }
+
+    fn await_next(&self) -> bool {
+        self.await_next()
     }
 
     fn is_empty(&self) -> bool {
@@ -42,14 +42,16 @@ impl Numbers for Ring {
 }
 
 impl Numbers for FreeList {
-    const MAY_HIDE: bool = false;
-
-    fn put(&self, number: u32) {
-        self.push(number);
+    fn put(&self, number: u32) -> bool {
+        self.push(number)
     }
 
     fn take(&self) -> Option<u32> {
         self.pop()
+    }
+
+    fn await_next(&self) -> bool {
+        self.await_next()
     }
 
     fn is_empty(&self) -> bool {
@@ -68,6 +70,11 @@ impl Numbers for FreeList {
 ///
 /// Nothing is lost: a bit that is found set belongs to an entry whose claim is yet to come, because the claim clears the
 /// bit in the same order of exchanges. Nothing comes twice: only the exchange decides.
+///
+/// **Waking.** A thread that finds the list empty while a thread waits marks it as awaited, in the word that the next
+/// push exchanges. That push takes the mark and wakes one thread; while no thread waits, a push costs nothing but its own
+/// exchange. The thread that takes an entry while others wait marks the list anew, or wakes the next where it finds another
+/// entry.
 pub struct ReadyList<L> {
     list: L,
     waiters: EventCount,
@@ -78,10 +85,9 @@ impl ReadyList<Ring> {
     ///
     /// # Panics
     ///
-    /// If `capacity` is above half of [`Ring::MAX_CAPACITY`].
+    /// If `capacity` is above [`Ring::MAX_CAPACITY`].
     pub fn fifo(capacity: u32) -> Self {
-        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
-        Self { list: Ring::new(capacity.saturating_mul(2)), waiters: EventCount::new() }
+        Self { list: Ring::new(capacity), waiters: EventCount::new() }
     }
 }
 
@@ -104,8 +110,9 @@ impl<L: Numbers> ReadyList<L> {
     /// If `number` is not below the capacity.
     pub fn push(&self, number: u32) {
         // Publishes what the caller did before to the thread that takes the number.
-        self.list.put(number);
-        self.waiters.notify_one();
+        if self.list.put(number) {
+            self.waiters.notify_one();
+        }
     }
 
     /// Takes the next request whose `claim` succeeds. Never blocks.
@@ -114,20 +121,27 @@ impl<L: Numbers> ReadyList<L> {
     /// stale entries too.
     pub fn take(&self, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
         let taken = loop {
-            let number = self.list.take()?;
-            if claim(number) {
-                break number;
+            match self.list.take() {
+                Some(number) if claim(number) => break number,
+                Some(_) => {}
+                None if self.is_awaited() && !self.list.await_next() => {}
+                None => return None,
             }
         };
-        if L::MAY_HIDE && !self.list.is_empty() {
-            // An entry may be behind this one whose own notification found it hidden. It is seen here if that is over: the
-            // thread that now has this entry slept after it. If it is to come, it wakes a thread itself.
+        // The push of this entry woke one thread at most, and one after it none.
+        if self.is_awaited() && !self.list.await_next() {
             self.waiters.notify_one();
         }
         Some(taken)
     }
 
-    /// Where threads wait for a request in the state.
+    /// Whether a thread waits, the calling one included. One that does not yet, and is not seen, takes a look of its own
+    /// before it sleeps.
+    fn is_awaited(&self) -> bool {
+        self.waiters.waiting() > 0
+    }
+
+    /// Where threads wait for a request in the state: each looks by [`ReadyList::take`], before and after its sleep.
     pub fn waiters(&self) -> &EventCount {
         &self.waiters
     }
@@ -191,7 +205,7 @@ mod tests {
                 }
             });
             while list.waiters().waiting() == 0 {
-                yield_now();
+                std::thread::yield_now();
             }
             list.push(1);
             assert_eq!(taker.join().ok(), Some(1));

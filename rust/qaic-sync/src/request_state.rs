@@ -18,7 +18,8 @@
 //! The word also holds, in the same order of exchanges: a generation that counts the inferences, so that a thread that
 //! names one inference never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
 //! idle request; one bit for each list that the request has an entry in ([`crate::ReadyList`]); and whether a thread may
-//! sleep until the inference ends, so that an end that no thread waits for costs no more than its exchange.
+//! sleep until the inference ends, or until it was collected, so that what no thread waits for costs no more than its
+//! exchange.
 
 use std::fmt;
 
@@ -47,13 +48,15 @@ const COMPLETED_ENTRY: u64 = 1 << 10;
 const DEVICE_ENTRY: u64 = 1 << 11;
 /// A thread waits for the end, or did.
 const AWAITED: u64 = 1 << 12;
+/// A thread waits until no inference is outstanding, and this one is.
+const COLLECTION_AWAITED: u64 = 1 << 13;
 
 /// What belongs to one inference.
 const OF_INFERENCE: u64 = COLLECTABLE | CANCELLED | TIMED_OUT | FAILED;
 
 /// The other bits count the inferences.
-const GENERATION: u64 = !0x1FFF;
-const NEXT_GENERATION: u64 = 0x2000;
+const GENERATION: u64 = !0x3FFF;
+const NEXT_GENERATION: u64 = 0x4000;
 
 /// One of the inferences that a request carries, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +129,24 @@ pub enum PutBackError {
     InFlight,
     /// It is available.
     Available,
+    /// This inference has ended and was not collected.
+    Completed(Generation),
+}
+
+/// An inference that the calling thread has collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collected {
+    /// Whether a thread may sleep until no inference is outstanding.
+    pub was_awaited: bool,
+}
+
+/// A begin that came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// Whether the request has to be pushed to the list of available ones.
+    pub needs_entry: bool,
+    /// Whether a thread may sleep until no inference is outstanding.
+    pub was_awaited: bool,
 }
 
 /// The state word of a request, and the threads that wait for the end of its inference.
@@ -200,8 +221,14 @@ impl RequestState {
 
     /// Whether an inference has begun and was not collected.
     pub fn is_outstanding(&self) -> bool {
-        let word = self.word();
-        is_in_flight(word) && word & COLLECTABLE != 0 || word & PHASE == COMPLETED
+        is_outstanding(self.word())
+    }
+
+    /// Has the step that collects the outstanding inference, or withdraws it, say that a thread may sleep until then. False
+    /// where none is outstanding. What the caller did before is visible to the thread that takes that step.
+    pub fn await_collection(&self) -> bool {
+        // Also where it is marked: that step has to come after this one.
+        self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 
     /// Whether the last inference ended, and failed.
@@ -223,17 +250,20 @@ impl RequestState {
         Ok(Submitted { generation: Generation(after & GENERATION), origin })
     }
 
-    /// Undoes a begin, and wakes the threads that wait for the end. True: the request has to be pushed to the list of available ones.
-    pub fn withdraw(&self, origin: Origin) -> bool {
+    /// Undoes a begin, and wakes the threads that wait for the end.
+    pub fn withdraw(&self, origin: Origin) -> Withdrawn {
         let (before, _) = self.step_always(|word| {
-            let word = word & !(PHASE | OF_INFERENCE | AWAITED);
+            let word = word & !(PHASE | OF_INFERENCE | AWAITED | COLLECTION_AWAITED);
             match origin {
                 Origin::Available => word | AVAILABLE | AVAILABLE_ENTRY,
                 Origin::Idle => word | IDLE,
             }
         });
         self.notify(before);
-        origin == Origin::Available && before & AVAILABLE_ENTRY == 0
+        Withdrawn {
+            needs_entry: origin == Origin::Available && before & AVAILABLE_ENTRY == 0,
+            was_awaited: before & COLLECTION_AWAITED != 0,
+        }
     }
 
     /// Leaves the running request to the threads of its queue. True: it has to be pushed there. With `is_single`, it has
@@ -301,14 +331,23 @@ impl RequestState {
         after & PHASE == COMPLETED && before & COMPLETED_ENTRY == 0
     }
 
-    /// Takes a completed request; false where it is not that inference, or another thread has.
-    pub fn collect(&self, generation: Generation) -> bool {
-        self.exchange(generation, COMPLETED, IDLE)
+    /// Takes a completed request; none where it is not that inference, or another thread has.
+    pub fn collect(&self, generation: Generation) -> Option<Collected> {
+        let stepped = self.step(|word| {
+            let is_meant = word & GENERATION == generation.0 && word & PHASE == COMPLETED;
+            is_meant.then_some((word & !(PHASE | COLLECTION_AWAITED)) | IDLE)
+        });
+        stepped.ok().map(|(before, _)| Collected { was_awaited: before & COLLECTION_AWAITED != 0 })
     }
 
     /// Claims a popped entry of the list of completed requests.
-    pub fn claim_completed_entry(&self) -> bool {
-        self.claim_listed(COMPLETED_ENTRY, COMPLETED, IDLE)
+    pub fn claim_completed_entry(&self) -> Option<Collected> {
+        let (before, _) = self.step_always(|word| {
+            let word = word & !COMPLETED_ENTRY;
+            if word & PHASE == COMPLETED { (word & !(PHASE | COLLECTION_AWAITED)) | IDLE } else { word }
+        });
+        let is_collected = before & PHASE == COMPLETED;
+        is_collected.then_some(Collected { was_awaited: before & COLLECTION_AWAITED != 0 })
     }
 
     /// Claims a popped entry of the list of available requests.
@@ -316,16 +355,19 @@ impl RequestState {
         self.claim_listed(AVAILABLE_ENTRY, AVAILABLE, IDLE)
     }
 
-    /// Makes a request available; a completed one is collected on the way. True: it has to be pushed to that list.
+    /// Makes a request available that a caller has. True: it has to be pushed to that list.
     pub fn put_back(&self) -> Result<bool, PutBackError> {
-        let next = |word: u64| {
-            matches!(word & PHASE, IDLE | COMPLETED).then_some((word & !PHASE) | AVAILABLE | AVAILABLE_ENTRY)
+        let next =
+            |word: u64| (word & PHASE == IDLE).then_some((word & !PHASE) | AVAILABLE | AVAILABLE_ENTRY);
+        let refused = match self.step(next) {
+            Ok((before, _)) => return Ok(before & AVAILABLE_ENTRY == 0),
+            Err(word) => word,
         };
-        match self.step(next) {
-            Ok((before, _)) => Ok(before & AVAILABLE_ENTRY == 0),
-            Err(word) if word & PHASE == AVAILABLE => Err(PutBackError::Available),
-            Err(_) => Err(PutBackError::InFlight),
-        }
+        Err(match refused & PHASE {
+            AVAILABLE => PutBackError::Available,
+            COMPLETED => PutBackError::Completed(Generation(refused & GENERATION)),
+            _ => PutBackError::InFlight,
+        })
     }
 
     /// Keeps inferences from beginning, until [`RequestState::edited`]; for one thread at a time.
@@ -402,6 +444,10 @@ impl Event for RequestState {
 
 fn is_in_flight(word: u64) -> bool {
     matches!(word & PHASE, QUEUED | RUNNING | ON_DEVICE)
+}
+
+fn is_outstanding(word: u64) -> bool {
+    is_in_flight(word) && word & COLLECTABLE != 0 || word & PHASE == COMPLETED
 }
 
 fn phase_of(word: u64) -> Phase {

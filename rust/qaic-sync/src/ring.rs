@@ -1,34 +1,45 @@
 //! A bounded first-in-first-out queue of numbers for any number of producers and consumers.
 //!
-//! The scheme is Dmitry Vyukov's bounded MPMC queue: positions count up for ever, a slot is used by every `capacity`th
-//! position, and a stamp in the slot says for which position it is ready. Here stamp and value share one word, so a
-//! consumer reads both at once and no cell of memory is ever shared without synchronization.
+//! Positions count up for ever, a slot is used by every `capacity`th position, and a stamp in the slot says for which
+//! position it is ready, as in Dmitry Vyukov's bounded MPMC queue. Here stamp and number share one word, and the exchange
+//! of that word is the whole step: a number is in the ring as soon as its position is claimed, and a slot is free as soon
+//! as its number is. So a ring that is found empty is empty, and one that is found full is full.
 
 use std::fmt;
 
 use crossbeam_utils::CachePadded;
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bounded queue of `u32`.
-///
-/// A producer takes a position first and fills its slot a moment later. In between, a consumer that arrives at this slot
-/// finds nothing, even when later slots are filled: [`Ring::pop`] says "none" while [`Ring::is_empty`] says "not empty".
-/// For sleeping consumers this means: one wake-up per pushed number is not enough, since the one for the later slot may
-/// find nothing. So a consumer that got a number and sees that the ring is not empty wakes another one;
-/// [`crate::ReadyList`] does. In the same way [`Ring::push`] may find the ring full while a consumer is about to free a
-/// slot.
 pub struct Ring {
-    /// Position of the next number to take. Changed by the consumer that claims it.
-    head: CachePadded<AtomicU64>,
-    /// Position of the next number to put. Changed by the producer that claims it.
-    tail: CachePadded<AtomicU64>,
+    /// Where to look for the next number to take. Numbers before this position were taken.
+    head: CachePadded<AtomicU32>,
+    /// Where to look for the next place to put one. Positions before this one were filled.
+    tail: CachePadded<AtomicU32>,
     /// Stamp in the upper half, number in the lower. The stamp of a slot for position `p` is `p` when the slot waits for
-    /// a number, `p + 1` when it has one, `p + capacity` when that was taken: the slot then waits for the next lap.
+    /// a number, `p + 1` when it has one, `p + capacity` when that was taken: the slot then waits for the next lap. One
+    /// that waits has [`AWAITED`] or 0 in place of a number.
     ///
-    /// Stamps have the lower 32 bits of a position. Nothing confuses two positions with the same stamp, 2^32 apart:
-    /// claims compare all 64 bits, and while the head (or the tail) stands at `p`, the slot's stamps are those of `p`.
+    /// Stamps and positions wrap. A thread that stood still between two of its steps while a multiple of 2^32 numbers
+    /// went through (or up to a capacity less) would take one lap for another.
     slots: Box<[AtomicU64]>,
+}
+
+/// A thread may sleep until the slot has a number.
+const AWAITED: u64 = 1;
+
+/// What a slot says to a thread that looks at it for a position.
+enum Look {
+    /// It waits for the number of this position.
+    Waits,
+    /// It has that number.
+    Holds,
+    /// It has the number of a lap before.
+    HoldsLapBefore,
+    /// Other threads have come further: the first position that the slot does not tell to be over, for one that puts and
+    /// for one that takes.
+    Ahead { put: u32, take: u32 },
 }
 
 impl Ring {
@@ -47,11 +58,11 @@ impl Ring {
             "a ring of {capacity} numbers; at most {}",
             Self::MAX_CAPACITY
         );
-        let slots = u64::from(capacity.next_power_of_two().max(2));
+        let slots = capacity.next_power_of_two().max(2);
         Self {
-            head: CachePadded::new(AtomicU64::new(0)),
-            tail: CachePadded::new(AtomicU64::new(0)),
-            slots: (0..slots).map(|position| AtomicU64::new(filled(position, 0))).collect(),
+            head: CachePadded::new(AtomicU32::new(0)),
+            tail: CachePadded::new(AtomicU32::new(0)),
+            slots: (0..slots).map(|position| AtomicU64::new(word_of(position, 0))).collect(),
         }
     }
 
@@ -60,104 +71,135 @@ impl Ring {
         self.slots.len()
     }
 
-    /// Adds a number, or gives it back when there is no room.
+    /// Adds a number, or gives it back when there is no room. True: a thread may sleep until there is one
+    /// ([`Ring::await_next`]).
     ///
     /// What the caller did before is visible to the thread that pops the number.
-    pub fn push(&self, value: u32) -> Result<(), u32> {
-        // Relaxed: a stale position is found out by the slot's stamp or by the exchange.
-        let mut tail = self.tail.load(Ordering::Relaxed);
+    pub fn push(&self, value: u32) -> Result<bool, u32> {
+        // Acquire, here and of slots: a thread that fills a position comes after those that filled the ones before, so that
+        // a thread that sees this number sees those as well.
+        let mut tail = self.tail.load(Ordering::Acquire);
         loop {
-            let slot = self.slot(tail);
-            // Acquires the claim of the producer that got there first, so that the next look at `tail` is further on.
-            match signed_distance(slot.load(Ordering::Acquire), tail) {
-                0 => {
-                    // Relaxed: claims a position and publishes nothing; the slot does.
-                    match self.tail.compare_exchange_weak(
-                        tail,
-                        tail + 1,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    ) {
-                        Ok(_) => {
-                            // Publishes the number and what the caller did before to the consumer, the claim to producers.
-                            slot.store(filled(tail + 1, value), Ordering::Release);
-                            return Ok(());
-                        }
-                        Err(found) => tail = found,
+            let word = self.slot(tail).load(Ordering::Acquire);
+            match self.look(word, tail) {
+                Look::Waits => {
+                    let next = tail.wrapping_add(1);
+                    // Release: publishes the number, and what the caller did before. Acquire: what a thread did that is going to
+                    // sleep, which has marked the slot.
+                    if self.exchange(tail, word, word_of(next, value)) {
+                        // Release: the position, with the slot. A store, which may take the hint back to an earlier position: the
+                        // slots there say how to go on.
+                        self.tail.store(next, Ordering::Release);
+                        return Ok(word & AWAITED != 0);
                     }
                 }
-                ahead if ahead > 0 => tail = self.tail.load(Ordering::Relaxed),
-                // The number of a lap ago is still there, or its consumer has not freed the slot yet.
-                _ => {
-                    let now = self.tail.load(Ordering::Relaxed);
-                    if now == tail {
-                        return Err(value);
-                    }
-                    tail = now;
-                }
+                Look::HoldsLapBefore => return Err(value),
+                Look::Holds => tail = tail.wrapping_add(1),
+                Look::Ahead { put, .. } => tail = put,
             }
         }
     }
 
-    /// Takes the oldest number, if its producer has finished.
+    /// Takes the oldest number; none only when the ring was empty.
     pub fn pop(&self) -> Option<u32> {
-        // Relaxed: as in `push`.
-        let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            let slot = self.slot(head);
-            // Acquires what the producer published with the number, or the claim of the consumer that got there first.
-            let word = slot.load(Ordering::Acquire);
-            match signed_distance(word, head + 1) {
-                0 => {
-                    // Relaxed: claims the number; all that is needed was read with it.
-                    match self.head.compare_exchange_weak(
-                        head,
-                        head + 1,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    ) {
-                        Ok(_) => {
-                            // Hands the slot to the next lap's producer. Publishes the claim to consumers.
-                            slot.store(filled(head + self.slots.len() as u64, 0), Ordering::Release);
-                            #[allow(clippy::cast_possible_truncation)] // the lower half
-                            return Some(word as u32);
-                        }
-                        Err(found) => head = found,
-                    }
-                }
-                ahead if ahead > 0 => head = self.head.load(Ordering::Relaxed),
-                _ => return None,
+            let (head, word) = self.front();
+            if !matches!(self.look(word, head), Look::Holds) {
+                return None;
+            }
+            // Hands the slot to the next lap's producer.
+            if self.exchange(head, word, word_of(head.wrapping_add(self.lap()), 0)) {
+                // As in `push`.
+                self.head.store(head.wrapping_add(1), Ordering::Release);
+                #[allow(clippy::cast_possible_truncation)] // the lower half
+                return Some(word as u32);
             }
         }
     }
 
-    /// The oldest number, if its producer has finished; for the only consumer of a ring, which then finds it there.
-    pub fn peek(&self) -> Option<u32> {
-        // Relaxed: only the calling thread takes numbers.
-        let head = self.head.load(Ordering::Relaxed);
-        // Acquires what the producer published with the number.
-        let word = self.slot(head).load(Ordering::Acquire);
-        #[allow(clippy::cast_possible_truncation)] // the lower half
-        (signed_distance(word, head + 1) == 0).then_some(word as u32)
+    /// Has the push of the next number say that a thread may sleep until then; false where there is a number.
+    pub fn await_next(&self) -> bool {
+        loop {
+            let (head, word) = self.front();
+            if !matches!(self.look(word, head), Look::Waits) {
+                return false;
+            }
+            // Also where it is marked: the producer has to see what this thread did before.
+            if self.exchange(head, word, word | AWAITED) {
+                return true;
+            }
+        }
     }
 
-    /// Whether no position is taken by a number. A number whose producer has not finished counts.
+    /// The oldest number; for the only consumer of a ring, which then finds it there.
+    pub fn peek(&self) -> Option<u32> {
+        let (head, word) = self.front();
+        #[allow(clippy::cast_possible_truncation)] // the lower half
+        matches!(self.look(word, head), Look::Holds).then_some(word as u32)
+    }
+
+    /// Whether there is no number.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.peek().is_none()
     }
 
     /// Numbers in the ring; only a guess while others push and pop.
     pub fn len(&self) -> usize {
-        // Relaxed: two counters cannot be read at one instant anyway. Head first, so that the difference errs upwards.
-        let head = self.head.load(Ordering::Relaxed);
-        let tail = self.tail.load(Ordering::Relaxed);
-        usize::try_from(tail.saturating_sub(head)).unwrap_or(usize::MAX).min(self.slots.len())
+        let head = self.head.load(Ordering::Acquire);
+        let count = self.tail.load(Ordering::Acquire).wrapping_sub(head).cast_signed();
+        usize::try_from(count).unwrap_or(0).min(self.slots.len())
     }
 
-    fn slot(&self, position: u64) -> &AtomicU64 {
+    /// The position of the oldest number, or of the next where there is none, and its slot's word.
+    fn front(&self) -> (u32, u64) {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let word = self.slot(head).load(Ordering::Acquire);
+            match self.look(word, head) {
+                Look::Ahead { take, .. } => head = take,
+                Look::Waits | Look::Holds | Look::HoldsLapBefore => return (head, word),
+            }
+        }
+    }
+
+    fn exchange(&self, position: u32, before: u64, after: u64) -> bool {
+        let slot = self.slot(position);
+        slot.compare_exchange_weak(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn slot(&self, position: u32) -> &AtomicU64 {
         // The length is a power of two, and the mask keeps the index below it.
-        #[allow(clippy::cast_possible_truncation)]
         &self.slots[position as usize & (self.slots.len() - 1)]
+    }
+
+    /// Positions from one use of a slot to the next.
+    #[allow(clippy::cast_possible_truncation)] // at most 2^30
+    fn lap(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// What the word of the slot of `position` says about it.
+    #[allow(clippy::cast_possible_truncation)] // the upper half
+    fn look(&self, word: u64, position: u32) -> Look {
+        let stamp = (word >> 32) as u32;
+        let ahead = stamp.wrapping_sub(position);
+        if ahead == 0 {
+            return Look::Waits;
+        }
+        if ahead == 1 {
+            return Look::Holds;
+        }
+        if ahead == 1_u32.wrapping_sub(self.lap()) {
+            return Look::HoldsLapBefore;
+        }
+        // The position before the lap of the stamp was taken.
+        let lap_before = stamp.wrapping_sub(self.lap());
+        if ahead % self.lap() == 1 {
+            Look::Ahead { put: stamp, take: lap_before }
+        } else {
+            let next = lap_before.wrapping_add(1);
+            Look::Ahead { put: next, take: next }
+        }
     }
 }
 
@@ -167,15 +209,9 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// A slot's word: the stamp of `position` and a number.
-fn filled(position: u64, value: u32) -> u64 {
-    position << 32 | u64::from(value)
-}
-
-/// How far a slot's stamp is ahead of `position`.
-#[allow(clippy::cast_possible_truncation)] // stamps are the lower half of positions
-fn signed_distance(word: u64, position: u64) -> i32 {
-    ((word >> 32) as u32).wrapping_sub(position as u32).cast_signed()
+/// A slot's word: a stamp, and a number.
+fn word_of(stamp: u32, number: u32) -> u64 {
+    u64::from(stamp) << 32 | u64::from(number)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -184,16 +220,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
     use std::sync::Barrier;
-    use std::sync::atomic::AtomicU32;
     use std::thread;
 
     impl Ring {
         /// A ring whose positions have come to `position`.
-        fn at(capacity: u32, position: u64) -> Self {
+        fn at(capacity: u32, position: u32) -> Self {
             let ring = Self::new(capacity);
-            let slots = ring.slots.len() as u64;
-            for next in position..position + slots {
-                ring.slot(next).store(filled(next, 0), Ordering::Relaxed);
+            for next in (0..ring.lap()).map(|step| position.wrapping_add(step)) {
+                ring.slot(next).store(word_of(next, 0), Ordering::Relaxed);
             }
             ring.head.store(position, Ordering::Relaxed);
             ring.tail.store(position, Ordering::Relaxed);
@@ -207,12 +241,12 @@ mod tests {
         assert_eq!((ring.capacity(), ring.len(), ring.is_empty()), (4, 0, true));
         assert_eq!(ring.pop(), None);
         for value in [7, 0, u32::MAX, 7] {
-            assert_eq!(ring.push(value), Ok(()));
+            assert_eq!(ring.push(value), Ok(false));
         }
         assert_eq!(ring.push(5), Err(5));
         assert_eq!((ring.len(), ring.is_empty()), (4, false));
         assert_eq!([ring.pop(), ring.pop(), ring.pop()], [Some(7), Some(0), Some(u32::MAX)]);
-        assert_eq!(ring.push(6), Ok(()));
+        assert_eq!(ring.push(6), Ok(false));
         assert_eq!([ring.pop(), ring.pop(), ring.pop()], [Some(7), Some(6), None]);
     }
 
@@ -220,7 +254,7 @@ mod tests {
     fn ring_of_any_small_capacity_has_two_slots() {
         for capacity in [0, 1, 2] {
             let ring = Ring::new(capacity);
-            assert_eq!([ring.push(1), ring.push(2), ring.push(3)], [Ok(()), Ok(()), Err(3)]);
+            assert_eq!([ring.push(1), ring.push(2), ring.push(3)], [Ok(false), Ok(false), Err(3)]);
         }
     }
 
@@ -230,20 +264,41 @@ mod tests {
         Ring::new(Ring::MAX_CAPACITY + 1);
     }
 
+    /// Threads that were interrupted before they moved a hint on, and move it back when they go on.
     #[test]
-    fn ring_with_a_claimed_slot_hides_later_entries() {
-        let ring = Ring::new(4);
-        // A producer that was interrupted between its two steps.
-        ring.tail.store(1, Ordering::Relaxed);
-        ring.push(8).unwrap();
-        assert_eq!((ring.pop(), ring.is_empty(), ring.len()), (None, false, 2));
-        ring.slot(0).store(filled(1, 9), Ordering::Relaxed);
-        assert_eq!([ring.pop(), ring.pop(), ring.pop()], [Some(9), Some(8), None]);
+    fn ring_with_hints_that_stand_behind_goes_on_where_it_was() {
+        for (lap, behind) in (0..4).flat_map(|lap| (0..=4 * lap).map(move |behind| (lap, behind))) {
+            for filled in 0..=4 {
+                let ring = Ring::at(4, 4 * lap);
+                (0..filled).for_each(|value| assert_eq!(ring.push(value), Ok(false)));
+                ring.head.store(4 * lap - behind, Ordering::Relaxed);
+                ring.tail.store(4 * lap - behind, Ordering::Relaxed);
+                assert_eq!(ring.is_empty(), filled == 0);
+                assert_eq!(ring.push(filled), if filled < 4 { Ok(false) } else { Err(filled) });
+                let all: Vec<_> = std::iter::from_fn(|| ring.pop()).collect();
+                assert!(all.into_iter().eq(0..(filled + 1).min(4)));
+                assert_eq!((ring.push(9), ring.pop(), ring.pop()), (Ok(false), Some(9), None));
+            }
+        }
+    }
+
+    #[test]
+    fn ring_that_is_awaited_says_so_at_the_next_push_only() {
+        let ring = Ring::new(2);
+        for _ in 0..5 {
+            assert!(ring.await_next() && ring.await_next());
+            assert!(ring.is_empty());
+            assert_eq!((ring.pop(), ring.push(7)), (None, Ok(true)));
+            assert!(!ring.await_next());
+            assert_eq!((ring.push(8), ring.pop()), (Ok(false), Some(7)));
+            assert!(!ring.await_next());
+            assert_eq!((ring.pop(), ring.pop()), (Some(8), None));
+        }
     }
 
     #[test]
     fn ring_whose_stamps_wrap_keeps_its_order() {
-        let ring = Ring::at(4, u64::from(u32::MAX) - 5);
+        let ring = Ring::at(4, u32::MAX - 5);
         for value in 0..20 {
             ring.push(value).unwrap();
             ring.push(value + 100).unwrap();
@@ -259,18 +314,23 @@ mod tests {
         #[test]
         fn ring_behaves_like_a_bounded_deque(
             capacity in 1_u32..9,
-            start in prop_oneof![Just(0_u64), (u64::from(u32::MAX) - 20)..(u64::from(u32::MAX) + 2)],
-            steps in proptest::collection::vec(proptest::option::of(any::<u32>()), 0..200),
+            start in prop_oneof![Just(0), (u32::MAX - 20)..=u32::MAX],
+            steps in proptest::collection::vec(proptest::option::weighted(0.5, proptest::option::of(any::<u32>())), 0..200),
         ) {
             let ring = Ring::at(capacity, start);
             let mut model = VecDeque::new();
+            let mut is_awaited = false;
             for step in steps {
                 match step {
-                    Some(value) if model.len() < ring.capacity() => {
-                        prop_assert_eq!(ring.push(value), Ok(()));
+                    Some(None) => {
+                        is_awaited |= model.is_empty();
+                        prop_assert_eq!(ring.await_next(), model.is_empty());
+                    }
+                    Some(Some(value)) if model.len() < ring.capacity() => {
+                        prop_assert_eq!(ring.push(value), Ok(std::mem::take(&mut is_awaited)));
                         model.push_back(value);
                     }
-                    Some(value) => prop_assert_eq!(ring.push(value), Err(value)),
+                    Some(Some(value)) => prop_assert_eq!(ring.push(value), Err(value)),
                     None => prop_assert_eq!(ring.pop(), model.pop_front()),
                 }
                 prop_assert_eq!(ring.len(), model.len());

@@ -1,7 +1,7 @@
 //! One queue per activation: each first in, first out; in ordered ones, one request after the other.
 
 use crate::Ring;
-use crate::atomic::{AtomicBool, Ordering, yield_now};
+use crate::atomic::{AtomicBool, Ordering};
 
 /// Entries that wait in queues, and the order in which queues are served.
 ///
@@ -41,8 +41,7 @@ pub struct Taken<'a> {
 impl RunQueues {
     /// Empty queues, with room for `capacity` entries in all of them together.
     pub fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
-        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
-        let ring = || Ring::new(capacity.max(count).saturating_mul(2));
+        let ring = || Ring::new(capacity.max(count));
         let queue = |_| RunQueue { pending: ring(), is_scheduled: AtomicBool::new(false) };
         Self { all: (0..count).map(queue).collect(), ready: ring(), is_ordered }
     }
@@ -93,13 +92,8 @@ impl RunQueues {
         let queue = self.ready.pop()?;
         let run_queue = self.all.get(queue as usize)?;
         if !self.is_ordered {
-            // There is an entry for every entry of the ready list; one may still be on its way.
-            loop {
-                if let Some(entry) = run_queue.pending.pop() {
-                    return Some(Taken { entry, turn: None });
-                }
-                yield_now();
-            }
+            // There is one for every entry of the ready list.
+            return run_queue.pending.pop().map(|entry| Taken { entry, turn: None });
         }
         let turn = Turn { queues: self, queue };
         // The turn makes this thread the only consumer.
@@ -108,12 +102,10 @@ impl RunQueues {
         Some(Taken { entry, turn: Some(turn) })
     }
 
-    /// There is room; a ring that is full nevertheless waits for a consumer between claiming an entry and freeing its
-    /// slot.
     fn schedule(&self, queue: u32) {
-        while self.ready.push(queue).is_err() {
-            yield_now();
-        }
+        let pushed = self.ready.push(queue);
+        // There is room for as many as may be pending.
+        debug_assert!(pushed.is_ok(), "no room for queue {queue}");
     }
 }
 

@@ -2,12 +2,7 @@
 //!
 //! Nothing here knows exec objects, so that a thread which ends an inference keeps no cores.
 
-use qaic_sync::{EventCount, FreeList, IdIndex, ReadyList, Ring};
-
-use crate::sync::{AtomicU32, Ordering};
-
-/// A thread may sleep until a request completes, or until there is none to wait for.
-const AWAITED: u32 = 1 << 31;
+use qaic_sync::{Collected, EventCount, FreeList, IdIndex, ReadyList, Ring};
 
 /// Lists of the requests of a set, by their numbers in it.
 #[derive(Debug)]
@@ -16,9 +11,8 @@ pub(crate) struct Lists {
     available: ReadyList<FreeList>,
     // In the order in which they ended.
     completed: ReadyList<Ring>,
+    // Of those that were submitted and not collected.
     ids: IdIndex,
-    // Requests that were submitted and not collected, and whether a thread waits for the completed ones.
-    outstanding: AtomicU32,
 }
 
 impl Lists {
@@ -28,19 +22,17 @@ impl Lists {
             available: ReadyList::lifo(count),
             completed: ReadyList::fifo(count),
             ids: IdIndex::new(count),
-            outstanding: AtomicU32::new(0),
         }
     }
 
     /// A request was submitted under an id, by its owner.
     pub(crate) fn submitted(&self, number: u32, id: u64) {
-        self.outstanding.fetch_add(1, Ordering::AcqRel);
         self.ids.insert(id, number);
     }
 
     /// Its submission was taken back.
     pub(crate) fn withdrawn(&self, number: u32) {
-        self.collected(number);
+        self.ids.remove(number);
     }
 
     /// A request has completed, and needs an entry.
@@ -48,15 +40,18 @@ impl Lists {
         self.completed.push(number);
     }
 
-    /// A completed request was collected, by the calling thread.
-    pub(super) fn collected(&self, number: u32) {
+    /// A completed request was collected, by the calling thread. `await_another`: has a thread that waits until none is
+    /// outstanding hear of another, by its number.
+    pub(super) fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
         self.ids.remove(number);
-        // AcqRel: a thread that sees zero sees what the ended inferences wrote.
-        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
-            // There is nothing to wait for any more.
-            self.outstanding.fetch_and(!AWAITED, Ordering::AcqRel);
-            self.completed.waiters().notify_all();
+        if collected.was_awaited && self.ids.find(await_another).is_none() {
+            self.settled();
         }
+    }
+
+    /// Wakes the threads that wait for a completed request: there may be none to wait for any more.
+    pub(crate) fn settled(&self) {
+        self.completed.waiters().notify_all();
     }
 
     /// A request is available, and needs an entry.
@@ -70,10 +65,13 @@ impl Lists {
     }
 
     /// The next completed request that can be claimed.
-    pub(super) fn collect(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
-        let number = self.completed.take(claim)?;
-        self.collected(number);
-        Some(number)
+    pub(super) fn collect(&self, claim: impl Fn(u32) -> Option<Collected>) -> Option<(u32, Collected)> {
+        let mut collected = None;
+        let number = self.completed.take(|number| {
+            collected = claim(number);
+            collected.is_some()
+        })?;
+        Some((number, collected?))
     }
 
     /// Where threads wait for an available request.
@@ -87,12 +85,20 @@ impl Lists {
     }
 
     /// Whether no inference is under way or waits to be collected, so that waiting for one is in vain. Where there is one,
-    /// a thread that waits for completed ones and asked this while it was listening is notified when there is none.
-    pub(super) fn is_settled(&self) -> bool {
+    /// a thread that waits for completed ones and asked this while it was listening is notified when there is none:
+    /// `await_one` has it hear of the inference of a number.
+    pub(super) fn is_settled(
+        &self,
+        is_outstanding: impl Fn(u32) -> bool,
+        await_one: impl Fn(u32) -> bool,
+    ) -> bool {
         // A thread that is not listening need not be notified: it asks again before it sleeps.
-        let is_awaited = self.completed.waiters().waiting() > 0;
-        self.outstanding.load(Ordering::Acquire) & !AWAITED == 0
-            || is_awaited && self.outstanding.fetch_or(AWAITED, Ordering::AcqRel) & !AWAITED == 0
+        let found = if self.completed.waiters().waiting() > 0 {
+            self.ids.find(await_one)
+        } else {
+            self.ids.find(is_outstanding)
+        };
+        found.is_none()
     }
 
     /// Which requests carry the inferences of an id.
@@ -103,52 +109,187 @@ impl Lists {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::cell::Cell;
     use std::time::{Duration, Instant};
 
-    use qaic_sync::Event;
+    use proptest::prelude::*;
+    use qaic_sync::{Event, RequestState};
 
     use super::*;
 
     /// Longer than any test takes.
     const LONG: Duration = Duration::from_mins(1);
 
-    #[test]
-    fn settled_is_where_nothing_is_outstanding() {
-        let lists = Lists::new(2);
-        assert!(lists.is_settled());
-        for number in 0..2 {
-            lists.submitted(number, 40);
-            assert!(!lists.is_settled());
-        }
-        lists.completed(1);
-        assert_eq!((lists.collect(|_| true), lists.collect(|_| true)), (Some(1), None));
-        assert!(!lists.is_settled());
-        lists.withdrawn(0);
-        assert!(lists.is_settled());
-        assert_eq!(lists.ids().oldest(40, |_| true), None);
+    /// What an inference set does with its lists.
+    struct Set {
+        lists: Lists,
+        states: Vec<RequestState>,
+        marks: Cell<u32>,
     }
 
-    /// The last request is collected between the look of a thread and its sleep.
+    impl Set {
+        fn new(count: u32) -> Self {
+            let states = (0..count).map(|_| RequestState::idle()).collect();
+            Self { lists: Lists::new(count), states, marks: Cell::new(0) }
+        }
+
+        fn state(&self, number: u32) -> &RequestState {
+            &self.states[number as usize]
+        }
+
+        fn submit(&self, number: u32, id: u64) {
+            self.state(number).begin(true).unwrap();
+            self.lists.submitted(number, id);
+        }
+
+        fn complete(&self, number: u32) {
+            if self.state(number).complete(false) {
+                self.lists.completed(number);
+            }
+        }
+
+        fn await_one(&self, number: u32) -> bool {
+            self.marks.set(self.marks.get() + 1);
+            self.state(number).await_collection()
+        }
+
+        fn collected(&self, number: u32, collected: Collected) -> u32 {
+            self.lists.collected(number, collected, |number| self.await_one(number));
+            number
+        }
+
+        fn collect_next(&self) -> Option<u32> {
+            let (number, collected) =
+                self.lists.collect(|number| self.state(number).claim_completed_entry())?;
+            Some(self.collected(number, collected))
+        }
+
+        fn collect(&self, number: u32) {
+            let collected = self.state(number).collect(self.state(number).generation()).unwrap();
+            self.collected(number, collected);
+        }
+
+        fn is_settled(&self) -> bool {
+            let is_outstanding = |number| self.state(number).is_outstanding();
+            self.lists.is_settled(is_outstanding, |number| self.await_one(number))
+        }
+    }
+
+    proptest! {
+        /// Whatever comes and goes, by whichever way, with ids that are shared.
+        #[test]
+        fn settled_is_where_nothing_is_outstanding(
+            steps in prop::collection::vec((0_u32..6, 0_u32..4, 0_u64..3), 1..80),
+        ) {
+            let set = Set::new(6);
+            let mut outstanding = [None; 6];
+            for (number, step, id) in steps {
+                let is_done = &mut outstanding[number as usize];
+                match (step, *is_done) {
+                    (0 | 1, None) => {
+                        set.submit(number, id);
+                        *is_done = Some(false);
+                    }
+                    (1, Some(false)) => {
+                        set.complete(number);
+                        *is_done = Some(true);
+                    }
+                    (2, Some(true)) => {
+                        set.collect(number);
+                        *is_done = None;
+                    }
+                    (3, Some(false)) => {
+                        set.lists.withdrawn(number);
+                        prop_assert!(!set.state(number).withdraw(qaic_sync::Origin::Idle).was_awaited);
+                        *is_done = None;
+                    }
+                    (3, _) => {
+                        if let Some(number) = set.collect_next() {
+                            prop_assert_eq!(outstanding[number as usize].take(), Some(true));
+                        }
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(set.is_settled(), outstanding.iter().all(Option::is_none));
+            }
+            // No thread listens, so none pays.
+            prop_assert_eq!(set.marks.get(), 0);
+        }
+    }
+
+    /// The last request is collected, or taken back, between the look of a thread and its sleep.
     #[test]
     fn thread_that_is_about_to_sleep_hears_that_nothing_is_outstanding() {
-        let lists = Lists::new(1);
         let began = Instant::now();
-        for _ in 0..3 {
-            lists.submitted(0, 7);
+        let set = Set::new(3);
+        for is_withdrawn in [false, true] {
+            for number in 0..3 {
+                set.submit(number, 7);
+            }
+            set.complete(1);
+            set.complete(2);
             let mut looks = 0;
-            let settled = lists.for_completed().wait(LONG, || {
+            let settled = set.lists.for_completed().wait(LONG, || {
                 looks += 1;
-                if looks == 1 {
-                    assert!(!lists.is_settled());
-                    lists.collected(0);
-                    return None;
+                if looks > 1 {
+                    return set.is_settled().then_some(());
                 }
-                lists.is_settled().then_some(())
+                assert_eq!(
+                    [set.collect_next(), set.collect_next(), set.collect_next()],
+                    [Some(1), Some(2), None]
+                );
+                assert!(!set.is_settled());
+                if is_withdrawn {
+                    set.lists.withdrawn(0);
+                    assert!(set.state(0).withdraw(qaic_sync::Origin::Idle).was_awaited);
+                    set.lists.settled();
+                } else {
+                    set.state(0).complete(false);
+                    set.collect(0);
+                }
+                None
             });
             assert_eq!((settled, looks), (Some(()), 2));
-            // No later submission pays for that thread.
-            assert_eq!(lists.outstanding.load(Ordering::Acquire), 0);
+            // A later collection pays nothing for that thread.
+            let marks = set.marks.get();
+            set.submit(0, 8);
+            set.complete(0);
+            set.collect(0);
+            assert_eq!(set.marks.get(), marks);
+            while set.collect_next().is_some() {}
         }
+        assert!(began.elapsed() < LONG);
+    }
+
+    /// What a thread waits for is collected by another, while there is one more.
+    #[test]
+    fn thread_that_sleeps_hears_of_the_last_and_not_of_each_that_is_collected() {
+        let set = Set::new(4);
+        let began = Instant::now();
+        for number in 0..4 {
+            set.submit(number, 7);
+        }
+        let mut looks = 0;
+        let settled = set.lists.for_completed().wait(LONG, || {
+            looks += 1;
+            if looks == 1 {
+                assert!(!set.is_settled());
+                for number in [3, 0, 2, 1] {
+                    // What it shows are its notifications.
+                    let events = format!("{:?}", set.lists.for_completed());
+                    assert!(set.state(number).is_outstanding());
+                    set.state(number).complete(false);
+                    set.collect(number);
+                    let is_notified = events != format!("{:?}", set.lists.for_completed());
+                    assert_eq!(is_notified, number == 1);
+                }
+                return None;
+            }
+            set.is_settled().then_some(())
+        });
+        assert_eq!((settled, looks), (Some(()), 2));
         assert!(began.elapsed() < LONG);
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::mem;
 use std::sync::Arc;
 
-use qaic_sync::{Event, Phase, PutBackError};
+use qaic_sync::{Collected, Event, Phase, PutBackError};
 
 use crate::context::Context;
 use crate::device::Placement;
@@ -218,14 +218,16 @@ impl InferenceSet {
             if let Some(handle) = self.try_get_completed() {
                 return Some(Ok(handle));
             }
-            self.lists.is_settled().then(|| Err(StateError::NothingSubmitted.into()))
+            self.is_settled().then(|| Err(StateError::NothingSubmitted.into()))
         })
     }
 
     /// A completed handle if there is one now; none in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
-        self.lists.collect(|number| self.request(number).state().claim_completed_entry()).map(HandleId)
+        let (number, collected) =
+            self.lists.collect(|number| self.request(number).state().claim_completed_entry())?;
+        Some(self.collected(number, collected))
     }
 
     /// [`Self::get_completed_id`] where the inference has ended; none otherwise, and in a forked process. Never blocks.
@@ -237,10 +239,8 @@ impl InferenceSet {
         let generation = state.generation();
         // The id stays as it is from the begin of the inference until it was collected.
         let has_ended = state.phase() == Phase::Completed && ids.id_of(number) == Some(id);
-        (has_ended && state.collect(generation)).then(|| {
-            self.lists.collected(number);
-            HandleId(number)
-        })
+        let collected = if has_ended { state.collect(generation) } else { None };
+        collected.map(|collected| self.collected(number, collected))
     }
 
     /// The handle that carries the inference with this id, completed; the oldest one if there are several.
@@ -258,16 +258,18 @@ impl InferenceSet {
             let generation = state.generation();
             let carries = || state.generation() == generation && ids.id_of(number) == Some(id);
             let help = Help::With(HandleId(number));
-            let is_mine = self.wait_for(state, INFERENCE, help, scope, || {
+            let collected = self.wait_for(state, INFERENCE, help, scope, || {
                 // The id stays as it is from the begin of the inference until it was collected.
-                if state.phase() == Phase::Completed && carries() && state.collect(generation) {
-                    return Some(Ok(true));
+                if state.phase() == Phase::Completed
+                    && carries()
+                    && let Some(collected) = state.collect(generation)
+                {
+                    return Some(Ok(Some(collected)));
                 }
-                (!carries() || !state.is_outstanding()).then_some(Ok(false))
+                (!carries() || !state.is_outstanding()).then_some(Ok(None))
             })?;
-            if is_mine {
-                self.lists.collected(number);
-                return Ok(HandleId(number));
+            if let Some(collected) = collected {
+                return Ok(self.collected(number, collected));
             }
             // Another thread collected it; there may be another with this id.
         }
@@ -278,23 +280,45 @@ impl InferenceSet {
         self.fork_guard.check()?;
         let request = self.exec_obj(handle)?.request();
         let state = request.state();
-        // A completed one is collected on the way, by the thread that waited for all together.
-        if state.collect(state.generation()) {
-            self.lists.collected(handle.0);
-        }
-        match state.put_back() {
-            Ok(needs_entry) => {
-                if needs_entry {
-                    self.lists.put_back(handle.0);
+        loop {
+            return match state.put_back() {
+                Ok(needs_entry) => {
+                    if needs_entry {
+                        self.lists.put_back(handle.0);
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-            Err(PutBackError::InFlight) => Err(ErrorDetail::State(StateError::InFlight).into()),
-            Err(PutBackError::Available) => Err(ErrorDetail::State(StateError::Invalid {
-                what: format!("handle {} was put back already; get it or submit it first", handle.0),
-            })
-            .into()),
+                Err(PutBackError::Completed(generation)) => {
+                    // It is collected on the way, by the thread that waited for all together.
+                    if let Some(collected) = state.collect(generation) {
+                        self.collected(handle.0, collected);
+                    }
+                    continue;
+                }
+                Err(PutBackError::InFlight) => Err(ErrorDetail::State(StateError::InFlight).into()),
+                Err(PutBackError::Available) => Err(ErrorDetail::State(StateError::Invalid {
+                    what: format!("handle {} was put back already; get it or submit it first", handle.0),
+                })
+                .into()),
+            };
         }
+    }
+
+    /// Takes note of an inference that the calling thread has collected.
+    fn collected(&self, number: u32, collected: Collected) -> HandleId {
+        self.lists.collected(number, collected, |number| self.await_collection(number));
+        HandleId(number)
+    }
+
+    /// Whether there is no inference to wait for. Where there is one, a thread that asks this while it listens for completed
+    /// ones is notified when there is none.
+    fn is_settled(&self) -> bool {
+        let is_outstanding = |number| self.request(number).state().is_outstanding();
+        self.lists.is_settled(is_outstanding, |number| self.await_collection(number))
+    }
+
+    fn await_collection(&self, number: u32) -> bool {
+        self.request(number).state().await_collection()
     }
 
     /// Waits until every inference that was submitted before this call has ended.

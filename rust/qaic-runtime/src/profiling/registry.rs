@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use qaic_stats::sample::HostSample;
+use qaic_sync::OwnerCounts;
 
 use super::recorder::{Recorder, SampleSlot, Subscription};
 use super::stages::{Identity, Watch};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::process::clock;
-use crate::request::CompletedCounts;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The profilers that sample a program. The programs of an inference set, which are activations of one container, share one
@@ -23,7 +23,7 @@ pub struct SubscriptionRegistry {
     // Number of the next inference that asks for a sample.
     next: AtomicU64,
     // Inferences that succeeded, per activation.
-    completed: Box<[Arc<CompletedCounts>]>,
+    completed: Box<[Arc<OwnerCounts>]>,
     subscriptions: Mutex<Vec<Arc<Subscription>>>,
     fork_guard: ForkGuard,
 }
@@ -61,7 +61,7 @@ impl SubscriptionRegistry {
     pub(crate) fn new(
         image: &Arc<Image>,
         set_size: Option<u32>,
-        completed: Box<[Arc<CompletedCounts>]>,
+        completed: Box<[Arc<OwnerCounts>]>,
     ) -> Arc<Self> {
         Arc::new(Self {
             image: Arc::clone(image),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qaic_qpc::network_desc::IoBinding as BindingDesc;
+use qaic_sync::OwnerCount;
 
 use super::Request;
-use super::completed::CompletedCount;
 use crate::binding::{
     Bindings, CancellationCheck, InputBinding, IoBinding, IoCheck, IoCrcs, OutputBinding, Retained, Shapes,
     StatsPlace,
@@ -28,7 +28,7 @@ pub(crate) struct Body {
     io: IoBinding,
     pub(crate) bindings: Bindings,
     check: Option<IoCheck>,
-    completed: CompletedCount,
+    completed: OwnerCount,
     activated: Arc<Activated>,
     // Of the present inference.
     completion: Option<Arc<dyn Completion>>,
@@ -57,7 +57,7 @@ impl Body {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
             check: program.io_options().io_crc.map(IoCheck::new),
-            completed: CompletedCount::of(program.completed_counts()),
+            completed: OwnerCount::of(program.completed_counts()),
             activated: Arc::clone(activated),
             completion: None,
             arrival: Arrival::default(),

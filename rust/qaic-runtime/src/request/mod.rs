@@ -8,7 +8,6 @@ mod body;
 mod bound_arrays;
 mod bound_buffers;
 mod bound_set;
-mod completed;
 mod exec_obj;
 
 use std::sync::{Arc, OnceLock};
@@ -20,7 +19,6 @@ pub(crate) use body::{Body, Finished, is_stats_bound};
 pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, Destination};
 pub use bound_buffers::{BoundBuffers, ListedBuffer, Part};
 pub use bound_set::BoundSet;
-pub(crate) use completed::CompletedCounts;
 pub use exec_obj::ExecObj;
 
 use crate::device::Canceller;
@@ -108,9 +106,13 @@ impl Request {
 
     /// Takes back a begin that came to nothing; the body is in its place.
     pub(crate) fn withdraw(&self, origin: Origin) {
-        let needs_entry = self.state.withdraw(origin);
-        if needs_entry && let Some((lists, number)) = self.lists.get() {
+        let withdrawn = self.state.withdraw(origin);
+        let Some((lists, number)) = self.lists.get() else { return };
+        if withdrawn.needs_entry {
             lists.put_back(*number);
+        }
+        if withdrawn.was_awaited {
+            lists.settled();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use qaic_sync::Ring;
 
-use crate::sync::{AtomicU32, Ordering, yield_now};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Requests on the device at a time, for each thread that waits for it: enough to keep a card busy while the host prepares
 /// the next, and few enough that one which has ended is not left waiting for long.
@@ -22,8 +22,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// None, of `requests` that there may be.
     pub(super) fn new(requests: u32) -> Self {
-        // Twice the room: a consumer that is slow to free a slot is a whole lap away.
-        let ring = || Ring::new(requests.saturating_mul(2));
+        let ring = || Ring::new(requests);
         Self { order: ring(), returned: ring(), count: AtomicU32::new(0) }
     }
 
@@ -51,9 +50,9 @@ impl InFlight {
     /// Adds the entry of a request whose state word was just given the bit.
     pub(super) fn push(&self, number: u32, is_returned: bool) {
         let list = if is_returned { &self.returned } else { &self.order };
-        while list.push(number).is_err() {
-            yield_now();
-        }
+        let pushed = list.push(number);
+        // There is room for all requests.
+        debug_assert!(pushed.is_ok(), "no room for request {number}");
     }
 
     /// Takes the oldest whose `claim` succeeds.

@@ -3,7 +3,7 @@
 //! A thread that wants the state of an activation takes its place in the run queue like an inference. When its turn comes,
 //! the thread that serves the queue hands the turn over to it. A thread that no longer wants it leaves its ticket behind.
 
-use qaic_sync::{EventCount, FreeList};
+use qaic_sync::{EventCount, FreeList, ReadyList};
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -19,8 +19,7 @@ const ABANDONED: u32 = 3;
 #[derive(Debug)]
 pub(super) struct StateAccess {
     tickets: Box<[Ticket]>,
-    free: FreeList,
-    freed: EventCount,
+    free: ReadyList<FreeList>,
 }
 
 #[derive(Debug)]
@@ -32,22 +31,22 @@ struct Ticket {
 impl StateAccess {
     /// All tickets are free.
     pub(super) fn new() -> Self {
-        let free = FreeList::empty(TICKETS);
+        let free = ReadyList::lifo(TICKETS);
         (0..TICKETS).rev().for_each(|ticket| free.push(ticket));
         let ticket = |_| Ticket { state: AtomicU32::new(FREE), granted: EventCount::new() };
-        Self { tickets: (0..TICKETS).map(ticket).collect(), free, freed: EventCount::new() }
+        Self { tickets: (0..TICKETS).map(ticket).collect(), free }
     }
 
     /// A ticket, if one is free.
     pub(super) fn take(&self) -> Option<u32> {
-        let ticket = self.free.pop()?;
+        let ticket = self.free.take(|_| true)?;
         self.state(ticket).store(WAITING, Ordering::Release);
         Some(ticket)
     }
 
     /// Where threads wait for a ticket.
     pub(super) fn freed(&self) -> &EventCount {
-        &self.freed
+        self.free.waiters()
     }
 
     /// Where the thread with a ticket waits for the turn.
@@ -84,7 +83,6 @@ impl StateAccess {
     pub(super) fn give_back(&self, ticket: u32) {
         self.state(ticket).store(FREE, Ordering::Release);
         self.free.push(ticket);
-        self.freed.notify_one();
     }
 
     fn state(&self, ticket: u32) -> &AtomicU32 {
@@ -163,11 +161,12 @@ mod tests {
         });
         let mut is_first = true;
         let freed = access.freed().wait(LONG, || {
+            let ticket = access.take();
             if std::mem::take(&mut is_first) {
+                assert_eq!(ticket, None);
                 access.give_back(taken[5]);
-                return None;
             }
-            access.take()
+            ticket
         });
         assert_eq!((granted, freed), (Some(()), Some(taken[5])));
         assert!(began.elapsed() < LONG);

@@ -264,7 +264,7 @@ fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
 fn inference_on_noop_takes_no_lock() {
     assert_eq!(
         of_each_way("noop", &noop()),
-        [(0, 18), (0, 16), (0, 22), (0, 20), (0, 24), (0, 20), (0, 32), (0, 29)]
+        [(0, 13), (0, 12), (0, 20), (0, 15), (0, 19), (0, 16), (0, 28), (0, 27)]
     );
 }
 
@@ -272,7 +272,7 @@ fn inference_on_noop_takes_no_lock() {
 fn inference_on_a_card_takes_no_lock() {
     assert_eq!(
         of_each_way("a card", &card()),
-        [(0, 27), (0, 23), (0, 24), (0, 29), (0, 33), (0, 27), (0, 39), (0, 57)]
+        [(0, 23), (0, 20), (0, 23), (0, 25), (0, 29), (0, 24), (0, 36), (0, 56)]
     );
 }
 
@@ -292,7 +292,7 @@ fn inference_on_cpu_takes_no_lock() {
     let set = bound(&Context::new(&options).unwrap(), &image);
     assert_eq!(
         of_each_way("cpu", &set),
-        [(0, 17), (0, 15), (0, 21), (0, 19), (0, 23), (0, 19), (0, 31), (0, 28)]
+        [(0, 13), (0, 12), (0, 20), (0, 15), (0, 19), (0, 16), (0, 28), (0, 27)]
     );
 }
 

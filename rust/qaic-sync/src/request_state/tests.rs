@@ -20,12 +20,23 @@ struct Model {
     available_entry: bool,
     completed_entry: bool,
     device_entry: bool,
+    is_awaited: bool,
     origin: Option<Origin>,
 }
 
 impl Model {
     fn is_in_flight(&self) -> bool {
         matches!(self.phase, Phase::Queued | Phase::Running | Phase::OnDevice)
+    }
+
+    fn is_outstanding(&self) -> bool {
+        self.is_in_flight() && self.is_collectable || self.phase == Phase::Completed
+    }
+
+    /// Is collected: with whether that was awaited.
+    fn collect(&mut self) -> Collected {
+        self.phase = Phase::Idle;
+        Collected { was_awaited: std::mem::take(&mut self.is_awaited) }
     }
 
     fn owns(&self) -> bool {
@@ -48,6 +59,7 @@ enum Step {
     Collect(u64),
     ClaimCompletedEntry,
     ClaimAvailableEntry,
+    AwaitCollection,
     PutBack,
     Edit,
     Edited,
@@ -71,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         age().prop_map(Step::Collect),
         Just(Step::ClaimCompletedEntry),
         Just(Step::ClaimAvailableEntry),
+        Just(Step::AwaitCollection),
         Just(Step::PutBack),
         Just(Step::Edit),
         Just(Step::Edited),
@@ -98,6 +111,7 @@ proptest! {
             available_entry: starts_available,
             completed_entry: false,
             device_entry: false,
+            is_awaited: false,
             origin: None,
         };
         for step in steps {
@@ -108,8 +122,7 @@ proptest! {
             prop_assert_eq!(state.is_in_flight(), model.is_in_flight());
             prop_assert_eq!(state.reason(), model.reason);
             prop_assert_eq!(state.has_failed(), model.has_failed);
-            let is_outstanding = model.is_in_flight() && model.is_collectable || model.phase == Phase::Completed;
-            prop_assert_eq!(state.is_outstanding(), is_outstanding);
+            prop_assert_eq!(state.is_outstanding(), model.is_outstanding());
         }
     }
 }
@@ -135,7 +148,8 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
         Step::Withdraw if model.owns() && model.origin.is_some() => {
             let origin = model.origin.take().unwrap();
             let needs_entry = origin == Origin::Available && !model.available_entry;
-            prop_assert_eq!(state.withdraw(origin), needs_entry);
+            let was_awaited = std::mem::take(&mut model.is_awaited);
+            prop_assert_eq!(state.withdraw(origin), Withdrawn { needs_entry, was_awaited });
             (model.reason, model.is_collectable) = (None, false);
             if origin == Origin::Available {
                 (model.phase, model.available_entry) = (Phase::Available, true);
@@ -209,17 +223,13 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
         }
         Step::Collect(age) => {
             let may = aged(age) == model.generation && model.phase == Phase::Completed;
-            prop_assert_eq!(state.collect(generation(aged(age))), may);
-            if may {
-                model.phase = Phase::Idle;
-            }
+            let asked = generation(aged(age));
+            prop_assert_eq!(state.collect(asked), may.then(|| model.collect()));
         }
         Step::ClaimCompletedEntry if model.completed_entry => {
-            prop_assert_eq!(state.claim_completed_entry(), model.phase == Phase::Completed);
+            let collected = (model.phase == Phase::Completed).then(|| model.collect());
+            prop_assert_eq!(state.claim_completed_entry(), collected);
             model.completed_entry = false;
-            if model.phase == Phase::Completed {
-                model.phase = Phase::Idle;
-            }
         }
         Step::ClaimAvailableEntry if model.available_entry => {
             prop_assert_eq!(state.claim_available_entry(), model.phase == Phase::Available);
@@ -228,12 +238,19 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 model.phase = Phase::Idle;
             }
         }
+        Step::AwaitCollection => {
+            prop_assert_eq!(state.await_collection(), model.is_outstanding());
+            model.is_awaited |= model.is_outstanding();
+        }
         Step::PutBack => {
             let put = state.put_back();
             match model.phase {
-                Phase::Idle | Phase::Completed => {
+                Phase::Idle => {
                     prop_assert_eq!(put, Ok(!model.available_entry));
                     (model.phase, model.available_entry) = (Phase::Available, true);
+                }
+                Phase::Completed => {
+                    prop_assert_eq!(put, Err(PutBackError::Completed(generation(model.generation))));
                 }
                 Phase::Available => prop_assert_eq!(put, Err(PutBackError::Available)),
                 _ => prop_assert_eq!(put, Err(PutBackError::InFlight)),
@@ -265,16 +282,16 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
 fn begin_that_is_withdrawn_leaves_the_request_where_it_was() {
     let idle = RequestState::idle();
     let begun = idle.begin(true).unwrap();
-    assert!(!idle.withdraw(begun.origin));
+    assert!(!idle.withdraw(begun.origin).needs_entry);
     assert_eq!(idle.phase(), Phase::Idle);
 
     let available = RequestState::available();
     let begun = available.begin(true).unwrap();
-    assert!(!available.withdraw(begun.origin), "its entry is there still");
+    assert!(!available.withdraw(begun.origin).needs_entry, "its entry is there still");
     assert_eq!(available.phase(), Phase::Available);
     let begun = available.begin(true).unwrap();
     assert!(!available.claim_available_entry(), "a stale entry");
-    assert!(available.withdraw(begun.origin), "it needs an entry");
+    assert!(available.withdraw(begun.origin).needs_entry, "it needs an entry");
 }
 
 #[test]
@@ -301,7 +318,7 @@ fn generations_wrap_without_touching_the_other_bits() {
 #[test]
 fn wait_during_which_the_inference_ends_does_not_sleep() {
     let ways: [fn(&RequestState) -> bool; 2] =
-        [|state| state.complete(false), |state| state.withdraw(Origin::Idle)];
+        [|state| state.complete(false), |state| state.withdraw(Origin::Idle).needs_entry];
     for ends in ways {
         let state = RequestState::idle();
         state.begin(true).unwrap();

@@ -1,11 +1,13 @@
 //! The control of a `noop` device: faults, a barrier that holds executions, and the loss of the device.
 //!
 //! Tests use it to cause what a card does rarely, and to wait until a call is inside the device without guessing times. A
-//! device without a fault plan pays one counter and two loads per inference.
+//! device without a fault plan pays one counter of the exec object's own and two loads per inference.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qaic_emu::fault::{Action, FaultPlan, Target};
+use qaic_sync::{OwnerCount, OwnerCounts};
 
 use super::call::Call;
 use crate::device::{DeviceId, DeviceStatus};
@@ -24,6 +26,9 @@ pub struct Control {
     pub(super) queues: AtomicBool,
     fork_guard: ForkGuard,
     calls: [AtomicU64; Call::ALL.len()],
+    // Executions that nothing could happen to, which execs count, and those of them before the last plan.
+    unarmed: Arc<OwnerCounts>,
+    unarmed_before: AtomicU64,
     // Times the device was lost. A program works as long as this is what it was when the program was loaded.
     losses: AtomicU32,
     // Whether executions have to look at the state.
@@ -86,6 +91,8 @@ impl Control {
             queues: AtomicBool::new(false),
             fork_guard: ForkGuard::new(),
             calls: Default::default(),
+            unarmed: Arc::default(),
+            unarmed_before: AtomicU64::new(0),
             losses: AtomicU32::new(0),
             armed: AtomicBool::new(armed),
             state: Mutex::new(ControlState { plan, ..ControlState::default() }),
@@ -101,13 +108,17 @@ impl Control {
         for calls in &self.calls {
             calls.store(0, Ordering::Relaxed);
         }
+        self.unarmed_before.store(self.unarmed.total(), Ordering::Relaxed);
         self.arm(&state);
         Ok(())
     }
 
     /// Calls since the last plan, in the order of [`Call::ALL`].
     pub fn calls(&self) -> [u64; Call::ALL.len()] {
-        [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed))
+        let mut calls = [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed));
+        let unarmed_before = self.unarmed_before.load(Ordering::Relaxed);
+        calls[Call::Execute as usize] += self.unarmed.total().saturating_sub(unarmed_before);
+        calls
     }
 
     /// Closes the barrier: executions that begin from now on wait in it. Those that are submitted may begin, and wait in it for
@@ -244,18 +255,32 @@ impl Control {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Lets an execution pass, at once unless something is to happen to it.
+    /// For the executions of one exec.
+    pub(super) fn unarmed_count(&self) -> OwnerCount {
+        OwnerCount::of(&self.unarmed)
+    }
+
+    /// Lets an execution pass, at once unless something is to happen to it; one that passes at once is counted in `unarmed`.
     #[inline]
-    pub(super) fn execute(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
-        let nth = self.count(Call::Execute);
-        self.check_loaded(losses)?;
+    pub(super) fn execute(
+        &self,
+        losses: u32,
+        stop: &Stop,
+        unarmed: &mut OwnerCount,
+    ) -> Result<(), RuntimeError> {
         // Relaxed: whether a barrier that closes now still holds this execution is open anyway; the state itself is
-        // read under its lock.
-        if self.armed.load(Ordering::Relaxed) { self.execute_armed(nth, losses, stop) } else { Ok(()) }
+        // read under its lock. A plan that knows executions by their numbers arms the device.
+        if self.armed.load(Ordering::Relaxed) {
+            return self.execute_armed(losses, stop);
+        }
+        unarmed.add_one();
+        self.check_loaded(losses)
     }
 
     #[cold]
-    fn execute_armed(&self, nth: u64, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
+    fn execute_armed(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
+        let nth = self.count(Call::Execute);
+        self.check_loaded(losses)?;
         let mut state = self.state()?;
         let fault = state.plan.action(Call::Execute.trigger(), nth);
         match fault {

@@ -24,6 +24,7 @@ use qaic_qpc::network_desc::Direction;
 use qaic_stats::decode::oqstats;
 use qaic_stats::decode::record::Thread;
 use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
+use qaic_sync::OwnerCount;
 
 use super::{
     Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, LoadOptions,
@@ -159,7 +160,8 @@ impl Activation for NoopProgram {
         let stats = self.image.network().stats.as_ref();
         let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
         let image = Arc::clone(&self.image);
-        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, submission: None }))
+        let unarmed = self.control.unarmed_count();
+        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, submission: None, unarmed }))
     }
 
     fn updates_state(&self, _output: usize) -> bool {
@@ -185,6 +187,7 @@ struct NoopExec {
     image: Arc<Image>,
     // The last that was submitted, until the device has let go of the buffers.
     submission: Option<Submission>,
+    unarmed: OwnerCount,
 }
 
 impl Buffers {
@@ -237,7 +240,10 @@ impl NoopExec {
     /// Waits until the device has let go of what was submitted.
     fn end(&mut self, check: Option<CancellationCheck<'_>>, is_reclaim: bool) -> Result<(), RuntimeError> {
         let Some(submission) = self.submission.take() else {
-            return if is_reclaim { Ok(()) } else { self.stop.control.execute(self.losses, &self.stop.stop) };
+            if is_reclaim {
+                return Ok(());
+            }
+            return self.stop.control.execute(self.losses, &self.stop.stop, &mut self.unarmed);
         };
         let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, check, is_reclaim);
         if matches!(&ended, Err(error) if error.is_interrupted()) {
