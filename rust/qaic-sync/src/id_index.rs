@@ -221,6 +221,11 @@ mod tests {
                     model.push((id, number));
                     index.insert(id, number);
                 }
+                for wanted in 0..8 {
+                    let is_there = model.iter().any(|entry| entry.1 == wanted);
+                    let found = index.find(|number| number == wanted && model.iter().any(|entry| entry.1 == number));
+                    prop_assert_eq!(found, is_there.then_some(wanted));
+                }
                 for id in 0..5 {
                     let oldest = model.iter().find(|entry| entry.0 == id).map(|entry| entry.1);
                     prop_assert_eq!(index.oldest(id, |number| model.iter().any(|entry| entry.1 == number)), oldest);
@@ -266,6 +271,18 @@ mod tests {
         assert_eq!(index.unplaced.load(Ordering::Relaxed), 0);
     }
 
+    /// A set of many asks often whether one is outstanding, usually the latest.
+    #[test]
+    fn request_that_was_added_last_is_asked_about_first() {
+        let index = IdIndex::new(4096);
+        for number in [4000, 17, 0, 4095] {
+            index.insert(7, number);
+            let asked = std::cell::Cell::new(0);
+            let found = index.find(|_| asked.replace(asked.get() + 1) == 0);
+            assert_eq!((found, asked.get()), (Some(number), 1));
+        }
+    }
+
     #[test]
     fn index_without_a_place_finds_the_request_anyway() {
         let index = IdIndex::new(2);
@@ -274,6 +291,8 @@ mod tests {
         index.insert(3, 1);
         assert_eq!(index.oldest(3, |number| number == 1), Some(1));
         assert_eq!(index.oldest(4, |_| true), None);
+        assert_eq!([index.find(|number| number == 0), index.find(|number| number == 1)], [Some(0), Some(1)]);
+        assert_eq!(index.find(|_| false), None);
         index.remove(0);
         index.remove(1);
         assert_eq!(index.unplaced.load(Ordering::Relaxed), 0);
