@@ -33,10 +33,10 @@ pub use free_list::FreeList;
 pub use id_index::IdIndex;
 pub use mpsc_queue::MpscQueue;
 pub use object_pool::ObjectPool;
-pub use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
+pub use pending_state::{End, Expired, PendingState, RequestKey, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
-    AskedToEnd, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState, Submitted,
+    AskedToEnd, Generation, InFlight, Phase, PriorPhase, PutBackError, Reason, RequestState, Submitted,
 };
 pub use ring::Ring;
 pub use run_queue::{RunQueues, Taken, Turn};

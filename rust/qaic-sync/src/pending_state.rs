@@ -52,7 +52,7 @@ const AWAITED: u32 = 1 << 10;
 
 /// The request that carries an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carrier {
+pub struct RequestKey {
     /// Number of the request.
     pub number: u32,
     /// Which of the request's inferences it is.
@@ -78,7 +78,7 @@ pub enum TakeBack {
     /// It had not begun, and is taken back: the calling thread holds it and has to end it.
     Held,
     /// A request carries it. Where the calling thread takes it from there, [`PendingState::set_taken_back`] comes next.
-    Carried(Carrier),
+    Started(RequestKey),
     /// It is too late, or was done before.
     TooLate,
 }
@@ -168,10 +168,10 @@ impl PendingState {
 
     /// Says which request carries the held inference, before that request is handed to another thread. Fails where it was
     /// asked to end meanwhile, or its time is up: the calling thread has to end the request.
-    pub fn publish(&self, carrier: Carrier) -> Result<(), AskedToEnd> {
+    pub fn publish(&self, key: RequestKey) -> Result<(), AskedToEnd> {
         // Relaxed: the step publishes both.
-        self.number.store(carrier.number, Ordering::Relaxed);
-        self.generation.store(carrier.generation.0, Ordering::Relaxed);
+        self.number.store(key.number, Ordering::Relaxed);
+        self.generation.store(key.generation.0, Ordering::Relaxed);
         match self.step(|word| Some(word & !PHASE | STARTED)) {
             Ok(before) if before & (ASKED | SETTLED) == 0 => Ok(()),
             _ => Err(AskedToEnd),
@@ -202,7 +202,7 @@ impl PendingState {
         };
         match self.step(next) {
             Ok(_) => TakeBack::Held,
-            Err(word) if word & (PHASE | SETTLED) == STARTED => TakeBack::Carried(self.published()),
+            Err(word) if word & (PHASE | SETTLED) == STARTED => TakeBack::Started(self.published()),
             Err(_) => TakeBack::TooLate,
         }
     }
@@ -213,7 +213,7 @@ impl PendingState {
     }
 
     /// Asks it to end, unless it has; the request to ask as well, if one carries it. One that no thread has ends when it is started.
-    pub fn ask_to_end(&self) -> Option<Carrier> {
+    pub fn ask_to_end(&self) -> Option<RequestKey> {
         let before = self.step(|word| (word & PHASE != ENDED).then_some(word | ASKED)).ok()?;
         (before & PHASE == STARTED).then(|| self.published())
     }
@@ -281,13 +281,13 @@ impl PendingState {
     }
 
     /// The request that carries it.
-    pub fn carrier(&self) -> Option<Carrier> {
+    pub fn request_key(&self) -> Option<RequestKey> {
         (self.word() & PHASE == STARTED).then(|| self.published())
     }
 
     /// What was published before a word that the calling thread has read.
-    fn published(&self) -> Carrier {
-        Carrier {
+    fn published(&self) -> RequestKey {
+        RequestKey {
             number: self.number.load(Ordering::Relaxed),
             generation: Generation(self.generation.load(Ordering::Relaxed)),
         }

@@ -103,7 +103,7 @@ pub struct AskedToEnd;
 
 /// Where a request was when an inference began, for [`RequestState::withdraw`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PriorPhase {
     /// It was available, and its entry in that list may be there still.
     Available,
     /// A caller had it.
@@ -116,7 +116,7 @@ pub struct Submitted {
     /// Which one.
     pub generation: Generation,
     /// Where the request was before.
-    pub origin: Origin,
+    pub prior_phase: PriorPhase,
 }
 
 /// Why a request cannot be made available.
@@ -219,21 +219,21 @@ impl RequestState {
             )
         };
         let (before, after) = self.step(next).map_err(|_| InFlight)?;
-        let origin = if before & PHASE == AVAILABLE { Origin::Available } else { Origin::Idle };
-        Ok(Submitted { generation: Generation(after & GENERATION), origin })
+        let prior_phase = if before & PHASE == AVAILABLE { PriorPhase::Available } else { PriorPhase::Idle };
+        Ok(Submitted { generation: Generation(after & GENERATION), prior_phase })
     }
 
     /// Undoes a begin, and wakes the threads that wait for the end. True: the request has to be pushed to the list of available ones.
-    pub fn withdraw(&self, origin: Origin) -> bool {
+    pub fn withdraw(&self, prior_phase: PriorPhase) -> bool {
         let (before, _) = self.step_always(|word| {
             let word = word & !(PHASE | OF_INFERENCE | AWAITED);
-            match origin {
-                Origin::Available => word | AVAILABLE | AVAILABLE_ENTRY,
-                Origin::Idle => word | IDLE,
+            match prior_phase {
+                PriorPhase::Available => word | AVAILABLE | AVAILABLE_ENTRY,
+                PriorPhase::Idle => word | IDLE,
             }
         });
         self.notify(before);
-        origin == Origin::Available && before & AVAILABLE_ENTRY == 0
+        prior_phase == PriorPhase::Available && before & AVAILABLE_ENTRY == 0
     }
 
     /// Leaves the running request to the threads of its queue. True: it has to be pushed there. With `is_single`, it has

@@ -390,7 +390,7 @@ pub trait Exec: Debug + Send {
         Ok(())
     }
 
-    /// Tells, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
+    /// Sets, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
     /// that partial inputs were packed into; 0 means all.
     fn set_transfer_bytes(&mut self, bytes: &[u32]) {
         let _ = bytes;

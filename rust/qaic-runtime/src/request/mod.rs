@@ -14,7 +14,7 @@ mod exec_obj;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
+use qaic_sync::{Generation, PriorPhase, Reason, RequestState, Slot};
 
 pub(crate) use body::{Body, Finished, is_stats_bound};
 pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, Destination};
@@ -107,8 +107,8 @@ impl Request {
     }
 
     /// Takes back a begin that came to nothing; the body is in its place.
-    pub(crate) fn withdraw(&self, origin: Origin) {
-        let needs_entry = self.state.withdraw(origin);
+    pub(crate) fn withdraw(&self, prior_phase: PriorPhase) {
+        let needs_entry = self.state.withdraw(prior_phase);
         if needs_entry && let Some((lists, number)) = self.lists.get() {
             lists.put_back(*number);
         }
@@ -261,7 +261,7 @@ impl Request {
 
     /// When the inference under way counts as stuck; `None` while nothing limits it.
     pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
-        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation tells.
+        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation shows.
         let generation = self.state.under_way()?;
         let deadline_ns = self.deadline_ns.load(Ordering::Acquire);
         (deadline_ns != 0).then_some((generation, deadline_ns))

@@ -169,8 +169,8 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
         })
         .unwrap();
     // Behind it in the queue, so after it was let go of.
-    let within = Deadline::after(LONG);
-    scheduler.with_turn(0, &mut WaitScope::until(within), || ()).unwrap();
+    let deadline = Deadline::after(LONG);
+    scheduler.with_turn(0, &mut WaitScope::until(deadline), || ()).unwrap();
     let free = std::iter::from_fn(|| access.take()).count();
     assert_eq!(free, state_access::TICKETS as usize);
 }
