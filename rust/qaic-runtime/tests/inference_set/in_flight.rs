@@ -580,7 +580,7 @@ proptest! {
 }
 
 #[derive(Debug)]
-struct CompletionSender(mpsc::Sender<HandleId>);
+pub(crate) struct CompletionSender(pub(crate) mpsc::Sender<HandleId>);
 
 impl Completion for CompletionSender {
     fn completed(&self, handle: HandleId) {
