@@ -77,7 +77,7 @@ impl EmuFile {
         drop(self.alive()?);
         let mut message = Message::default();
         if let Err(error) = take_apart(bytes, count, data, &mut message) {
-            // What came before has been done: channels are the driver's own affair.
+            // What came before has been done: the driver itself manages channels.
             self.give_up(&message)?;
             return Err(error);
         }

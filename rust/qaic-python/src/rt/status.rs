@@ -109,8 +109,8 @@ pub(crate) fn reply_with<'py, T: IntoPyObject<'py>>(
     }
 }
 
-/// The status of a call that failed, after saying why in the log. What the caller did wrong is only said there; what failed
-/// is reported to the error handler too.
+/// The status of a call that failed, after its reason is in the log. Failures that are no mistake of the caller are reported to
+/// the error handler too.
 pub(crate) fn refuse(
     py: Python<'_>,
     context: &Context,

@@ -259,11 +259,11 @@ impl PendingInference {
         self.state.has_ended()
     }
 
-    /// Speaks to the exec object of the request that carries the inference; `None` when the set is gone. What it is asked has
-    /// to name the generation: the object may carry another inference already.
-    fn with_exec_obj<T>(&self, key: RequestKey, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
+    /// Calls `ask` with the exec object of the request that carries the inference; `None` when the set is gone. The call has to
+    /// name the generation: the object may carry another inference already.
+    fn with_exec_obj<T>(&self, key: RequestKey, ask: impl FnOnce(&ExecObj) -> T) -> Option<T> {
         let set = self.set.upgrade()?;
-        set.exec_obj(HandleId(key.number)).ok().map(|exec| speak(exec))
+        set.exec_obj(HandleId(key.number)).ok().map(|exec| ask(exec))
     }
 
     /// Waits for the end and returns how it came.
@@ -373,7 +373,7 @@ impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
         let outcome = self.parts.try_with(|parts| {
             let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.outcome(handle));
-            // Also of the set: a thread that hears of the end may want to find the cores free.
+            // Also of the set: after the end is published, a thread may expect that the cores are free.
             parts.leave(handle);
             outcome
         });

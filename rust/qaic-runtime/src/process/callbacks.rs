@@ -62,7 +62,7 @@ impl<C, R> Messages<C, R> {
             }
             self.lines += 1;
         }
-        // What was dropped is said where it is missing.
+        // A message in their place names how many were dropped.
         if let Some(notice) = self.notice() {
             self.lines += 1;
             self.waiting.push_back(notice);

@@ -1,10 +1,9 @@
-//! What is said of a call that failed: a line in the log, and a report to the error handler where the caller did nothing
-//! wrong.
+//! Reports of calls that failed: a line in the log, and a call of the error handler where the caller did nothing wrong.
 
 use super::log::{ErrorType, Logger};
 use crate::error::{QStatus, RuntimeError};
 
-/// What the caller was doing; names the object in log lines and decides what an error handler hears.
+/// The call that failed; it names the object in log lines and decides the error type for the error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // objects, and what is done with them
 pub enum FailureSource {
@@ -29,7 +28,7 @@ impl FailureSource {
         }
     }
 
-    /// What an error handler hears of a call.
+    /// The error type of a call that failed.
     const fn call(self) -> ErrorType {
         ErrorType(match self {
             Self::Context => 0x101,
@@ -40,7 +39,7 @@ impl FailureSource {
         })
     }
 
-    /// What an error handler hears of an object that could not be made. A set fails with its program.
+    /// The error type of a constructor that failed. A set fails with its program.
     const fn construction(self) -> ErrorType {
         ErrorType(match self {
             Self::Context => 0x100,
@@ -52,8 +51,8 @@ impl FailureSource {
 }
 
 impl Logger {
-    /// Says why a call failed with `status`. What the caller did wrong is only said in the log; what failed is reported to
-    /// the error handler too.
+    /// Reports why a call failed with `status`: mistakes of the caller in the log alone, other failures to the error handler
+    /// too.
     pub fn call_failed(&self, source: FailureSource, status: QStatus, error: &RuntimeError) {
         let text = || format!("{}: {error}", source.name());
         match status {
@@ -62,7 +61,7 @@ impl Logger {
         }
     }
 
-    /// Says why an object could not be made, unless the caller stopped it.
+    /// Reports why a constructor failed, unless the caller stopped it.
     pub fn construction_failed(&self, source: FailureSource, error: &RuntimeError) {
         if !error.is_interrupted() {
             self.failure(source.construction(), &format!("{} could not be made: {error}", source.name()));

@@ -3,7 +3,7 @@
 //! To give a card's cores back takes as long as its firmware takes to answer, a minute for each message; to drop an
 //! inference takes until the device has let go of it. A caller may hold a lock that all others need, as garbage
 //! collection of Python does. So the last reference goes to a thread of its own, and the caller waits for the
-//! [`Teardown`] as long as it likes: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
+//! [`Teardown`] as long as it needs: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
 //!
 //! A forked child has reapers of its own. What its parent let go of is torn down by the parent.
 

@@ -281,7 +281,7 @@ impl Body {
         }
     }
 
-    /// What remains to be done for an inference that has ended, before any thread hears of it.
+    /// What remains to be done for an inference that has ended, before its end is published.
     fn close(&mut self, outcome: &Result<(), RuntimeError>) {
         self.bindings.windows.clear();
         let has_check = self.check.is_some();
