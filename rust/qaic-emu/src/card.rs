@@ -513,7 +513,7 @@ impl Card {
         deadline: Duration,
         is_moving: bool,
     ) -> Result<MutexGuard<'a, CardState>, Errno> {
-        if self.options.signalled.is_some_and(|signalled| signalled()) {
+        if self.options.signaled.is_some_and(|signaled| signaled()) {
             return Err(Errno::INTR);
         }
         let until = state.next_due().map_or(deadline, |due| due.min(deadline));
@@ -526,7 +526,7 @@ impl Card {
             EmuClock::Virtual(_) => SIGNAL_POLL,
             EmuClock::System(clock) => {
                 let left = until.saturating_sub(qaic_kmd::clock::Clock::now(clock));
-                if self.options.signalled.is_some() { left.min(SIGNAL_POLL) } else { left }
+                if self.options.signaled.is_some() { left.min(SIGNAL_POLL) } else { left }
             }
         };
         drop(self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner));

@@ -81,12 +81,12 @@ impl Control {
         wait.unwrap_or_else(PoisonError::into_inner).0.waiters >= count
     }
 
-    /// [`Control::await_waiters`] that ends when `gives_up` says so, which is asked now and then; `None` then.
+    /// [`Control::await_waiters`] that ends when `should_stop` returns true, which is called now and then; `None` then.
     pub fn await_waiters_unless(
         &self,
         count: usize,
         limit: Duration,
-        mut gives_up: impl FnMut() -> bool,
+        mut should_stop: impl FnMut() -> bool,
     ) -> Option<bool> {
         let mut left = limit;
         loop {
@@ -98,7 +98,7 @@ impl Control {
             if left.is_zero() {
                 return Some(false);
             }
-            if gives_up() {
+            if should_stop() {
                 return None;
             }
         }

@@ -3,8 +3,7 @@
 //!
 //! `EmuKmd` is a kernel with such cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`]) and owns
 //! all other memory itself, so it needs no unsafe code. `PciCard` is one card for a guest, whose kernel has the mainline
-//! driver. What the cores compute is the affair of a `workload::Workload`,
-//! which a crate with an engine plugs in.
+//! driver. A `workload::Workload`, which a crate with an engine plugs in, does the work of the cores.
 //!
 //! [`fault`] is the language of what goes wrong, for these cards and for other test devices; without the feature `cards`
 //! there is nothing else here.

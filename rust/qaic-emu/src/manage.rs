@@ -77,7 +77,7 @@ impl EmuFile {
         drop(self.alive()?);
         let mut message = Message::default();
         if let Err(error) = take_apart(bytes, count, data, &mut message) {
-            // What came before has been done: channels are the driver's own affair.
+            // What came before has been done: the driver itself manages channels.
             self.give_up(&message)?;
             return Err(error);
         }
@@ -325,8 +325,8 @@ impl EmuFile {
             if state.resets != resets || !state.can_use(self.user) {
                 return Err(Errno::IO);
             }
-            let is_signalled = || self.card.options.signalled.is_some_and(|signalled| signalled());
-            let is_ended = state.stops != stops || is_signalled();
+            let is_signaled = || self.card.options.signaled.is_some_and(|signaled| signaled());
+            let is_ended = state.stops != stops || is_signaled();
             if state.dbcs[dbc_id as usize].channel.is_none() || is_ended {
                 return Ok(state);
             }

@@ -28,7 +28,7 @@ pub struct EmuOptions {
     /// What the cards say of themselves.
     pub firmware: FirmwareConfig,
     /// Whether a signal waits for the calling thread; calls that block then answer `EINTR`. Asked every 50 ms.
-    pub signalled: Option<fn() -> bool>,
+    pub signaled: Option<fn() -> bool>,
     /// Name of the driver behind the nodes.
     pub driver_name: String,
     /// Version of its interface: major, minor. That of the mainline kernel has none.
@@ -60,7 +60,7 @@ impl Default for EmuOptions {
             execution_mode: ExecutionMode::default(),
             faults: FaultPlan::default(),
             firmware: FirmwareConfig::default(),
-            signalled: None,
+            signaled: None,
             driver_name: "qaic".into(),
             driver_version: (0, 0),
             telemetry: Telemetry {

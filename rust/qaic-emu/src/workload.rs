@@ -68,10 +68,10 @@ pub struct Images {
 
 /// The cores of one activation at work.
 pub trait Running: Debug + Send {
-    /// Whether the data path honours the semaphores. Where it does not, elements run in the order of the ring, and
+    /// Whether the data path honors the semaphores. Where it does not, elements run in the order of the ring, and
     /// [`Self::advance`] is called once when the first element from the device comes after elements to it: all inputs of
     /// an inference have arrived then.
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         true
     }
 
@@ -81,7 +81,7 @@ pub trait Running: Debug + Send {
     }
 
     /// Gets on as far as it can. Called after each element of the ring, and again as long as it works, where the data path
-    /// honours the semaphores.
+    /// honors the semaphores.
     ///
     /// Blocking: as long as it computes.
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress;

@@ -223,9 +223,9 @@ pub trait EventSource: Debug + Send {
     fn readiness(&self) -> Arc<dyn Readiness>;
 }
 
-/// Tells that there may be an event, which it leaves to be fetched.
+/// Becomes ready when there may be an event, and leaves the event to be fetched.
 pub trait Readiness: Debug + Send + Sync {
-    /// Waits until there may be an event. Returns early whenever it likes.
+    /// Waits until there may be an event. It may return early.
     ///
     /// Blocking: up to `limit`; without one, until there may be an event or [`Self::wake`] is called.
     fn wait(&self, limit: Option<Duration>);

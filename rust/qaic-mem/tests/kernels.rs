@@ -119,7 +119,7 @@ fn narrowing_edges_have_the_published_values() {
     }
 }
 
-/// Scales: ordinary ones, powers of two, neighbours of powers of two, and ones where vector kernels must not be used.
+/// Scales: ordinary ones, powers of two, neighbors of powers of two, and ones where vector kernels must not be used.
 fn scales() -> impl Strategy<Value = f32> {
     prop_oneof![
         1e-4_f32..2.0,

@@ -1,7 +1,7 @@
 //! How the values of a tensor are distributed, in one pass, whatever the order and the number of threads.
 //!
 //! Values are counted in fine bins of equal width over `[-T, T]`, where `T` is the least power of two above every
-//! magnitude so far. When `T` doubles, neighbouring bins are merged, and because both the old and the new edges are
+//! magnitude so far. When `T` doubles, neighboring bins are merged, and because both the old and the new edges are
 //! multiples of powers of two, the result is what one pass with the final `T` would have counted. Sums of integers do not
 //! depend on their order, so neither do histograms that threads fill and merge.
 

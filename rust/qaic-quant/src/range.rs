@@ -89,7 +89,7 @@ impl Precision {
 /// Scale and offset of a tensor: `real = scale * (q - offset)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuantParams {
-    /// Difference of two neighbouring values; positive and finite.
+    /// Difference of two neighboring values; positive and finite.
     pub scale: f32,
     /// The quantized value of zero.
     pub offset: i32,

@@ -17,7 +17,7 @@
 //!      |                           device::Exec executes, IoBinding converts the outputs back
 //!      v
 //!   request::Request::complete     the state word leaves running; waiters, the inference set's list of completed
-//!      |                           requests, or a completion callback hear of it
+//!      |                           requests, or a completion callback are notified
 //!      v
 //!   caller's arrays
 //! ```

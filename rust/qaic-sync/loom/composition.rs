@@ -178,7 +178,7 @@ fn inference_without_room_leaves_no_accepted_one_behind() {
                 Ok(true) => {
                     if world.state.claim_entry() {
                         if world.state.generation() == generation {
-                            world.state.withdraw(crate::Origin::Idle);
+                            world.state.withdraw(crate::PriorPhase::Idle);
                         } else {
                             // The other thread's; ours ended when that one cancelled it.
                             accepted += 1;
@@ -266,7 +266,7 @@ fn end_of_an_inference_wakes_all_that_wait_for_it() {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
                     if is_withdrawn {
-                        world.state.withdraw(crate::Origin::Idle);
+                        world.state.withdraw(crate::PriorPhase::Idle);
                     } else {
                         world.complete();
                     }

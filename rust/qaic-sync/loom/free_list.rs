@@ -1,4 +1,4 @@
-//! A number has one owner, however its neighbours come and go under a thread that looks at it.
+//! A number has one owner, however its neighbors come and go under a thread that looks at it.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

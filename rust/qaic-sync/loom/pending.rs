@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 use crate::{
-    Carrier, Event, Expired, FOREVER, PendingState, Phase, Reason, RequestState, Settled, Slot, TakeBack,
+    Event, Expired, FOREVER, PendingState, Phase, Reason, RequestKey, RequestState, Settled, Slot, TakeBack,
     with_preemptions,
 };
 
@@ -61,7 +61,7 @@ impl World {
         Self::with(&self.memory);
         let generation = self.request.begin(false).unwrap().generation;
         Self::with(&self.body);
-        let published = self.state.publish(Carrier { number: 0, generation });
+        let published = self.state.publish(RequestKey { number: 0, generation });
         if published.is_err() || runs_here || self.request.enqueue(true).is_err() {
             self.complete_request();
         }
@@ -108,7 +108,7 @@ impl World {
                 self.end();
                 true
             }
-            TakeBack::Carried(carrier) if self.request.claim(carrier.generation) => {
+            TakeBack::Started(key) if self.request.claim(key.generation) => {
                 let is_mine = self.state.set_taken_back();
                 self.complete_request();
                 is_mine
@@ -120,18 +120,18 @@ impl World {
     /// As `PendingInference::cancel`.
     fn cancel(&self) -> bool {
         let is_taken_back = self.take_back();
-        if !is_taken_back && let Some(carrier) = self.state.ask_to_end() {
-            self.end_carrier(carrier);
+        if !is_taken_back && let Some(key) = self.state.ask_to_end() {
+            self.end_request(key);
         }
         is_taken_back
     }
 
     /// As `ExecObj::cancel` of one inference.
-    fn end_carrier(&self, carrier: Carrier) {
-        if self.request.claim(carrier.generation) {
+    fn end_request(&self, key: RequestKey) {
+        if self.request.claim(key.generation) {
             self.complete_request();
         } else {
-            self.request.ask_to_end(carrier.generation, Reason::Cancelled);
+            self.request.ask_to_end(key.generation, Reason::Cancelled);
         }
     }
 
@@ -146,8 +146,8 @@ impl World {
             }
             Expired::Settled => {
                 self.report(false);
-                if let Some(carrier) = self.state.ask_to_end() {
-                    self.end_carrier(carrier);
+                if let Some(key) = self.state.ask_to_end() {
+                    self.end_request(key);
                 }
             }
             Expired::Known => {}

@@ -7,6 +7,7 @@ use std::sync::atomic::{self as std_atomic, Ordering};
 thread_local! {
     static LOCKS: Cell<u64> = const { Cell::new(0) };
     static UPDATES: Cell<u64> = const { Cell::new(0) };
+    static LOADS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Operations of the calling thread since it began.
@@ -16,12 +17,14 @@ pub struct Operations {
     pub locks: u64,
     /// Atomic read-modify-writes, failed exchanges included.
     pub updates: u64,
+    /// Atomic loads.
+    pub loads: u64,
 }
 
 impl Operations {
     /// Of the calling thread.
     pub fn here() -> Self {
-        Self { locks: LOCKS.get(), updates: UPDATES.get() }
+        Self { locks: LOCKS.get(), updates: UPDATES.get(), loads: LOADS.get() }
     }
 
     /// Of the calling thread during `work`.
@@ -29,7 +32,11 @@ impl Operations {
         let before = Self::here();
         work();
         let after = Self::here();
-        Self { locks: after.locks - before.locks, updates: after.updates - before.updates }
+        Self {
+            locks: after.locks - before.locks,
+            updates: after.updates - before.updates,
+            loads: after.loads - before.loads,
+        }
     }
 }
 
@@ -41,7 +48,11 @@ pub(crate) fn update() {
     UPDATES.set(UPDATES.get() + 1);
 }
 
-/// An atomic of the standard library whose read-modify-writes are counted.
+fn read() {
+    LOADS.set(LOADS.get() + 1);
+}
+
+/// An atomic of the standard library whose read-modify-writes and loads are counted.
 macro_rules! counted {
     ($name:ident, $value:ty, { $($method:ident),* }) => {
         #[doc = concat!("[`std::sync::atomic::", stringify!($name), "`], counted.")]
@@ -55,6 +66,7 @@ macro_rules! counted {
             }
 
             pub fn load(&self, ordering: Ordering) -> $value {
+                read();
                 self.0.load(ordering)
             }
 
@@ -121,9 +133,10 @@ mod tests {
             drop(value.try_lock());
             *value.lock() += 1;
         });
-        assert_eq!(during, Operations { locks: 3, updates: 2 });
+        assert_eq!(during, Operations { locks: 3, updates: 2, loads: 1 });
         let after = Operations::here();
         assert_eq!((after.locks - before.locks, after.updates - before.updates), (3, 2));
+        assert_eq!(after.loads - before.loads, 1);
         // What came before does not count.
         assert_eq!(Operations::during(|| {}), Operations::default());
         assert_ne!(Operations::here(), Operations::default());

@@ -2,7 +2,7 @@
 //!
 //! Callers choose ids freely and may use one for several inferences at a time. Ids fall into buckets. A bucket numbers its
 //! inferences with tickets, and a table holds, at a place that bucket and ticket give, the request; consecutive tickets
-//! have neighbouring places, so inferences that share one id do not meet each other. A request is in the table before its
+//! have neighboring places, so inferences that share one id do not meet each other. A request is in the table before its
 //! ticket is published, so a published ticket that is not found there is of an inference that was collected.
 
 use crossbeam_utils::CachePadded;
@@ -192,7 +192,7 @@ impl IdIndex {
 /// Spreads numbers, which are usually small and consecutive; a caller that chooses bad ids slows itself only.
 #[allow(clippy::cast_possible_truncation)] // callers take the lower bits
 fn spread(value: u64) -> usize {
-    // The golden ratio: neighbours end far apart, and the high bits depend on all others.
+    // The golden ratio: neighbors end far apart, and the high bits depend on all others.
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) as usize
 }
 

@@ -35,10 +35,10 @@ pub use id_index::IdIndex;
 pub use mpsc_queue::MpscQueue;
 pub use object_pool::ObjectPool;
 pub use owner_count::{OwnerCount, OwnerCounts};
-pub use pending_state::{Carrier, End, Expired, PendingState, Settled, TakeBack};
+pub use pending_state::{End, Expired, PendingState, RequestKey, Settled, TakeBack};
 pub use ready_list::{Numbers, ReadyList};
 pub use request_state::{
-    AskedToEnd, Collected, Generation, InFlight, Origin, Phase, PutBackError, Reason, RequestState,
+    AskedToEnd, Collected, Generation, InFlight, Phase, PriorPhase, PutBackError, Reason, RequestState,
     Submitted, Withdrawn,
 };
 pub use ring::Ring;

@@ -12,8 +12,8 @@
 //! request carries it, and the thread that ends the request ends this. *Ended*: nothing of the device is held for it.
 //!
 //! How it ended may be *settled* earlier: at its deadline while the device has it still, or when it is taken back. The step
-//! that settles it decides which thread hears of it, so that an end is known in one way: it is reported; or it came before the
-//! call that starts it returned; or the thread that took it back knows it.
+//! that settles it decides which thread learns of it, in exactly one way: the end is reported; or it comes before the call that
+//! starts the inference returns; or the thread that took it back knows it.
 //!
 //! A request is named with its generation, so that a thread that asks for the end of this inference never hits the next one
 //! of that request.
@@ -31,28 +31,28 @@ const HELD: u32 = 1;
 const STARTED: u32 = 2;
 const ENDED: u32 = 3;
 
-/// It is known how it ended.
+/// Its outcome is known.
 const SETTLED: u32 = 1 << 2;
-/// Of a settled one: its time was up.
+/// Set with `SETTLED`: it ended at its deadline.
 const LATE: u32 = 1 << 3;
-/// Of a settled one: it was taken back.
+/// Set with `SETTLED`: a caller took it back.
 const TAKEN_BACK: u32 = 1 << 4;
-/// Of a settled one: it failed otherwise.
+/// Set with `SETTLED`: it failed otherwise.
 const FAILED: u32 = 1 << 5;
-/// It was asked to end.
+/// A thread asked it to end.
 const ASKED: u32 = 1 << 6;
-/// The thread that starts it is in that call.
+/// A thread is inside the call that starts it.
 const STARTING: u32 = 1 << 7;
 /// It ended in that call.
 const ENDED_IN_START: u32 = 1 << 8;
-/// A queue counts it.
+/// A completion queue counts it as awaited.
 const COUNTED: u32 = 1 << 9;
 /// A thread waits for a settled or an ended one, or did.
 const AWAITED: u32 = 1 << 10;
 
 /// The request that carries an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carrier {
+pub struct RequestKey {
     /// Number of the request.
     pub number: u32,
     /// Which of the request's inferences it is.
@@ -72,25 +72,25 @@ pub enum Settled {
     TakenBack,
 }
 
-/// What came of [`PendingState::take_back`].
+/// The result of [`PendingState::take_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeBack {
     /// It had not begun, and is taken back: the calling thread holds it and has to end it.
     Held,
     /// A request carries it. Where the calling thread takes it from there, [`PendingState::set_taken_back`] comes next.
-    Carried(Carrier),
+    Started(RequestKey),
     /// It is too late, or was done before.
     TooLate,
 }
 
-/// What came of [`PendingState::expire`].
+/// The result of [`PendingState::expire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
     /// It had not begun: the calling thread holds it, and has to end and to report it.
     Held,
     /// Another thread, or the device, has it; the calling thread has to report it.
     Settled,
-    /// It was known how it ended.
+    /// Its outcome was known.
     Known,
 }
 
@@ -116,7 +116,7 @@ pub struct PendingState {
 }
 
 impl PendingState {
-    /// Of an inference that no thread has.
+    /// The state of an inference that no thread has.
     pub fn prepared() -> Self {
         Self {
             word: AtomicU32::new(PREPARED),
@@ -130,8 +130,8 @@ impl PendingState {
         self.word.load(Ordering::Acquire)
     }
 
-    /// One step: to what `next` gives for the word; the word before, or the word that `next` refused. Wakes the threads that
-    /// wait where it is settled or ended by it.
+    /// Exchanges the word for what `next` gives for it; returns the word before, or the word that `next` refused. Wakes the
+    /// threads that wait where the step settles or ends the inference.
     fn step(&self, mut next: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut word = self.word();
         loop {
@@ -166,19 +166,19 @@ impl PendingState {
         self.step(next).map(drop).map_err(|_| AskedToEnd)
     }
 
-    /// Says which request carries the held inference, before that request is handed to another thread. Fails where it was
+    /// Publishes which request carries the held inference, before that request is handed to another thread. Fails where it was
     /// asked to end meanwhile, or its time is up: the calling thread has to end the request.
-    pub fn publish(&self, carrier: Carrier) -> Result<(), AskedToEnd> {
+    pub fn publish(&self, key: RequestKey) -> Result<(), AskedToEnd> {
         // Relaxed: the step publishes both.
-        self.number.store(carrier.number, Ordering::Relaxed);
-        self.generation.store(carrier.generation.0, Ordering::Relaxed);
+        self.number.store(key.number, Ordering::Relaxed);
+        self.generation.store(key.generation.0, Ordering::Relaxed);
         match self.step(|word| Some(word & !PHASE | STARTED)) {
             Ok(before) if before & (ASKED | SETTLED) == 0 => Ok(()),
             _ => Err(AskedToEnd),
         }
     }
 
-    /// The call that starts it ends. Marks it as counted with `is_counted`, unless it has ended: then false.
+    /// Ends the call that starts it. Marks it as counted with `is_counted`, unless it has ended: then false.
     pub fn leave_start(&self, is_counted: bool) -> bool {
         let counted = if is_counted { COUNTED } else { 0 };
         let next = |word: u32| {
@@ -202,23 +202,24 @@ impl PendingState {
         };
         match self.step(next) {
             Ok(_) => TakeBack::Held,
-            Err(word) if word & (PHASE | SETTLED) == STARTED => TakeBack::Carried(self.published()),
+            Err(word) if word & (PHASE | SETTLED) == STARTED => TakeBack::Started(self.published()),
             Err(_) => TakeBack::TooLate,
         }
     }
 
-    /// The calling thread has taken its request from the queue, and is about to end it; false where it is known how it ended.
+    /// Settles it as taken back, for a thread that has claimed its request and is about to end it; false where its outcome is
+    /// known.
     pub fn set_taken_back(&self) -> bool {
         self.step(|word| (word & SETTLED == 0).then_some(word | SETTLED | TAKEN_BACK)).is_ok()
     }
 
     /// Asks it to end, unless it has; the request to ask as well, if one carries it. One that no thread has ends when it is started.
-    pub fn ask_to_end(&self) -> Option<Carrier> {
+    pub fn ask_to_end(&self) -> Option<RequestKey> {
         let before = self.step(|word| (word & PHASE != ENDED).then_some(word | ASKED)).ok()?;
         (before & PHASE == STARTED).then(|| self.published())
     }
 
-    /// Its time is up: settles it, unless it is known how it ended.
+    /// Settles it as late, unless its outcome is known.
     pub fn expire(&self) -> Expired {
         let next = |word: u32| {
             let held = if word & PHASE == PREPARED { HELD } else { 0 };
@@ -281,13 +282,13 @@ impl PendingState {
     }
 
     /// The request that carries it.
-    pub fn carrier(&self) -> Option<Carrier> {
+    pub fn request_key(&self) -> Option<RequestKey> {
         (self.word() & PHASE == STARTED).then(|| self.published())
     }
 
     /// What was published before a word that the calling thread has read.
-    fn published(&self) -> Carrier {
-        Carrier {
+    fn published(&self) -> RequestKey {
+        RequestKey {
             number: self.number.load(Ordering::Relaxed),
             generation: Generation(self.generation.load(Ordering::Relaxed)),
         }

@@ -106,7 +106,7 @@ pub struct AskedToEnd;
 
 /// Where a request was when an inference began, for [`RequestState::withdraw`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PriorPhase {
     /// It was available, and its entry in that list may be there still.
     Available,
     /// A caller had it.
@@ -119,7 +119,7 @@ pub struct Submitted {
     /// Which one.
     pub generation: Generation,
     /// Where the request was before.
-    pub origin: Origin,
+    pub prior_phase: PriorPhase,
 }
 
 /// Why a request cannot be made available.
@@ -246,22 +246,22 @@ impl RequestState {
             )
         };
         let (before, after) = self.step(next).map_err(|_| InFlight)?;
-        let origin = if before & PHASE == AVAILABLE { Origin::Available } else { Origin::Idle };
-        Ok(Submitted { generation: Generation(after & GENERATION), origin })
+        let prior_phase = if before & PHASE == AVAILABLE { PriorPhase::Available } else { PriorPhase::Idle };
+        Ok(Submitted { generation: Generation(after & GENERATION), prior_phase })
     }
 
     /// Undoes a begin, and wakes the threads that wait for the end.
-    pub fn withdraw(&self, origin: Origin) -> Withdrawn {
+    pub fn withdraw(&self, prior_phase: PriorPhase) -> Withdrawn {
         let (before, _) = self.step_always(|word| {
             let word = word & !(PHASE | OF_INFERENCE | AWAITED | COLLECTION_AWAITED);
-            match origin {
-                Origin::Available => word | AVAILABLE | AVAILABLE_ENTRY,
-                Origin::Idle => word | IDLE,
+            match prior_phase {
+                PriorPhase::Available => word | AVAILABLE | AVAILABLE_ENTRY,
+                PriorPhase::Idle => word | IDLE,
             }
         });
         self.notify(before);
         Withdrawn {
-            needs_entry: origin == Origin::Available && before & AVAILABLE_ENTRY == 0,
+            needs_entry: prior_phase == PriorPhase::Available && before & AVAILABLE_ENTRY == 0,
             was_awaited: before & COLLECTION_AWAITED != 0,
         }
     }

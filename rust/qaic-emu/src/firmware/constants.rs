@@ -55,7 +55,7 @@ impl Constants {
                 let is_in =
                     |static_part| loaded.iter().any(|part| (part.0 < self.static_bytes) == static_part);
                 if self.static_bytes > 0 && !is_in(true) {
-                    return Err(NncStatus::NOT_INITIALISED);
+                    return Err(NncStatus::NOT_INITIALIZED);
                 }
                 if self.dynamic_bytes > 0 && !is_in(false) {
                     return Err(NncStatus::DYNAMIC_CONSTANTS);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(constants.load(7, &part(&[1])), Err(NncStatus::PARAMETER));
         assert_eq!(constants.load(0, &part(&[])), Err(NncStatus::PARAMETER));
         assert_eq!(constants.load(u64::MAX, &part(&[1])), Err(NncStatus::PARAMETER));
-        assert_eq!(constants.whole(), Err(NncStatus::NOT_INITIALISED));
+        assert_eq!(constants.whole(), Err(NncStatus::NOT_INITIALIZED));
         assert_eq!(constants.load(0, &part(&[1, 2])), Ok(()));
         assert_eq!(constants.load(1, &part(&[1])), Err(NncStatus::PARAMETER));
         assert_eq!(constants.whole(), Err(NncStatus::DYNAMIC_CONSTANTS));

@@ -120,7 +120,7 @@ impl Ring {
         if at + ELEMENT_BYTES == self.base + self.bytes { self.base } else { at + ELEMENT_BYTES }
     }
 
-    /// Tells the host how far the card has come.
+    /// Publishes to the host how far the card has come.
     fn advance(&self, memory: &GuestMemory, read: u64) -> Option<()> {
         memory.write(self.context + 28, &read.to_le_bytes())
     }

@@ -247,7 +247,7 @@ impl PciCard {
             is_changed = true;
             let Bus { guest, .. } = &mut *bus;
             let written = chain.write(&guest.memory, &answer).unwrap_or(0);
-            // A guest without memory for it is not told.
+            // A guest without memory for the answer gets no notification.
             let _ = guest.queues[0].push(&guest.memory, &chain, written);
             bus.notify_of_access(&access);
             bus.settle(effects, work);
@@ -406,8 +406,8 @@ impl Bus {
         self.faults = FaultCounter::new(plan);
     }
 
-    /// Tells the guest of accesses that are over as rarely as can be. It looks for the answers of reads by itself, and for
-    /// those of writes when it reads; virt-pci of Linux 6.12 loses the answer of a read that it is told of before it looks.
+    /// Notifies the guest of accesses that are over as rarely as can be. It polls for the answers of reads, and for those of
+    /// writes when it reads; virt-pci of Linux 6.12 loses the answer of a read whose notification comes before it polls.
     fn notify_of_access(&mut self, access: &[u8]) {
         let is_read = matches!(access.first(), Some(&(CONFIG_READ | WINDOW_READ)));
         self.unnoticed_writes = if is_read { 0 } else { self.unnoticed_writes + 1 };

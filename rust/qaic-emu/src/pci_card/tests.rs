@@ -103,40 +103,40 @@ impl TestGuest {
             transfers: [0; 2],
             sequence: 0,
         };
-        guest.tell(3, &[], &[]);
+        guest.send_message(3, &[], &[]);
         assert_eq!(guest.ask(1, &[])[..8], (1_u64 << 30 | 1 << 32).to_le_bytes());
         assert_eq!(guest.ask(15, &[])[0] & 1 << 5, 1 << 5);
         let (kept, given) = std::io::pipe().unwrap();
-        guest.tell(21, &[], &[given.as_fd()]);
+        guest.send_message(21, &[], &[given.as_fd()]);
         guest.ask(1, &[]);
         drop(given);
         // Closed, it would take the device away.
         let mut polled = [PollFd::new(&kept, PollFlags::IN)];
         assert_eq!(poll(&mut polled, Some(&Timespec::default())), Ok(0));
         let table = [&1_u32.to_le_bytes()[..], &[0; 4], &words([BASE, MEMORY_BYTES, BASE, 0])].concat();
-        guest.tell(5, &table, &[memory.as_fd()]);
+        guest.send_message(5, &table, &[memory.as_fd()]);
         for (number, (_, write)) in (0_u32..).zip(&pipes) {
             let queue = BASE + QUEUE[number as usize];
             let state = |value: u32| [number.to_le_bytes(), value.to_le_bytes()].concat();
-            guest.tell(13, &u64::from(number).to_le_bytes(), &[write.as_fd()]);
-            guest.tell(8, &state(QUEUE_SIZE.into()), &[]);
-            guest.tell(10, &state(0), &[]);
+            guest.send_message(13, &u64::from(number).to_le_bytes(), &[write.as_fd()]);
+            guest.send_message(8, &state(QUEUE_SIZE.into()), &[]);
+            guest.send_message(10, &state(0), &[]);
             let addresses = words([queue, queue + 0x2000, queue + 0x1000, u64::MAX]);
-            guest.tell(9, &[&state(0)[..], &addresses].concat(), &[]);
+            guest.send_message(9, &[&state(0)[..], &addresses].concat(), &[]);
             let kick = guest.kicks[number as usize].try_clone().unwrap();
-            guest.tell(12, &u64::from(number).to_le_bytes(), &[kick.as_fd()]);
+            guest.send_message(12, &u64::from(number).to_le_bytes(), &[kick.as_fd()]);
         }
         // What was said before is done.
         guest.ask(1, &[]);
         for number in 0..QUEUE_SIZE {
             let address = INTERRUPTS + 32 * u64::from(number);
             guest.describe(1, number, address, 32, 2, 0);
-            guest.offer(1, number);
+            guest.make_available(1, number);
         }
         guest
     }
 
-    fn tell(&mut self, request: u32, payload: &[u8], files: &[BorrowedFd<'_>]) {
+    fn send_message(&mut self, request: u32, payload: &[u8], files: &[BorrowedFd<'_>]) {
         let len = u32::try_from(payload.len()).unwrap();
         let mut bytes = [request, 1, len].map(u32::to_le_bytes).concat();
         bytes.extend(payload);
@@ -149,7 +149,7 @@ impl TestGuest {
     }
 
     fn ask(&mut self, request: u32, payload: &[u8]) -> Vec<u8> {
-        self.tell(request, payload, &[]);
+        self.send_message(request, payload, &[]);
         let mut header = [0; 12];
         self.socket.read_exact(&mut header).unwrap();
         assert_eq!((header[0], header[4]), (u8::try_from(request).unwrap(), 5));
@@ -179,7 +179,7 @@ impl TestGuest {
         self.write(QUEUE[queue] + 16 * u64::from(number), &bytes);
     }
 
-    fn offer(&mut self, queue: usize, head: u16) {
+    fn make_available(&mut self, queue: usize, head: u16) {
         let available = QUEUE[queue] + 0x1000;
         let at = u64::from(self.available[queue] % QUEUE_SIZE);
         self.write(available + 4 + 2 * at, &head.to_le_bytes());
@@ -199,7 +199,7 @@ impl TestGuest {
                 return (u16::try_from(self.u32(at)).unwrap(), self.u32(at + 4));
             }
             if queue == 0 {
-                // As the guest's kernel does, which is told of accesses rarely.
+                // As the guest's kernel does, which is notified of accesses rarely.
                 thread::yield_now();
             } else {
                 rustix::io::read(&self.calls[queue], &mut [0; 8]).unwrap();
@@ -217,7 +217,7 @@ impl TestGuest {
         let flags = u16::from(answer > 0);
         self.describe(0, 0, ACCESS, u32::try_from(bytes.len()).unwrap(), flags, 1);
         self.describe(0, 1, ANSWER, answer, 2, 0);
-        self.offer(0, 0);
+        self.make_available(0, 0);
         assert_eq!(self.used(0), (0, answer));
         self.read(ANSWER, answer as usize)
     }
@@ -242,7 +242,7 @@ impl TestGuest {
         let message = self.read(INTERRUPTS + 32 * u64::from(head), written as usize);
         let expected = [&[7, 0, 0, 0, 2, 0, 0, 0][..], &0xA_0000_u64.to_le_bytes(), &[0x41, 0]].concat();
         assert_eq!(message, expected);
-        self.offer(1, head);
+        self.make_available(1, head);
     }
 
     fn context(&self, at: u64, ring: u64, len: u64, write: u64) {

@@ -13,14 +13,14 @@ const NO_INTERRUPT: u16 = 1;
 /// A queue of the guest.
 #[derive(Debug, Default)]
 pub(super) struct Virtqueue {
-    /// Elements, a power of two; 0 before the guest has told it.
+    /// Elements, a power of two; 0 before the guest has set it.
     pub(super) size: u16,
     pub(super) descriptors: u64,
     pub(super) available: u64,
     pub(super) used: u64,
     pub(super) next_available: u16,
     next_used: u16,
-    /// Tells the guest that buffers were used.
+    /// Notifies the guest of used buffers.
     pub(super) call: Option<OwnedFd>,
 }
 
@@ -89,13 +89,13 @@ impl Virtqueue {
         memory.write(self.used.checked_add(2)?, &self.next_used.to_le_bytes())
     }
 
-    /// Tells the guest that buffers came back, if it wants to be told.
+    /// Notifies the guest of used buffers, unless it suppresses notifications.
     pub(super) fn notify(&self, memory: &GuestMemory) -> Option<()> {
         fence(Ordering::SeqCst);
         if memory.u16(self.available)? & NO_INTERRUPT == 0
             && let Some(call) = &self.call
         {
-            // A pipe that is full has told it already.
+            // A pipe that is full holds a notification already.
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
         }
         Some(())
@@ -161,7 +161,7 @@ mod tests {
         memory.write(u64::from(number) * DESCRIPTOR_BYTES, &bytes).unwrap();
     }
 
-    fn offer(memory: &GuestMemory, index: u16, head: u16) {
+    fn make_available(memory: &GuestMemory, index: u16, head: u16) {
         memory.write(0x1004 + 2 * u64::from(index % SIZE), &head.to_le_bytes()).unwrap();
         memory.write(0x1002, &(index.wrapping_add(1)).to_le_bytes()).unwrap();
     }
@@ -179,7 +179,7 @@ mod tests {
             describe(&memory, 1, 0x3004, 2, NEXT, 3);
             describe(&memory, 3, 0x3100, 3, WRITABLE, 0);
             let index = u16::MAX.wrapping_add(round);
-            offer(&memory, index, 2);
+            make_available(&memory, index, 2);
             let chain = queue.pop(&memory).unwrap();
             assert_eq!(chain.read(&memory, 6).unwrap(), b"abcdef");
             assert_eq!(chain.read(&memory, 5), None);

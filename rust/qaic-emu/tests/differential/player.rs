@@ -375,9 +375,9 @@ enum Piece {
     Data { tag: u32, data: Vec<u8> },
 }
 
-/// What a reply gave.
+/// Ids that a reply returned.
 #[derive(Default)]
-struct Given {
+struct ReturnedIds {
     images: Vec<u32>,
     activations: Vec<u32>,
 }
@@ -421,8 +421,8 @@ fn of_message(message: &ManageBuffer<'_>) -> Vec<Piece> {
     pieces
 }
 
-/// Sends a message: what came back in words, and what it gave.
-fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, Given) {
+/// Sends a message: the reply in words, and the ids in it.
+fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, ReturnedIds) {
     let mut buffer = ManageBuffer::default();
     for piece in pieces {
         let fits = match piece {
@@ -432,7 +432,7 @@ fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, Given) {
         fits.unwrap();
     }
     let result = calls::manage(file, &mut buffer);
-    let (mut came, mut given) = (plain(result), Given::default());
+    let (mut came, mut given) = (plain(result), ReturnedIds::default());
     if !buffer.is_reply() {
         return (came, given);
     }
@@ -451,7 +451,7 @@ fn manage(file: &dyn AccelFile, pieces: &[Piece]) -> (String, Given) {
 }
 
 /// A reply to a command in words; ids by that they are there.
-fn describe(bytes: &[u8], given: &mut Given) -> String {
+fn describe(bytes: &[u8], given: &mut ReturnedIds) -> String {
     let word =
         |at: usize| bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes(word.try_into().unwrap()));
     match word(0) {

@@ -59,7 +59,7 @@ impl Workload for Slow {
 }
 
 impl Running for SlowCores {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         false
     }
 
@@ -91,7 +91,7 @@ impl Workload for Failing {
 }
 
 impl Running for Failing {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         false
     }
 
@@ -211,7 +211,7 @@ impl Workload for Panicking {
 }
 
 impl Running for Panicking {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         false
     }
 

@@ -59,7 +59,7 @@ fn wait_after_a_signal_sees_the_completion() {
 
 #[test]
 fn signal_during_a_blocking_call_ends_it() {
-    let options = EmuOptions { signalled: Some(|| true), ..EmuOptions::default() };
+    let options = EmuOptions { signaled: Some(|| true), ..EmuOptions::default() };
     let rig = Rig::new(options);
     let active = rig.activate(8);
     let output = rig.output(active);

@@ -1,10 +1,10 @@
-//! The emulated driver: what each call answers to what, behaviours of a real one, and each
+//! The emulated driver: what each call answers to what, behaviors of a real one, and each
 //! row of the table of faults as a program sees it at the system calls.
 
 #![allow(clippy::unwrap_used)]
 
 mod answers;
-mod behaviours;
+mod behaviors;
 mod cores;
 mod faults;
 mod losses;

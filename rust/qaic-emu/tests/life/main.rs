@@ -64,11 +64,11 @@ fn calls_are_counted_by_the_names_that_fault_plans_use() {
 fn waiting_for_blocked_calls_ends_when_it_is_given_up_or_late() {
     let control = Rig::new(adders()).control;
     let mut asked = 0;
-    let gives_up = || {
+    let should_stop = || {
         asked += 1;
         asked == 2
     };
-    assert_eq!(control.await_waiters_unless(1, Duration::from_mins(1), gives_up), None);
+    assert_eq!(control.await_waiters_unless(1, Duration::from_mins(1), should_stop), None);
     assert_eq!(asked, 2);
     assert_eq!(control.await_waiters_unless(1, Duration::ZERO, || true), Some(false));
     assert_eq!(control.await_waiters_unless(0, Duration::from_mins(1), || true), Some(true));

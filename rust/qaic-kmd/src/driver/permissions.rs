@@ -119,15 +119,15 @@ impl NodePermissions {
                  built with CONFIG_DRM_ACCEL_QAIC"
             )),
             (Errno::NOENT, None, Some(DRIVER)) => Some(format!(
-                "the driver has {place} but offers no node: its firmware is still starting, or did not start, which the \
-                 kernel's log tells (`sudo dmesg | grep {DRIVER}`)"
+                "the driver has {place} but offers no node: its firmware is still starting, or did not start; the kernel's \
+                 log has the reason (`sudo dmesg | grep {DRIVER}`)"
             )),
             (Errno::NOENT, None, Some(driver)) => Some(format!(
                 "driver `{driver}` has {place}, in place of `{DRIVER}`: free it there, for example from a virtual machine"
             )),
             (Errno::NODEV | Errno::NXIO, _, _) => Some(format!(
-                "{place} is not online: it is starting or being reset; if that does not end, the kernel's log tells why \
-                 (`sudo dmesg | grep {DRIVER}`)"
+                "{place} is not online: it is starting or being reset; if that does not end, the kernel's log has the \
+                 reason (`sudo dmesg | grep {DRIVER}`)"
             )),
             (Errno::NOTTY, Some(path), _) => {
                 Some(format!("{} is not a node of driver `{DRIVER}`", path.display()))

@@ -31,7 +31,7 @@ impl NncStatus {
     /// A field of the command has a value that it cannot have.
     pub const PARAMETER: Self = Self(-6);
     /// What is named has not been loaded.
-    pub const NOT_INITIALISED: Self = Self(-8);
+    pub const NOT_INITIALIZED: Self = Self(-8);
     /// Not permitted, or in use.
     pub const NOT_PERMITTED: Self = Self(-9);
     /// There is no such thing.

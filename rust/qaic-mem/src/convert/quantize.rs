@@ -36,13 +36,13 @@ pub struct QuantParams {
 }
 
 impl QuantParams {
-    /// Parameters with `scale` the difference of two neighbouring quantized values and `offset` the quantized value
+    /// Parameters with `scale` the difference of two neighboring quantized values and `offset` the quantized value
     /// of zero.
     pub const fn new(scale: f32, offset: i32) -> Self {
         Self { scale, offset }
     }
 
-    /// Difference of two neighbouring quantized values.
+    /// Difference of two neighboring quantized values.
     pub const fn scale(self) -> f32 {
         self.scale
     }

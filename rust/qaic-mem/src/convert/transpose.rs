@@ -1,6 +1,6 @@
 //! Permutation of dimensions, in pieces that fit the first-level cache.
 //!
-//! A permutation is first reduced: dimensions of one element go, dimensions that stay neighbours become one. What is
+//! A permutation is first reduced: dimensions of one element go, dimensions that stay neighbors become one. What is
 //! left is either rows that stay whole, or a batch of matrices to be turned, which is done in square tiles so that
 //! both sides use every cache line they touch. A tile can be handed to a consumer on the way (see [`Permutation::run`]),
 //! which is how a conversion is fused with it.
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permutation_with_neighbours_and_single_elements_is_reduced() {
+    fn permutation_with_neighbors_and_single_elements_is_reduced() {
         // NCHW -> NHWC is one matrix per image.
         let p = Permutation::new(&[2, 3, 4, 5], &[0, 2, 3, 1], 4).unwrap();
         assert_eq!(p.outer.len(), 1);

@@ -1,7 +1,7 @@
 //! Vector kernels for x86-64: half-float conversion, quantization and dequantization.
 //!
 //! Each kernel is one loop over whole vectors; the elements left over go to the portable kernel. The results are
-//! those of the portable kernels bit for bit (property test in `tests/transfer_kernels.rs`).
+//! those of the portable kernels bit for bit (property test in `tests/kernels.rs`).
 //!
 //! Safety rests on two patterns. A kernel takes a [`HostSlice`] and a [`HostSliceMut`], computes from *their* lengths how many
 //! whole vectors lie in both, and touches nothing beyond. And that the machine has the instructions is known from a value,

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use qaic_mem::SharedMemory;
 use qaic_runtime::inference_set::BenchmarkProgress;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, HandleId, QStatus};
 
 use super::argument::buffers;
@@ -61,7 +61,7 @@ impl PyBenchmark {
         let set = self.core.set();
         if let Err(error) = self.core.bound().bind_all(&self.buffers) {
             let refusal = Refusal::from(error).busy_in_flight();
-            return Ok((refuse(py, &self.context, Origin::InferenceSet, refusal)?, 0, 0));
+            return Ok((refuse(py, &self.context, FailureSource::InferenceSet, refusal)?, 0, 0));
         }
         // What `ended` raised: nothing more begins then.
         let mut raised = None;
@@ -86,7 +86,7 @@ impl PyBenchmark {
                 Ok((member(py, QStatus::Success)?, measured.completed, elapsed_ns))
             }
             Err(refusal) => {
-                let status = refuse(py, &self.context, Origin::InferenceSet, refusal)?;
+                let status = refuse(py, &self.context, FailureSource::InferenceSet, refusal)?;
                 Ok((status, progress.completed().sum(), 0))
             }
         }

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyTuple};
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::process::log::Level;
 use qaic_runtime::{Context, DeviceId, QStatus};
 
@@ -96,7 +96,7 @@ impl RtContext {
         let context = open_context(py).map_err(|error| construction_failed_by(py, "Context", error))?;
         let listed = devices.map(|list| list.try_iter()).transpose()?.into_iter().flatten();
         let chosen = context.select(listed.map(|id| device_id(&id?)));
-        let devices = chosen.map_err(|refusal| refusal.of_construction(py, Origin::Context.name()))?;
+        let devices = chosen.map_err(|refusal| refusal.of_construction(py, FailureSource::Context.name()))?;
         let this = Self { context, devices, dispatcher: PyOnceLock::new() };
         this.set_callbacks(py, logCallback, errorHandler)?;
         if mask != 0 {
@@ -115,7 +115,7 @@ impl RtContext {
         let level = u8::try_from(code).ok().and_then(Level::from_code);
         let level = level.ok_or_else(|| refused(format!("log level {code} does not exist")).into());
         let set = level.map(|level| self.context.logger().set_level(level));
-        reply(py, &self.context, Origin::Context, set)
+        reply(py, &self.context, FailureSource::Context, set)
     }
 
     /// (status, level).
@@ -133,7 +133,7 @@ impl RtContext {
         match outcome(py, || self.context.find_free(&self.devices, qpcObj.image())) {
             Ok(id) => (member(py, QStatus::Success)?, id.0).into_pyobject(py),
             Err(refusal) => {
-                (refuse(py, &self.context, Origin::Context, refusal)?, NO_DEVICE).into_pyobject(py)
+                (refuse(py, &self.context, FailureSource::Context, refusal)?, NO_DEVICE).into_pyobject(py)
             }
         }
     }
@@ -148,7 +148,7 @@ impl RtContext {
     #[pyo3(name = "objName")]
     #[allow(clippy::unused_self)] // a method in Python
     fn obj_name(&self) -> &'static str {
-        Origin::Context.name()
+        FailureSource::Context.name()
     }
 
     /// Its name for people.

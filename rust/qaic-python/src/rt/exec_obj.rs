@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::error::QStatus;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::request::{BoundBuffers, ExecObj};
 
 use super::argument::{self, BufferArgument};
@@ -47,7 +47,7 @@ impl PyExecObj {
     }
 
     fn reply(&self, py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
-        reply(py, &self.context, Origin::ExecObj, answer)
+        reply(py, &self.context, FailureSource::ExecObj, answer)
     }
 
     fn bind_data(&self, data: &Bound<'_, PyAny>, dims: Option<&Bound<'_, PyAny>>) -> Answer {
@@ -123,7 +123,7 @@ impl PyExecObj {
         let program = program.ok_or_else(|| missing(py, "ExecObj", "the program"))?;
         let this = program.get();
         let runtime = Arc::clone(this.inner().context());
-        let failed = |refusal| construction_reported(py, &runtime, Origin::ExecObj, refusal);
+        let failed = |refusal| construction_reported(py, &runtime, FailureSource::ExecObj, refusal);
         let automatic = match properties.filter(|given| given.is_instance_of::<PyInt>()) {
             None => true,
             Some(mask) => match mask.extract::<u32>() {
@@ -178,7 +178,7 @@ impl PyExecObj {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let bound = self.bind_windows(data, spec, params);
         release_dropped(py);
-        reply_with(py, &self.context, Origin::ExecObj, bound.map_err(Refusal::busy_in_flight))
+        reply_with(py, &self.context, FailureSource::ExecObj, bound.map_err(Refusal::busy_in_flight))
     }
 
     /// Runs one inference and waits for it. `qbuffers` are set first, as by ``setData``.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::request::Part;
 use qaic_runtime::{BoundBuffers, Context, HandleId, QStatus};
 
@@ -103,14 +103,14 @@ const GONE: &str = "the inference set of this handle is gone; keep the set as lo
 
 impl PyInferenceHandle {
     fn gone(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        reply(py, &self.context, Origin::InferenceSet, Err(refused(GONE).into()))
+        reply(py, &self.context, FailureSource::InferenceSet, Err(refused(GONE).into()))
     }
 
     /// Runs `work` on what the handle is bound to and answers with a status.
     fn with_bound(&self, py: Python<'_>, work: impl FnOnce(&BoundBuffers) -> Answer) -> PyResult<Py<PyAny>> {
         let Some(set) = self.set() else { return self.gone(py) };
         let outcome = set.bound().bound(self.number).map_err(Refusal::from).and_then(|bound| work(bound));
-        reply(py, &self.context, Origin::InferenceSet, outcome)
+        reply(py, &self.context, FailureSource::InferenceSet, outcome)
     }
 
     fn change(&self, py: Python<'_>, given: &Bound<'_, PyAny>, part: Part) -> PyResult<Py<PyAny>> {

@@ -12,7 +12,7 @@ use pyo3::types::{PyInt, PyTuple};
 use qaic_runtime::context::Context;
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::request::BoundSet;
 
@@ -31,7 +31,7 @@ use crate::buffers::{ReleaseDropped, release_dropped};
 use crate::errors::from_runtime;
 use crate::gil::{Detach, Reaped, answering_signals};
 
-const ORIGIN: Origin = Origin::InferenceSet;
+const SOURCE: FailureSource = FailureSource::InferenceSet;
 
 /// An inference set, what its handles are bound to, and their exec objects in Python. Handles refer to it weakly.
 pub(crate) struct SetCore {
@@ -112,11 +112,11 @@ impl PyQaicInferenceSet {
         properties: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         release_dropped(py);
-        let object = ORIGIN.name();
+        let object = SOURCE.name();
         let context = context.ok_or_else(|| missing(py, object, "the context"))?;
         let qpc = qpc.ok_or_else(|| missing(py, object, "the container (qpc)"))?;
         let inner = Arc::clone(context.get().inner());
-        let failed = |refusal| construction_reported(py, &inner, ORIGIN, refusal);
+        let failed = |refusal| construction_reported(py, &inner, SOURCE, refusal);
         let image = qpc.get().image();
         let part = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
             let part = properties.map(|properties| properties.getattr(name)).transpose()?;
@@ -285,12 +285,12 @@ impl PyQaicInferenceSet {
     }
 
     fn reply(&self, py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
-        reply(py, &self.context, ORIGIN, answer)
+        reply(py, &self.context, SOURCE, answer)
     }
 
     /// (status, handle), or (status, `None`).
     fn answer<'py>(&self, py: Python<'py>, handle: Answer<HandleId>) -> PyResult<Bound<'py, PyTuple>> {
-        reply_with(py, &self.context, ORIGIN, handle.map(|handle| self.handles.get(handle.0 as usize)))
+        reply_with(py, &self.context, SOURCE, handle.map(|handle| self.handles.get(handle.0 as usize)))
     }
 
     /// How the inference of a collected handle ended, and the handle.
@@ -298,7 +298,7 @@ impl PyQaicInferenceSet {
         match handle {
             Ok(handle) => {
                 let ended = self.core.set().outcome(handle).map_err(Refusal::from);
-                let status = reply(py, &self.context, ORIGIN, ended)?;
+                let status = reply(py, &self.context, SOURCE, ended)?;
                 (status, self.handles.get(handle.0 as usize)).into_pyobject(py)
             }
             refused => self.answer(py, refused),

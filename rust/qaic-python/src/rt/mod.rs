@@ -21,7 +21,7 @@ pub(crate) mod status;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use qaic_runtime::error::DeviceError;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, ErrorDetail, RuntimeError};
 
 use status::Refusal;
@@ -48,13 +48,13 @@ pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: R
 pub(crate) fn construction_reported(
     py: Python<'_>,
     context: &Context,
-    origin: Origin,
+    source: FailureSource,
     refusal: Refusal,
 ) -> PyErr {
     if let Refusal::Failed(_, error) = &refusal {
-        context.logger().construction_failed(origin, error);
+        context.logger().construction_failed(source, error);
     }
-    refusal.of_construction(py, origin.name())
+    refusal.of_construction(py, source.name())
 }
 
 /// The exception for an object that needs another one and got `None`.

@@ -8,7 +8,7 @@ use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::device::Placed;
 use qaic_runtime::error::StateError;
 use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::process::reaper;
 use qaic_runtime::{
     CancellationToken, Context, DeviceId, ErrorDetail, Image, Program, ProgramOptions, QStatus, RuntimeError,
@@ -77,7 +77,7 @@ impl PyProgram {
         let context = context.ok_or_else(|| missing(py, "Program", "the context"))?;
         let qpc = qpcObj.ok_or_else(|| missing(py, "Program", "the container (qpcObj)"))?;
         let runtime = context.get().inner();
-        let failed = |refusal| construction_reported(py, runtime, Origin::Program, refusal);
+        let failed = |refusal| construction_reported(py, runtime, FailureSource::Program, refusal);
         let image = qpc.get().image();
         if !image.is_program() {
             let what = "this is no program but a container of one container per device";
@@ -105,7 +105,7 @@ impl PyProgram {
     /// Blocking, without the interpreter lock; Ctrl-C ends it.
     fn load(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let loaded = self.loading(py, || self.program.load());
-        reply(py, self.runtime(), Origin::ProgramLoad, loaded)
+        reply(py, self.runtime(), FailureSource::ProgramLoad, loaded)
     }
 
     /// Gives back what ``load`` took. `QS_ERROR` while exec objects exist.
@@ -116,7 +116,7 @@ impl PyProgram {
         let is_in_use = |detail: &_| matches!(detail, ErrorDetail::State(StateError::LiveExecObjs { .. }));
         let unloaded = py.torn_down(move || program.unload())?.map_err(Refusal::from);
         let unloaded = unloaded.map_err(|refusal| refusal.with_status(QStatus::Error, is_in_use));
-        reply(py, self.runtime(), Origin::Program, unloaded)
+        reply(py, self.runtime(), FailureSource::Program, unloaded)
     }
 
     /// Takes the cores, loading first if needed, and keeps them until ``deactivate``.
@@ -124,7 +124,7 @@ impl PyProgram {
     /// Blocking, without the interpreter lock; Ctrl-C ends a load.
     fn activate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let activated = self.loading(py, || self.program.activate());
-        reply(py, self.runtime(), Origin::ProgramActivation, activated)
+        reply(py, self.runtime(), FailureSource::ProgramActivation, activated)
     }
 
     /// Gives the cores back: at once, or with the last exec object while some exist.
@@ -133,7 +133,7 @@ impl PyProgram {
     fn deactivate(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let program = Arc::clone(&self.program);
         let deactivated = py.torn_down(move || program.deactivate())?;
-        reply(py, self.runtime(), Origin::ProgramActivation, deactivated.map_err(Refusal::from))
+        reply(py, self.runtime(), FailureSource::ProgramActivation, deactivated.map_err(Refusal::from))
     }
 
     /// Whether it is loaded or activated.
@@ -202,7 +202,7 @@ impl PyProgram {
     /// (status, handle) for ``ExecObj.setDataWithSlices``.
     #[pyo3(name = "createSlicingSpecHandle")]
     fn create_slicing_spec<'py>(&self, py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyTuple>> {
-        reply_with(py, self.runtime(), Origin::Program, PySlicingSpec::new(py, &self.specs, json))
+        reply_with(py, self.runtime(), FailureSource::Program, PySlicingSpec::new(py, &self.specs, json))
     }
 
     /// The context it was made with.

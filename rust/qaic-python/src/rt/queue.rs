@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, Queue};
 
 use super::context::RtContext;
@@ -37,7 +37,7 @@ impl PyQueue {
     ) -> PyResult<Self> {
         let context = context.ok_or_else(|| missing(py, "Queue", "the context"))?;
         let runtime = context.get().inner();
-        let failed = |refusal| construction_reported(py, runtime, Origin::Queue, refusal);
+        let failed = |refusal| construction_reported(py, runtime, FailureSource::Queue, refusal);
         let candidates = context.get().devices();
         let make = || -> Answer<Queue> {
             let device = dev.map(|dev| device(candidates, dev)).transpose()?;
@@ -63,7 +63,7 @@ impl PyQueue {
             }
             None => Err(refused("the exec object is None").into()),
         };
-        reply(py, &self.context, Origin::Queue, started)
+        reply(py, &self.context, FailureSource::Queue, started)
     }
 
     /// Writes the default values into ``props``.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use qaic_runtime::error::{InputError, StateError};
-use qaic_runtime::process::failure::Origin;
+use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, ErrorDetail, QStatus, RuntimeError};
 
 use crate::gil::{self, Detach};
@@ -87,12 +87,12 @@ pub(crate) fn outcome<T: Ungil + Send>(
 pub(crate) fn reply(
     py: Python<'_>,
     context: &Context,
-    origin: Origin,
+    source: FailureSource,
     answer: Answer,
 ) -> PyResult<Py<PyAny>> {
     match answer {
         Ok(()) => member(py, QStatus::Success),
-        Err(refusal) => refuse(py, context, origin, refusal),
+        Err(refusal) => refuse(py, context, source, refusal),
     }
 }
 
@@ -100,27 +100,27 @@ pub(crate) fn reply(
 pub(crate) fn reply_with<'py, T: IntoPyObject<'py>>(
     py: Python<'py>,
     context: &Context,
-    origin: Origin,
+    source: FailureSource,
     answer: Answer<T>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     match answer {
         Ok(value) => (member(py, QStatus::Success)?, value).into_pyobject(py),
-        Err(refusal) => (refuse(py, context, origin, refusal)?, py.None()).into_pyobject(py),
+        Err(refusal) => (refuse(py, context, source, refusal)?, py.None()).into_pyobject(py),
     }
 }
 
-/// The status of a call that failed, after saying why in the log. What the caller did wrong is only said there; what failed
-/// is reported to the error handler too.
+/// The status of a call that failed, after its reason is in the log. Failures that are no mistake of the caller are reported to
+/// the error handler too.
 pub(crate) fn refuse(
     py: Python<'_>,
     context: &Context,
-    origin: Origin,
+    source: FailureSource,
     refusal: Refusal,
 ) -> PyResult<Py<PyAny>> {
     let (status, error) = match refusal {
         Refusal::Raised(error) => return Err(error),
         Refusal::Failed(status, error) => (status, error),
     };
-    context.logger().call_failed(origin, status, &error);
+    context.logger().call_failed(source, status, &error);
     member(py, status)
 }

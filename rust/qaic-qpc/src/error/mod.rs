@@ -114,7 +114,7 @@ pub enum NameDefect {
     EmbeddedNul,
 }
 
-/// What two neighbouring stages of a transform sequence, or a stage and its DMA buffer, disagree about.
+/// What two neighboring stages of a transform sequence, or a stage and its DMA buffer, disagree about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum StepDefect {
@@ -237,7 +237,7 @@ pub enum QpcError {
     #[error("binding {binding}, step {step}: transform kind {kind} cannot be executed for these types")]
     #[allow(missing_docs)]
     UnsupportedTransform { binding: String, step: u64, kind: i32 },
-    /// A stage that does not fit its neighbours.
+    /// A stage that does not fit its neighbors.
     #[error("binding {binding}, step {step}: {defect}")]
     #[allow(missing_docs)]
     TransformMismatch { binding: String, step: u64, defect: StepDefect },

@@ -27,7 +27,7 @@ pub const GRAPH_SECTION: &str = "openqaic_graph";
 /// ELF section that describes the measured operations, as in the container.
 pub const OPERATIONS_SECTION: &str = "openqaic_ops";
 /// Versions this library reads. Version 2 may have specializations, retained state and encoded initializers, which a
-/// reader of version 1 would not honour; version 3 may have a graph that computes rows in place of retained outputs.
+/// reader of version 1 would not honor; version 3 may have a graph that computes rows in place of retained outputs.
 pub const VERSIONS: RangeInclusive<u64> = 1..=3;
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub const INITIALIZER_ALIGNMENT: u64 = 64;

@@ -1,6 +1,6 @@
 //! Transform sequences as a checked plan: what each step turns into what, and where tensors lie in DMA buffers.
 //!
-//! A [`TransferPlan`] exists only if every step fits its neighbours and every place fits its DMA buffer, so a reader that
+//! A [`TransferPlan`] exists only if every step fits its neighbors and every place fits its DMA buffer, so a reader that
 //! moves the bytes has nothing left to check but the sizes of the buffers it is given. How partial inputs are packed is
 //! in [`partial`].
 

@@ -48,9 +48,9 @@ pub(super) fn least(
     best.1
 }
 
-/// The error power of the values of a histogram, each at the centre of its bin.
+/// The error power of the values of a histogram, each at the center of its bin.
 struct Power {
-    centres: Vec<f64>,
+    centers: Vec<f64>,
     counts: Vec<f64>,
     precision: Precision,
     clipping: f64,
@@ -59,10 +59,10 @@ struct Power {
 impl Power {
     fn new(bins: Bins<'_>, precision: Precision, clipping: f64) -> Self {
         let occupied = bins.counts.iter().enumerate().filter(|&(_, &count)| count > 0.0);
-        let (centres, counts) = occupied
+        let (centers, counts) = occupied
             .map(|(index, &count)| (bins.minimum + (index as f64 + 0.5) * bins.width(), count))
             .unzip();
-        Self { centres, counts, precision, clipping }
+        Self { centers, counts, precision, clipping }
     }
 
     /// Of the scale and offset that this range leads to; `None` for a range that is none.
@@ -76,9 +76,9 @@ impl Power {
         let low = scale * f64::from(lowest - params.offset);
         let high = scale * f64::from(highest - params.offset);
         let mut error = 0.0;
-        for (&centre, count) in self.centres.iter().zip(&self.counts) {
-            let inside = centre.clamp(low, high);
-            let clipped = centre - inside;
+        for (&center, count) in self.centers.iter().zip(&self.counts) {
+            let inside = center.clamp(low, high);
+            let clipped = center - inside;
             let rounded = inside - scale * ((inside / scale + ROUNDER) - ROUNDER);
             // One of the two is zero but for the last bits of the ends.
             let power = if clipped == 0.0 { rounded * rounded } else { self.clipping * clipped * clipped };

@@ -53,7 +53,7 @@ pub struct Window {
     pub item_bytes: usize,
     /// The host array, from its first element on.
     pub array: WindowArray,
-    /// Bytes between neighbours of the host array in each dim; zero where one element stands for all.
+    /// Bytes between neighbors of the host array in each dim; zero where one element stands for all.
     pub strides: Vec<isize>,
 }
 

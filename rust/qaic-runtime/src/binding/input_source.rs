@@ -172,7 +172,7 @@ impl BufferSlot {
             RuntimeError::from(ErrorDetail::Io { path: path.to_owned(), source: Arc::new(source) })
         };
         let mut bytes = Vec::new();
-        // One byte more than fits tells a file that is too large, whatever its size.
+        // One byte more than fits shows that a file is too large, whatever its size.
         let limit = (self.len_bytes as u64).saturating_add(1);
         File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(unreadable)?;
         if bytes.len() == self.len_bytes || (self.is_partial && bytes.len() < self.len_bytes) {

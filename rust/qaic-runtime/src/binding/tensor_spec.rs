@@ -100,8 +100,8 @@ pub struct TensorSpecs {
     /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty when the
     /// tensors have the only dims.
     pub variants: Vec<ShapeVariant>,
-    /// Whether one inference tells how long the next one takes. Not so where the values of the inputs decide, nor for
-    /// a program compiled elsewhere, of which nothing is known.
+    /// Whether the duration of an inference predicts that of the next one with the same shapes. Not so where the values of
+    /// the inputs decide, nor for a program compiled elsewhere, of which nothing is known.
     pub steady: bool,
 }
 
@@ -192,7 +192,7 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
     network.allowed_shapes.iter().map(variant).collect()
 }
 
-/// Whether one inference tells how long the next one takes; see [`TensorSpecs::steady`].
+/// Whether the duration of an inference predicts that of the next one; see [`TensorSpecs::steady`].
 pub fn is_steady(image: &Image) -> Result<bool, RuntimeError> {
     Ok(read_plan(image)?.is_some_and(|plan| !plan.loops))
 }

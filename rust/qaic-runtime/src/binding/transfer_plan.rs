@@ -193,7 +193,7 @@ fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> 
     header.ok_or_else(|| place.too_short(found))
 }
 
-/// The runtime's own words for what a caller may want to tell apart.
+/// The runtime's own errors where a caller may want to distinguish them.
 fn refused(error: QpcError) -> RuntimeError {
     match error {
         QpcError::UnsupportedTransform { binding, step, kind } => {

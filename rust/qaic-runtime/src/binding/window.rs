@@ -98,7 +98,7 @@ fn wrong_side(binding: usize, what: &str) -> RuntimeError {
 struct Rows<'a> {
     origin: &'a [usize],
     extent: &'a [usize],
-    // Bytes between neighbours of the host array in each dim.
+    // Bytes between neighbors of the host array in each dim.
     strides: &'a [isize],
     // The same of the device tensor.
     device_strides: Vec<usize>,
@@ -130,7 +130,7 @@ impl<'a> Rows<'a> {
             device_strides[dim] = step;
             step = step.saturating_mul(dims[dim]);
         }
-        // From the innermost dim outwards, as long as neighbours touch on both sides.
+        // From the innermost dim outwards, as long as neighbors touch on both sides.
         let mut outer = rank;
         let mut run_bytes = *item_bytes;
         while outer > 0 {

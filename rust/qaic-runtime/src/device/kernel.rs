@@ -109,7 +109,7 @@ impl Kernel {
             clock,
             execution_mode,
             faults: faults.map_err(|error| argument("QAIC_EMU_FAULTS", &error))?,
-            signalled: Some(crate::process::CancellationToken::is_current_cancelled),
+            signaled: Some(crate::process::CancellationToken::is_current_cancelled),
             firmware: FirmwareConfig {
                 hw_version: family.version(),
                 image_variant: family.name.replacen("ai", "AIC", 1) + ".EMU",

@@ -22,7 +22,7 @@
 //!
 //! **Statistics.** A program whose descriptor has statistics names the DMA buffer that they go to. Only the inference that
 //! was announced by [`Exec::measure`] fills it, so that all others cost nothing; and whatever goes wrong with measuring
-//! is said in the statistics and fails no inference. The output binding of that buffer, where there is one, is no tensor of
+//! is recorded in the statistics and fails no inference. The output binding of that buffer, where there is one, is no tensor of
 //! [`HostTensors`].
 //!
 //! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long, and what says so at its own
@@ -390,7 +390,7 @@ pub trait Exec: Debug + Send {
         Ok(())
     }
 
-    /// Tells, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
+    /// Sets, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
     /// that partial inputs were packed into; 0 means all.
     fn set_transfer_bytes(&mut self, bytes: &[u32]) {
         let _ = bytes;

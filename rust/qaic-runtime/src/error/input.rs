@@ -51,7 +51,7 @@ pub enum InputError {
     /// A buffer of a program compiled with `io_crc` was changed while an inference used it.
     #[error(
         "buffer `{binding}`, bytes {begin} to {} (section {section}): its CRC was {taken:#010x} when the inference was \
-         {first} and is {found:#010x} when it is {second}; somebody wrote to it in between",
+         {first} and is {found:#010x} when it is {second}; it was written in between",
         end.saturating_sub(1)
     )]
     IoCrc {

@@ -162,7 +162,7 @@ fn input(error: &InputError) -> ErrorReport {
             .with("section", section)
             .with("taken", taken)
             .with("found", found)
-            .hint("let nobody write to the arrays of an inference before it was waited for"),
+            .hint("write to the arrays of an inference only after waiting for its end"),
         InputError::VirtualCards { .. } | InputError::SharedCores { .. } | InputError::Argument { .. } => {
             of("OptionError")
         }

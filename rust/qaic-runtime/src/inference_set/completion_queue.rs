@@ -24,8 +24,8 @@ const LEFT_OVER: usize = 64;
 /// while it was asked to end and has not. What it does then is flat in the number of inferences that are awaited. A report
 /// takes no lock while that thread is awake.
 pub struct CompletionQueue {
-    entries: MpscQueue<Entry>,
-    collector: ExclusiveCell<Watched>,
+    entries: MpscQueue<QueueEntry>,
+    collector: ExclusiveCell<PlannedChecks>,
     changed: EventCount,
     awaited: AtomicU32,
     is_woken: AtomicBool,
@@ -34,7 +34,7 @@ pub struct CompletionQueue {
     fork_guard: ForkGuard,
 }
 
-enum Entry {
+enum QueueEntry {
     /// An inference has ended. The thread that takes this out counts it off where it was counted.
     Ended { token: u64, is_counted: bool },
     /// An inference has to be looked after at a time.
@@ -60,7 +60,7 @@ impl CompletionQueue {
     /// Has an inference be looked after at a time, unless it has ended by then.
     pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
         let at_ns = clock_after(at.saturating_duration_since(Instant::now()));
-        self.entries.push(Entry::Watch { at_ns, inference: Weak::clone(inference) });
+        self.entries.push(QueueEntry::Watch { at_ns, inference: Weak::clone(inference) });
         // RMW: either this sees what the collector plans, or the collector sees the entry or this time.
         if self.next_check_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
             self.changed.notify_one();
@@ -69,7 +69,7 @@ impl CompletionQueue {
 
     /// Reports an end.
     pub(super) fn add(&self, token: u64, is_counted: bool) {
-        self.entries.push(Entry::Ended { token, is_counted });
+        self.entries.push(QueueEntry::Ended { token, is_counted });
         self.changed.notify_one();
     }
 
@@ -92,25 +92,25 @@ impl CompletionQueue {
     pub fn wait(&self, limit: Duration) -> Result<Vec<u64>, RuntimeError> {
         self.fork_guard.check()?;
         let until = Deadline::after(limit);
-        self.collector.try_with(|watched| self.wait_with(watched, until)).ok_or_else(|| {
+        self.collector.try_with(|checks| self.wait_with(checks, until)).ok_or_else(|| {
             let what = "another thread waits for these inferences; one at a time can".to_owned();
             ErrorDetail::State(StateError::Invalid { what }).into()
         })
     }
 
-    fn wait_with(&self, watched: &mut Watched, until: Option<Deadline>) -> Vec<u64> {
+    fn wait_with(&self, checks: &mut PlannedChecks, until: Option<Deadline>) -> Vec<u64> {
         let mut tokens = Vec::new();
         loop {
             // RMW: see `watch`. An entry behind one that is being pushed is not seen yet, so its time counts until then.
             let announced_ns = self.next_check_ns.swap(u64::MAX, Ordering::AcqRel);
-            self.drain(watched, &mut tokens);
+            self.drain(checks, &mut tokens);
             let now_ns = clock::now_ns();
-            watched.check_due(now_ns);
+            checks.check_due(now_ns);
             // What was found may be reported.
-            self.drain(watched, &mut tokens);
-            watched.clear_away(self.awaited());
+            self.drain(checks, &mut tokens);
+            checks.clear_away(self.awaited());
             let announced_ns = if announced_ns > now_ns { announced_ns } else { u64::MAX };
-            let planned_ns = watched.next_ns().min(announced_ns);
+            let planned_ns = checks.next_ns().min(announced_ns);
             self.next_check_ns.fetch_min(planned_ns, Ordering::AcqRel);
             let is_woken = self.is_woken.swap(false, Ordering::AcqRel);
             if is_woken || !tokens.is_empty() || until.is_some_and(Deadline::has_passed) {
@@ -123,22 +123,22 @@ impl CompletionQueue {
             };
             let rest = until.map_or(rest, |until| rest.min(until.remaining()));
             let _ = self.changed.wait(rest, || {
-                self.drain(watched, &mut tokens);
+                self.drain(checks, &mut tokens);
                 let is_earlier = self.next_check_ns.load(Ordering::Acquire) < planned_ns;
                 (is_earlier || !tokens.is_empty() || self.is_woken.load(Ordering::Acquire)).then_some(())
             });
         }
     }
 
-    fn drain(&self, watched: &mut Watched, tokens: &mut Vec<u64>) {
+    fn drain(&self, checks: &mut PlannedChecks, tokens: &mut Vec<u64>) {
         self.entries.drain(|entry| match entry {
-            Entry::Ended { token, is_counted } => {
+            QueueEntry::Ended { token, is_counted } => {
                 tokens.push(*token);
                 if *is_counted {
                     self.count_off();
                 }
             }
-            Entry::Watch { at_ns, inference } => watched.add(*at_ns, Weak::clone(inference)),
+            QueueEntry::Watch { at_ns, inference } => checks.add(*at_ns, Weak::clone(inference)),
         });
     }
 }
@@ -147,7 +147,7 @@ impl Default for CompletionQueue {
     fn default() -> Self {
         Self {
             entries: MpscQueue::new(),
-            collector: ExclusiveCell::new(Watched::default()),
+            collector: ExclusiveCell::new(PlannedChecks::default()),
             changed: EventCount::new(),
             awaited: AtomicU32::new(0),
             is_woken: AtomicBool::new(false),
@@ -169,51 +169,51 @@ impl fmt::Debug for CompletionQueue {
 
 /// Inferences by the time at which they have to be looked after, the earliest first.
 #[derive(Default)]
-struct Watched(BinaryHeap<Reverse<Look>>);
+struct PlannedChecks(BinaryHeap<Reverse<PlannedCheck>>);
 
-struct Look {
+struct PlannedCheck {
     at_ns: u64,
     inference: Weak<PendingInference>,
 }
 
-impl Look {
+impl PlannedCheck {
     /// The inference, if it has not ended.
     fn inference(&self) -> Option<Arc<PendingInference>> {
         self.inference.upgrade().filter(|inference| !inference.has_left())
     }
 }
 
-impl PartialEq for Look {
+impl PartialEq for PlannedCheck {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Look {}
+impl Eq for PlannedCheck {}
 
-impl PartialOrd for Look {
+impl PartialOrd for PlannedCheck {
     fn partial_cmp(&self, other: &Self) -> Option<By> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Look {
+impl Ord for PlannedCheck {
     fn cmp(&self, other: &Self) -> By {
         self.at_ns.cmp(&other.at_ns)
     }
 }
 
-impl Watched {
+impl PlannedChecks {
     fn add(&mut self, at_ns: u64, inference: Weak<PendingInference>) {
-        self.0.push(Reverse(Look { at_ns, inference }));
+        self.0.push(Reverse(PlannedCheck { at_ns, inference }));
     }
 
     /// Looks after those whose time has come.
     fn check_due(&mut self, now_ns: u64) {
-        while let Some(Reverse(look)) = self.0.peek()
-            && look.at_ns <= now_ns
+        while let Some(Reverse(check)) = self.0.peek()
+            && check.at_ns <= now_ns
         {
-            let inference = look.inference();
+            let inference = check.inference();
             self.0.pop();
             let now = Instant::now();
             if let Some(inference) = inference
@@ -228,9 +228,9 @@ impl Watched {
 
     /// When the next has to be looked after.
     fn next_ns(&mut self) -> u64 {
-        while let Some(Reverse(look)) = self.0.peek() {
-            if look.inference().is_some() {
-                return look.at_ns;
+        while let Some(Reverse(check)) = self.0.peek() {
+            if check.inference().is_some() {
+                return check.at_ns;
             }
             self.0.pop();
         }
@@ -240,7 +240,7 @@ impl Watched {
     /// Lets go of those that have ended, where they are more than the `awaited` ones.
     fn clear_away(&mut self, awaited: usize) {
         if self.0.len() > 2 * awaited + LEFT_OVER {
-            self.0.retain(|Reverse(look)| look.inference().is_some());
+            self.0.retain(|Reverse(check)| check.inference().is_some());
         }
     }
 }

@@ -202,7 +202,7 @@ mod tests {
                     }
                     (3, Some(false)) => {
                         set.lists.withdrawn(number);
-                        prop_assert!(!set.state(number).withdraw(qaic_sync::Origin::Idle).was_awaited);
+                        prop_assert!(!set.state(number).withdraw(qaic_sync::PriorPhase::Idle).was_awaited);
                         *is_done = None;
                     }
                     (3, _) => {
@@ -243,7 +243,7 @@ mod tests {
                 assert!(!set.is_settled());
                 if is_withdrawn {
                     set.lists.withdrawn(0);
-                    assert!(set.state(0).withdraw(qaic_sync::Origin::Idle).was_awaited);
+                    assert!(set.state(0).withdraw(qaic_sync::PriorPhase::Idle).was_awaited);
                     set.lists.settled();
                 } else {
                     set.state(0).complete(false);

@@ -105,7 +105,7 @@ impl InferenceSet {
         let lists = Arc::new(Lists::new(count));
         let mut execs = Vec::with_capacity(count as usize);
         let made = (0..set_size).try_for_each(|_| {
-            // Neighbours are on different activations.
+            // Neighbors are on different activations.
             programs.iter().try_for_each(|program| {
                 execs.push(ExecObj::new(program, false)?);
                 Ok::<_, RuntimeError>(())

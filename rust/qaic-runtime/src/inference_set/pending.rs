@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use qaic_mem::{ForeignMemory, Storage};
-use qaic_sync::{Carrier, Event, ExclusiveCell, Expired, PendingState, Settled, TakeBack};
+use qaic_sync::{Event, ExclusiveCell, Expired, PendingState, RequestKey, Settled, TakeBack};
 
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
@@ -161,8 +161,8 @@ impl PendingInference {
                 return Err(error);
             }
         };
-        let carrier = Carrier { number: handle.0, generation: begun.generation };
-        let submitted = if self.state.publish(carrier).is_ok() {
+        let key = RequestKey { number: handle.0, generation: begun.generation };
+        let submitted = if self.state.publish(key).is_ok() {
             exec.submit_begun(body, begun)
         } else {
             exec.request().complete(body, Err(ErrorDetail::Cancelled.into()));
@@ -199,9 +199,9 @@ impl PendingInference {
                 self.end(Ok(()));
                 true
             }
-            TakeBack::Carried(carrier) => self
-                .with_exec_obj(carrier, |exec| {
-                    exec.request().state().claim(carrier.generation) && {
+            TakeBack::Started(key) => self
+                .with_exec_obj(key, |exec| {
+                    exec.request().state().claim(key.generation) && {
                         let is_mine = self.state.set_taken_back();
                         exec.request().fail(ErrorDetail::Cancelled.into());
                         is_mine
@@ -227,8 +227,8 @@ impl PendingInference {
     }
 
     fn ask_to_end(&self) {
-        if let Some(carrier) = self.state.ask_to_end() {
-            self.with_exec_obj(carrier, |exec| exec.cancel_inference(carrier.generation));
+        if let Some(key) = self.state.ask_to_end() {
+            self.with_exec_obj(key, |exec| exec.cancel_inference(key.generation));
         }
     }
 
@@ -259,11 +259,11 @@ impl PendingInference {
         self.state.has_ended()
     }
 
-    /// Speaks to the exec object of the request that carries the inference; `None` when the set is gone. What it is asked has
-    /// to name the generation: the object may carry another inference already.
-    fn with_exec_obj<T>(&self, carrier: Carrier, speak: impl FnOnce(&ExecObj) -> T) -> Option<T> {
+    /// Calls `ask` with the exec object of the request that carries the inference; `None` when the set is gone. The call has to
+    /// name the generation: the object may carry another inference already.
+    fn with_exec_obj<T>(&self, key: RequestKey, ask: impl FnOnce(&ExecObj) -> T) -> Option<T> {
         let set = self.set.upgrade()?;
-        set.exec_obj(HandleId(carrier.number)).ok().map(|exec| speak(exec))
+        set.exec_obj(HandleId(key.number)).ok().map(|exec| ask(exec))
     }
 
     /// Waits for the end and returns how it came.
@@ -276,7 +276,7 @@ impl PendingInference {
         let Some(set) = self.set() else {
             return self.wait_for_word(scope);
         };
-        let help = self.state.carrier().map_or(Help::Nothing, |carrier| Help::With(HandleId(carrier.number)));
+        let help = self.state.request_key().map_or(Help::Nothing, |key| Help::With(HandleId(key.number)));
         let mut narrowed = scope.narrowed(self.deadline);
         let waited = set.wait_for(&self.state, INFERENCE, help, &mut narrowed, ended);
         let error = match waited {
@@ -323,9 +323,9 @@ impl PendingInference {
     pub fn has_ended(&self) -> bool {
         // To ask the exec object has a thread wait for a device that works by itself.
         if self.state.settled().is_none()
-            && let Some(carrier) = self.state.carrier()
+            && let Some(key) = self.state.request_key()
         {
-            self.with_exec_obj(carrier, ExecObj::is_in_flight);
+            self.with_exec_obj(key, ExecObj::is_in_flight);
         }
         self.state.settled().is_some()
     }
@@ -335,8 +335,8 @@ impl PendingInference {
         self.state.settled().is_none()
             && self
                 .state
-                .carrier()
-                .and_then(|carrier| self.with_exec_obj(carrier, ExecObj::is_running))
+                .request_key()
+                .and_then(|key| self.with_exec_obj(key, ExecObj::is_running))
                 .unwrap_or(false)
     }
 
@@ -373,7 +373,7 @@ impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
         let outcome = self.parts.try_with(|parts| {
             let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.outcome(handle));
-            // Also of the set: a thread that hears of the end may want to find the cores free.
+            // Also of the set: after the end is published, a thread may expect that the cores are free.
             parts.leave(handle);
             outcome
         });

@@ -62,7 +62,7 @@ impl<C, R> Messages<C, R> {
             }
             self.lines += 1;
         }
-        // What was dropped is said where it is missing.
+        // A message in their place names how many were dropped.
         if let Some(notice) = self.notice() {
             self.lines += 1;
             self.waiting.push_back(notice);
@@ -339,11 +339,11 @@ mod tests {
     fn receiver_that_waits_hears_of_messages_and_of_the_end() {
         let sender = Sender::new();
         let receiver = sender.claim().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (output, texts) = mpsc::channel();
         let taker = thread::spawn(move || {
             loop {
                 let text = shown(receiver.take());
-                tell.send(text.clone()).unwrap();
+                output.send(text.clone()).unwrap();
                 if text == "end" {
                     return;
                 }
@@ -352,10 +352,10 @@ mod tests {
         // Each is waited for before the next is posted, so the receiver is about to sleep or asleep.
         for call in 0..100 {
             sender.post(Message::Call(call));
-            assert_eq!(told.recv().unwrap(), format!("call {call}"));
+            assert_eq!(texts.recv().unwrap(), format!("call {call}"));
         }
         drop(sender);
-        assert_eq!(told.recv().unwrap(), "end");
+        assert_eq!(texts.recv().unwrap(), "end");
         taker.join().unwrap();
     }
 }

@@ -1,13 +1,12 @@
-//! What is said of a call that failed: a line in the log, and a report to the error handler where the caller did nothing
-//! wrong.
+//! Reports of calls that failed: a line in the log, and a call of the error handler where the caller did nothing wrong.
 
 use super::log::{ErrorType, Logger};
 use crate::error::{QStatus, RuntimeError};
 
-/// What the caller was doing; names the object in log lines and decides what an error handler hears.
+/// The call that failed; it names the object in log lines and decides the error type for the error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // objects, and what is done with them
-pub enum Origin {
+pub enum FailureSource {
     Context,
     Program,
     ProgramLoad,
@@ -17,7 +16,7 @@ pub enum Origin {
     InferenceSet,
 }
 
-impl Origin {
+impl FailureSource {
     /// The object's name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,7 +28,7 @@ impl Origin {
         }
     }
 
-    /// What an error handler hears of a call.
+    /// The error type of a call that failed.
     const fn call(self) -> ErrorType {
         ErrorType(match self {
             Self::Context => 0x101,
@@ -40,7 +39,7 @@ impl Origin {
         })
     }
 
-    /// What an error handler hears of an object that could not be made. A set fails with its program.
+    /// The error type of a constructor that failed. A set fails with its program.
     const fn construction(self) -> ErrorType {
         ErrorType(match self {
             Self::Context => 0x100,
@@ -52,20 +51,20 @@ impl Origin {
 }
 
 impl Logger {
-    /// Says why a call failed with `status`. What the caller did wrong is only said in the log; what failed is reported to
-    /// the error handler too.
-    pub fn call_failed(&self, origin: Origin, status: QStatus, error: &RuntimeError) {
-        let text = || format!("{}: {error}", origin.name());
+    /// Reports why a call failed with `status`: mistakes of the caller in the log alone, other failures to the error handler
+    /// too.
+    pub fn call_failed(&self, source: FailureSource, status: QStatus, error: &RuntimeError) {
+        let text = || format!("{}: {error}", source.name());
         match status {
             QStatus::Inval | QStatus::Busy | QStatus::Unsupported => self.error(text),
-            _ => self.failure(origin.call(), &text()),
+            _ => self.failure(source.call(), &text()),
         }
     }
 
-    /// Says why an object could not be made, unless the caller stopped it.
-    pub fn construction_failed(&self, origin: Origin, error: &RuntimeError) {
+    /// Reports why a constructor failed, unless the caller stopped it.
+    pub fn construction_failed(&self, source: FailureSource, error: &RuntimeError) {
         if !error.is_interrupted() {
-            self.failure(origin.construction(), &format!("{} could not be made: {error}", origin.name()));
+            self.failure(source.construction(), &format!("{} could not be made: {error}", source.name()));
         }
     }
 }
@@ -110,10 +109,11 @@ mod tests {
     fn a_mistake_of_the_caller_reaches_no_error_handler() {
         let error = RuntimeError::from(DeviceError::Lost { id: 0, reason: "x".to_owned() });
         for status in [QStatus::Inval, QStatus::Busy, QStatus::Unsupported] {
-            let (lines, failures) = heard(|logger| logger.call_failed(Origin::Queue, status, &error));
+            let (lines, failures) = heard(|logger| logger.call_failed(FailureSource::Queue, status, &error));
             assert_eq!((lines, failures), (vec!["Queue: device 0 is lost: x".to_owned()], Vec::new()));
         }
-        let (lines, failures) = heard(|logger| logger.call_failed(Origin::Queue, QStatus::DevError, &error));
+        let (lines, failures) =
+            heard(|logger| logger.call_failed(FailureSource::Queue, QStatus::DevError, &error));
         assert_eq!(failures, [(0x401, lines[0].clone())]);
     }
 
@@ -121,9 +121,9 @@ mod tests {
     fn what_the_caller_stopped_is_not_said() {
         let stopped = RuntimeError::from(ErrorDetail::Interrupted);
         let cancelled = RuntimeError::from(ErrorDetail::Cancelled);
-        let said = heard(|logger| logger.construction_failed(Origin::ExecObj, &stopped));
+        let said = heard(|logger| logger.construction_failed(FailureSource::ExecObj, &stopped));
         assert_eq!(said, (Vec::new(), Vec::new()));
-        let (_, failures) = heard(|logger| logger.construction_failed(Origin::ExecObj, &cancelled));
+        let (_, failures) = heard(|logger| logger.construction_failed(FailureSource::ExecObj, &cancelled));
         assert_eq!(failures, [(0x500, "ExecObj could not be made: the inference was cancelled".to_owned())]);
     }
 }

@@ -3,7 +3,7 @@
 //! To give a card's cores back takes as long as its firmware takes to answer, a minute for each message; to drop an
 //! inference takes until the device has let go of it. A caller may hold a lock that all others need, as garbage
 //! collection of Python does. So the last reference goes to a thread of its own, and the caller waits for the
-//! [`Teardown`] as long as it likes: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
+//! [`Teardown`] as long as it needs: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
 //!
 //! A forked child has reapers of its own. What its parent let go of is torn down by the parent.
 
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    fn within<'a>(limit: Duration) -> WaitScope<'a> {
+    fn limited_to<'a>(limit: Duration) -> WaitScope<'a> {
         WaitScope::until(Deadline::after(limit))
     }
 
@@ -328,36 +328,36 @@ mod tests {
         assert!(release(Arc::clone(&object)).is_none());
         assert_eq!(*object, 7);
         let teardown = release(object).unwrap();
-        teardown.wait(&mut within(LONG)).unwrap();
+        teardown.wait(&mut limited_to(LONG)).unwrap();
     }
 
     #[test]
     fn release_of_the_last_reference_does_not_wait_for_its_drop() {
         let (unblock, blocked) = channel();
         let teardown = release(Arc::new(Blocked(Mutex::new(blocked)))).unwrap();
-        assert_eq!(teardown.wait(&mut within(Duration::ZERO)).unwrap_err().code(), "device.timeout");
-        let mut signalled = || true;
-        let interrupted = teardown.wait(&mut within(LONG).checked_by(&mut signalled));
+        assert_eq!(teardown.wait(&mut limited_to(Duration::ZERO)).unwrap_err().code(), "device.timeout");
+        let mut signaled = || true;
+        let interrupted = teardown.wait(&mut limited_to(LONG).checked_by(&mut signaled));
         assert_eq!(interrupted.unwrap_err().code(), "call.interrupted");
         drop(unblock);
-        teardown.wait(&mut within(LONG)).unwrap();
-        teardown.wait(&mut within(Duration::ZERO)).unwrap();
+        teardown.wait(&mut limited_to(LONG)).unwrap();
+        teardown.wait(&mut limited_to(Duration::ZERO)).unwrap();
     }
 
     #[test]
-    fn wait_for_a_teardown_that_nobody_began_returns_at_once() {
-        Teardown::new().wait(&mut within(Duration::ZERO)).unwrap();
+    fn wait_for_a_teardown_that_never_began_returns_at_once() {
+        Teardown::new().wait(&mut limited_to(Duration::ZERO)).unwrap();
     }
 
     #[test]
     fn run_gives_the_outcome_and_leaves_late_work_going() {
-        assert_eq!(run(&mut within(LONG), || Ok(3)).unwrap(), 3);
+        assert_eq!(run(&mut limited_to(LONG), || Ok(3)).unwrap(), 3);
         assert_eq!(
-            run::<()>(&mut within(LONG), || Err(StateError::InFlight.into())).unwrap_err().code(),
+            run::<()>(&mut limited_to(LONG), || Err(StateError::InFlight.into())).unwrap_err().code(),
             "inference.in_flight"
         );
         let ((unblock, blocked), (ended, end)) = (channel::<()>(), channel());
-        let late = run(&mut within(Duration::ZERO), move || {
+        let late = run(&mut limited_to(Duration::ZERO), move || {
             let _ = blocked.recv();
             ended.send(()).map_err(|_| StateError::Forked.into())
         });
@@ -369,10 +369,10 @@ mod tests {
     #[test]
     fn panic_in_a_teardown_ends_it_and_no_thread() {
         for _ in 0..2 * MOST_THREADS {
-            let outcome = run::<()>(&mut within(LONG), || panic!("in a teardown"));
+            let outcome = run::<()>(&mut limited_to(LONG), || panic!("in a teardown"));
             assert_eq!(outcome.unwrap_err().code(), "internal");
         }
-        assert_eq!(run(&mut within(LONG), || Ok(1)).unwrap(), 1);
+        assert_eq!(run(&mut limited_to(LONG), || Ok(1)).unwrap(), 1);
     }
 
     #[test]
@@ -385,7 +385,7 @@ mod tests {
             None => Ok(()),
         };
         when_free(attempt).unwrap();
-        teardown.wait(&mut within(Duration::ZERO)).unwrap();
+        teardown.wait(&mut limited_to(Duration::ZERO)).unwrap();
         let mut attempts = 0;
         let refused: Result<(), _> = when_free(|| {
             attempts += 1;
@@ -398,12 +398,12 @@ mod tests {
     fn idle_threads_end() {
         let reaper = Arc::new(Reaper::default());
         reaper.submit(Box::new(|| ()));
-        reaper.drain(&mut within(LONG)).unwrap();
+        reaper.drain(&mut limited_to(LONG)).unwrap();
         while reaper.state.lock().threads > 0 {
             thread::yield_now();
         }
         reaper.submit(Box::new(|| ()));
-        reaper.drain(&mut within(LONG)).unwrap();
+        reaper.drain(&mut limited_to(LONG)).unwrap();
     }
 
     proptest! {
@@ -435,7 +435,7 @@ mod tests {
             prop_assert_eq!(&found, &free);
             prop_assert!(free.len() == blocks.len() || !reaper.is_idle());
             drop(unblock);
-            reaper.drain(&mut within(LONG)).unwrap();
+            reaper.drain(&mut limited_to(LONG)).unwrap();
             prop_assert!(reaper.state.lock().queue.is_empty());
             found.extend(runs.try_iter());
             found.sort_unstable();

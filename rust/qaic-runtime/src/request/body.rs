@@ -218,7 +218,7 @@ impl Body {
     ) -> Result<(), RuntimeError> {
         let mut watch = self.sample.as_mut().map(|sample| &mut sample.watch);
         if self.is_deferred {
-            // The device cannot tell which inference is meant while it has the one before.
+            // While the device has the inference before, it cannot know which one is meant.
             let mut check = || request.is_asked_to_end() || check.as_mut().is_some_and(|check| check());
             if check() {
                 return Err(ErrorDetail::Interrupted.into());
@@ -281,7 +281,7 @@ impl Body {
         }
     }
 
-    /// What remains to be done for an inference that has ended, before any thread hears of it.
+    /// What remains to be done for an inference that has ended, before its end is published.
     fn close(&mut self, outcome: &Result<(), RuntimeError>) {
         self.bindings.windows.clear();
         let has_check = self.check.is_some();

@@ -27,14 +27,14 @@ use crate::sync::{AtomicBool, Ordering};
 pub struct BoundBuffers {
     exec: Arc<ExecObj>,
     specs: Arc<BindingSpecs>,
-    state: ExclusiveCell<State>,
+    state: ExclusiveCell<BoundState>,
     // What `state` says of announced dims. Stored by the thread that works on it, read by any.
     has_announced: AtomicBool,
     is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct BoundState {
     /// Per binding; `None` where nothing was bound.
     buffers: Vec<Option<Arc<SharedMemory>>>,
     /// Per binding; `None` where nothing takes part in the choice of shapes.
@@ -46,7 +46,7 @@ struct State {
     announced: Announced,
 }
 
-impl State {
+impl BoundState {
     /// Whether as many buffers are bound, all the same, in the shapes of their sizes.
     fn is_bound_to(&self, count: usize, mut is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool) -> bool {
         let mut bound = self.buffers.iter().enumerate();
@@ -111,8 +111,13 @@ impl BoundBuffers {
     pub fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
         let count = specs.len();
         let (buffers, shapes) = (vec![None; count], vec![None; count]);
-        let state =
-            State { buffers, shapes, by_size: false, has_windows: false, announced: Announced::default() };
+        let state = BoundState {
+            buffers,
+            shapes,
+            by_size: false,
+            has_windows: false,
+            announced: Announced::default(),
+        };
         let (has_announced, is_waiting) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { exec, specs, state: ExclusiveCell::new(state), has_announced, is_waiting }
     }
@@ -160,7 +165,7 @@ impl BoundBuffers {
     /// Reads or changes the state. `change` runs no code of a caller: what is let go of meanwhile is released later.
     fn edit<T, E: From<RuntimeError>>(
         &self,
-        change: impl FnOnce(&mut State) -> Result<T, E>,
+        change: impl FnOnce(&mut BoundState) -> Result<T, E>,
     ) -> Result<T, E> {
         let edited = self.state.try_with(|state| {
             let outcome = change(state);
@@ -205,7 +210,7 @@ impl BoundBuffers {
     }
 
     /// Lets the windows of a former call go; refused while an inference is under way.
-    fn clear_windows(&self, state: &mut State) -> Result<(), RuntimeError> {
+    fn clear_windows(&self, state: &mut BoundState) -> Result<(), RuntimeError> {
         if state.has_windows {
             self.exec.bind(|bindings| bindings.windows.clear())?;
             state.has_windows = false;
@@ -237,7 +242,7 @@ impl BoundBuffers {
 
     fn bind_announced_part(
         &self,
-        state: &mut State,
+        state: &mut BoundState,
         part: Part,
         range: Range<usize>,
         buffers: &[Arc<SharedMemory>],
@@ -324,7 +329,7 @@ impl BoundBuffers {
 
     fn bind_all(
         &self,
-        state: &mut State,
+        state: &mut BoundState,
         buffers: &[Arc<SharedMemory>],
         dims: Option<&[GivenShape]>,
     ) -> Result<(), RuntimeError> {
@@ -377,7 +382,7 @@ impl BoundBuffers {
 
     fn bind_some(
         &self,
-        state: &mut State,
+        state: &mut BoundState,
         listed: &[ListedBuffer],
         windows: Vec<Window>,
     ) -> Result<(), RuntimeError> {
@@ -416,7 +421,7 @@ impl BoundBuffers {
     /// Binds the buffers of the bindings from `first` on; without dims they have those that go with their sizes.
     fn bind_part(
         &self,
-        state: &mut State,
+        state: &mut BoundState,
         first: usize,
         buffers: &[Arc<SharedMemory>],
         dims: Option<&[GivenShape]>,
@@ -440,7 +445,7 @@ impl BoundBuffers {
     /// Binds buffers with dims that were announced. What has a dim of 0 is left out, and comes back with other dims.
     fn bind_announced(
         &self,
-        state: &mut State,
+        state: &mut BoundState,
         mut buffers: Vec<Arc<SharedMemory>>,
         dims: &[GivenShape],
     ) -> Result<(), RuntimeError> {
@@ -519,7 +524,11 @@ fn chosen(found: Result<usize, ShapeError>) -> Shapes {
 }
 
 /// Refuses boxes of tensors that only the device sees.
-fn check_windows(windows: &[Window], listed: &[ListedBuffer], state: &State) -> Result<(), RuntimeError> {
+fn check_windows(
+    windows: &[Window],
+    listed: &[ListedBuffer],
+    state: &BoundState,
+) -> Result<(), RuntimeError> {
     let unseen = windows.iter().find(|window| {
         let at_hand = listed.iter().find(|entry| entry.index == window.binding).map(|entry| &entry.memory);
         let bound = state.buffers.get(window.binding).and_then(Option::as_ref);

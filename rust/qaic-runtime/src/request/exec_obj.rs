@@ -135,7 +135,7 @@ impl ExecObj {
             if self.request.state().is_outstanding() {
                 self.request.unlist();
             }
-            self.request.withdraw(begun.origin);
+            self.request.withdraw(begun.prior_phase);
         })
     }
 
@@ -149,7 +149,8 @@ impl ExecObj {
         let arrival = self.activated.arrival();
         let request = &*self.request;
         let begun = request.state().begin(id.is_some()).map_err(|_| StateError::InFlight)?;
-        let mut withdrawn = Withdrawn { request, origin: begun.origin, body: None, is_begun: false };
+        let mut withdrawn =
+            Withdrawn { request, prior_phase: begun.prior_phase, body: None, is_begun: false };
         let body = withdrawn.body.insert(request.take_body()?);
         body.prepare(&self.program, arrival, completion)?;
         if let Some(id) = id {
@@ -185,7 +186,7 @@ impl ExecObj {
         };
         scheduler
             .submit(&self.request, body, begun.generation)
-            .inspect_err(|_| self.request.withdraw(begun.origin))?;
+            .inspect_err(|_| self.request.withdraw(begun.prior_phase))?;
         let awaited = self.wait(scope);
         if self.request.state().is_in_flight() {
             self.end();
@@ -325,7 +326,7 @@ impl Drop for ExecObj {
 /// An inference that has begun and was not prepared: it is withdrawn, also after a panic.
 struct Withdrawn<'a> {
     request: &'a Request,
-    origin: qaic_sync::Origin,
+    prior_phase: qaic_sync::PriorPhase,
     body: Option<Box<Body>>,
     is_begun: bool,
 }
@@ -336,7 +337,7 @@ impl Drop for Withdrawn<'_> {
             if let Some(body) = self.body.take() {
                 self.request.put_body(body);
             }
-            self.request.withdraw(self.origin);
+            self.request.withdraw(self.prior_phase);
         }
     }
 }

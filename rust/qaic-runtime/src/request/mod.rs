@@ -13,7 +13,7 @@ mod exec_obj;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use qaic_sync::{Generation, Origin, Reason, RequestState, Slot};
+use qaic_sync::{Generation, PriorPhase, Reason, RequestState, Slot};
 
 pub(crate) use body::{Body, Finished, is_stats_bound};
 pub use bound_arrays::{ArrayId, ArrayState, ArrayTensors, Arrays, BoundArrays, Destination};
@@ -105,8 +105,8 @@ impl Request {
     }
 
     /// Takes back a begin that came to nothing; the body is in its place.
-    pub(crate) fn withdraw(&self, origin: Origin) {
-        let withdrawn = self.state.withdraw(origin);
+    pub(crate) fn withdraw(&self, prior_phase: PriorPhase) {
+        let withdrawn = self.state.withdraw(prior_phase);
         let Some((lists, number)) = self.lists.get() else { return };
         if withdrawn.needs_entry {
             lists.put_back(*number);
@@ -263,7 +263,7 @@ impl Request {
 
     /// When the inference under way counts as stuck; `None` while nothing limits it.
     pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
-        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation tells.
+        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation shows.
         let generation = self.state.under_way()?;
         let deadline_ns = self.deadline_ns.load(Ordering::Acquire);
         (deadline_ns != 0).then_some((generation, deadline_ns))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Nanoseconds that inferences took lately, for each combination of shapes. One with shapes that never ran takes for ever.
+/// Nanoseconds that inferences took lately, for each combination of shapes. Shapes that never ran have the largest duration.
 #[derive(Debug)]
 pub(super) struct Durations(Box<[AtomicU64]>);
 

@@ -1,6 +1,8 @@
 //! What a scheduler decides, apart from what inferences show of it, on the `noop` device.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
+use qaic_qpc::dtype::ElementType;
+
 use super::*;
 use crate::binding::{InputBinding, Shapes};
 use crate::context::Context;
@@ -148,6 +150,48 @@ fn inference_that_came_during_a_turn_begins_after_it() {
     assert!(queues.is_empty());
 }
 
+/// Another thread cancels an inference whose entry finds no room, and submits the next one, which relies on that entry: it was
+/// accepted, so it ends.
+#[test]
+fn inference_accepted_on_the_entry_of_a_refused_one_ends() {
+    let context = context("noop", "refused");
+    let program = program(&context, &echo::image(ElementType::Float32));
+    let exec = exec_obj(&program);
+    let request = exec.request();
+    let begin = || {
+        let (body, begun) = exec.begin(None, None).unwrap();
+        request.put_body(body);
+        begun
+    };
+    let shared = &program.scheduler().shared;
+    let refused = begin();
+    assert_eq!(request.state().enqueue(true), Ok(true));
+    assert!(exec.revoke());
+    begin();
+    assert_eq!(request.state().enqueue(true), Ok(false));
+    shared.refuse(request, refused.generation).unwrap();
+    assert!(!exec.revoke(), "it has ended");
+    assert_eq!(exec.outcome().unwrap_err().code(), "queue.full");
+    exec.run(&mut WaitScope::until(Deadline::after(LONG))).unwrap();
+}
+
+/// An inference without room that no other thread touched is the caller's to withdraw.
+#[test]
+fn inference_without_room_is_refused_and_not_accepted() {
+    let context = context("noop", "no-room");
+    let program = program(&context, &echo::image(ElementType::Float32));
+    let exec = exec_obj(&program);
+    let request = exec.request();
+    let (body, begun) = exec.begin(None, None).unwrap();
+    request.put_body(body);
+    assert_eq!(request.state().enqueue(true), Ok(true));
+    let refused = program.scheduler().shared.refuse(request, begun.generation);
+    assert_eq!(refused.unwrap_err().code(), "queue.full");
+    assert!(request.state().is_in_flight());
+    request.withdraw(begun.prior_phase);
+    exec.run(&mut WaitScope::until(Deadline::after(LONG))).unwrap();
+}
+
 /// A thread that waited for the turn in vain leaves its place in the queue behind, not the turn of another.
 #[test]
 fn wait_for_a_turn_that_is_given_up_takes_none() {
@@ -169,8 +213,8 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
         })
         .unwrap();
     // Behind it in the queue, so after it was let go of.
-    let within = Deadline::after(LONG);
-    scheduler.with_turn(0, &mut WaitScope::until(within), || ()).unwrap();
+    let deadline = Deadline::after(LONG);
+    scheduler.with_turn(0, &mut WaitScope::until(deadline), || ()).unwrap();
     let free = std::iter::from_fn(|| access.take()).count();
     assert_eq!(free, state_access::TICKETS as usize);
 }

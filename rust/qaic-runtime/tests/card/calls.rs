@@ -128,7 +128,7 @@ fn features_of_a_card_are_those_of_the_firmware() {
     options.firmware.status_flags = 0x1_0000_0012;
     let rig = Rig::with(options, &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0x1_0000_0012);
-    // A card that does not tell them is none the worse for it.
+    // A card that does not report them works all the same.
     rig.plan("features@1=EIO");
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().features, 0);
     rig.finish();

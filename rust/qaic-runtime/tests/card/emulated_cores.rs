@@ -69,7 +69,7 @@ impl Card {
 
     /// Does the requests of an inference in `pieces` pieces each; `false` where one waits for ever.
     fn infer(&mut self, buffers: &mut [Vec<u8>], pieces: usize) -> bool {
-        let is_strict = self.running.honours_semaphores();
+        let is_strict = self.running.honors_semaphores();
         let mut has_run = false;
         for request in self.requests.clone() {
             if !is_strict && request.in_out == 1 && !has_run {
@@ -203,7 +203,7 @@ proptest! {
         let workloads: [&dyn Workload; 2] = [&EchoWorkload, &GraphWorkload::new(Vec::new())];
         for workload in workloads {
             let mut card = Card::new(workload, &metadata, &[]).unwrap();
-            prop_assert_eq!(card.running.honours_semaphores(), shape.is_strict);
+            prop_assert_eq!(card.running.honors_semaphores(), shape.is_strict);
             let mut buffers: Vec<Vec<u8>> =
                 shape.inputs.iter().chain(&shape.outputs).map(|(bytes, _)| vec![0; *bytes]).collect();
             for seed in &seeds {

@@ -52,9 +52,17 @@ fn card() -> Arc<InferenceSet> {
 }
 
 fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::image::Image>) -> Arc<InferenceSet> {
+    bound_of_size(context, image, 4)
+}
+
+fn bound_of_size(
+    context: &Arc<Context>,
+    image: &Arc<qaic_runtime::image::Image>,
+    size: u32,
+) -> Arc<InferenceSet> {
     let placement = Placement::one(DeviceId(0));
     let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
-    let set = InferenceSet::new(context, image, &placement, 4, 1, options).unwrap();
+    let set = InferenceSet::new(context, image, &placement, size, 1, options).unwrap();
     let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
     for handle in handles {
         let exec = set.exec_obj(handle).unwrap();
@@ -75,7 +83,7 @@ fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::image::Image>) -> Arc
 fn counted(mut round: impl FnMut(u64)) -> (u64, u64) {
     (0..WARM_UP).for_each(&mut round);
     let attempt = |_| {
-        let Operations { locks, updates } = Operations::during(|| (0..COUNTED).for_each(&mut round));
+        let Operations { locks, updates, .. } = Operations::during(|| (0..COUNTED).for_each(&mut round));
         (locks, updates.div_ceil(COUNTED))
     };
     (0..ATTEMPTS).map(attempt).min().unwrap()
@@ -317,4 +325,49 @@ fn inferences_in_flight_under_one_id_cost_what_one_costs() {
     let (one, many) = (of(1), of(4));
     assert_eq!((one.0, many.0), (0, 0));
     assert!(many.1 <= one.1, "{one:?} {many:?}");
+}
+
+/// What a submission reads and writes does not depend on how many inferences with its id are in flight, nor does what it takes
+/// to collect one.
+#[test]
+fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_costs() {
+    const ROUNDS: usize = 8;
+    let options = RegistryOptions {
+        kind: Some("noop".into()),
+        engine_candidates: vec!["submissions".into()],
+        ..RegistryOptions::default()
+    };
+    let image = image(ElementType::Float32);
+    let context = Context::new(&options).unwrap();
+    // Per inference: of the submissions, and of the collections.
+    let of = |size: u32| {
+        let set = bound_of_size(&context, &image, size);
+        let operations = |work: &mut dyn FnMut()| {
+            let cost = Operations::during(work);
+            (cost.updates + cost.loads) / u64::from(size)
+        };
+        let round = |_| {
+            let mut handles: Vec<_> = (0..size).map(|_| set.try_acquire().unwrap()).collect();
+            let submitted = operations(&mut || {
+                for handle in handles.drain(..) {
+                    set.submit(handle, 7).unwrap();
+                }
+            });
+            set.wait_for_completion(&mut WaitScope::default()).unwrap();
+            let collected = operations(&mut || {
+                for _ in 0..size {
+                    handles.push(set.get_completed_id(7, &mut WaitScope::default()).unwrap());
+                }
+            });
+            for handle in handles {
+                set.put_completed(handle).unwrap();
+            }
+            (submitted, collected)
+        };
+        let costs: Vec<_> = (0..ROUNDS).map(round).collect();
+        (costs.iter().map(|cost| cost.0).min().unwrap(), costs.iter().map(|cost| cost.1).min().unwrap())
+    };
+    let (few, many) = (of(8), of(1024));
+    // Where the device has no more room, an inference is queued besides.
+    assert!(many.0 <= 3 * few.0 && many.1 <= 3 * few.1, "{few:?} {many:?}");
 }

@@ -580,7 +580,7 @@ proptest! {
 }
 
 #[derive(Debug)]
-struct CompletionSender(mpsc::Sender<HandleId>);
+pub(crate) struct CompletionSender(pub(crate) mpsc::Sender<HandleId>);
 
 impl Completion for CompletionSender {
     fn completed(&self, handle: HandleId) {
@@ -627,8 +627,8 @@ fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
     let set = Arc::clone(bench.set());
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut within = WaitScope::until(Deadline::after(LONG));
-            set.wait_for(&woken, "the end of a test", Help::Nothing, &mut within, || {
+            let mut scope = WaitScope::until(Deadline::after(LONG));
+            set.wait_for(&woken, "the end of a test", Help::Nothing, &mut scope, || {
                 looks.fetch_add(1, Ordering::AcqRel);
                 is_over.load(Ordering::Acquire).then_some(Ok(()))
             })

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use qaic_runtime::inference_set::InferenceSet;
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::{Program, ProgramOptions};
 use qaic_runtime::request::ExecObj;
+
+use crate::in_flight::CompletionSender;
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context(marker: &str) -> Arc<Context> {
@@ -68,8 +71,30 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
         }
     });
     assert!(accepted.into_inner() > 0);
+    // And where there is no room: what waits behind a device that holds fills the queue.
+    control.hold().unwrap();
+    let mut waiting = Vec::new();
+    let refused = loop {
+        let exec = exec_obj(&program);
+        match exec.enqueue() {
+            Ok(()) => waiting.push(exec),
+            Err(error) => break error.code(),
+        }
+    };
+    assert_eq!(refused, "queue.full");
+    thread::scope(|scope| {
+        for exec in execs.iter().chain(&execs) {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let _ = exec.enqueue();
+                    exec.cancel();
+                }
+            });
+        }
+    });
+    control.release().unwrap();
     let deadline = Deadline::after(Duration::from_mins(1));
-    for exec in &execs {
+    for exec in execs.iter().chain(&waiting) {
         // Cancelled, refused or done; a timeout would be one that never runs.
         let ended = exec.wait(&mut WaitScope::until(deadline)).map_err(|error| error.code());
         assert!(ended != Err("device.timeout"), "{ended:?}");
@@ -113,6 +138,8 @@ fn worker_whose_callback_panics_goes_on() {
     }
 
     let context = context("panics");
+    // Inferences that may stall are for the worker.
+    context.noop_control(DeviceId(0)).unwrap().plan("execute@1000000000=fail").unwrap();
     let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };
     let set = InferenceSet::new(&context, &image(), &Placement::one(DeviceId(0)), 2, 1, options).unwrap();
     let handles: Vec<_> = std::iter::from_fn(|| set.try_acquire()).collect();
@@ -126,10 +153,15 @@ fn worker_whose_callback_panics_goes_on() {
     while !panics.0.load(Ordering::Acquire) {
         thread::yield_now();
     }
-    for id in 0..10 {
-        set.submit(handles[1], id).unwrap();
-        set.watch_device();
-        let deadline = Deadline::after(Duration::from_mins(1));
-        assert_eq!(set.get_completed_id(id, &mut WaitScope::until(deadline)).unwrap(), handles[1]);
+    // No caller waits in the set, where it would do the worker's part.
+    let (sender, ends) = mpsc::channel();
+    for _ in 0..10 {
+        let completion = Arc::new(CompletionSender(sender.clone()));
+        set.submit_with(handles[1], completion).unwrap();
+        assert_eq!(ends.recv_timeout(Duration::from_mins(1)), Ok(handles[1]));
+        while set.put_completed(handles[1]).is_err() {
+            thread::yield_now();
+        }
+        assert_eq!(set.try_acquire(), Some(handles[1]));
     }
 }

@@ -56,9 +56,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn carrier() -> Carrier {
+fn key() -> RequestKey {
     let request = RequestState::idle();
-    Carrier { number: 7, generation: request.begin(false).unwrap().generation }
+    RequestKey { number: 7, generation: request.begin(false).unwrap().generation }
 }
 
 /// Takes one step of both. Steps that only the thread may take that holds or started it are passed over where there is none.
@@ -80,7 +80,7 @@ fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), Test
             }
         }
         Step::Publish if model.phase == Held && model.is_starting => {
-            prop_assert_eq!(state.publish(carrier()).is_err(), asked);
+            prop_assert_eq!(state.publish(key()).is_err(), asked);
             model.phase = Started;
         }
         Step::LeaveStart(is_counted) if model.is_starting && model.phase != Held => {
@@ -96,7 +96,7 @@ fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), Test
             let expected = match model.phase {
                 _ if model.settled.is_some() => TakeBack::TooLate,
                 Prepared => TakeBack::Held,
-                Started => TakeBack::Carried(carrier()),
+                Started => TakeBack::Started(key()),
                 Held | Ended => TakeBack::TooLate,
             };
             prop_assert_eq!(state.take_back(), expected);
@@ -109,7 +109,7 @@ fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), Test
             model.settled = model.settled.or(Some(Settled::TakenBack));
         }
         Step::Ask => {
-            let expected = (model.phase == Started).then(carrier);
+            let expected = (model.phase == Started).then(key);
             prop_assert_eq!(state.ask_to_end(), expected);
             model.is_asked |= is_open;
         }
@@ -161,7 +161,7 @@ proptest! {
             prop_assert_eq!(state.has_ended_in_start(), model.has_ended_in_start);
             prop_assert_eq!(state.is_asked_to_end(), model.is_asked && model.phase != Phase::Ended);
             prop_assert_eq!(state.is_counted(), model.is_counted);
-            prop_assert_eq!(state.carrier(), (model.phase == Phase::Started).then(carrier));
+            prop_assert_eq!(state.request_key(), (model.phase == Phase::Started).then(key));
         }
     }
 }
@@ -172,7 +172,7 @@ fn pending_that_is_settled_and_then_ends_wakes_its_waiter_twice() {
     const LONG: Duration = Duration::from_mins(1);
     let state = PendingState::prepared();
     assert!(state.hold());
-    state.publish(carrier()).unwrap();
+    state.publish(key()).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let settled = || state.settled();

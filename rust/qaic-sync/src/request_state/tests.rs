@@ -21,7 +21,7 @@ struct Model {
     completed_entry: bool,
     device_entry: bool,
     is_awaited: bool,
-    origin: Option<Origin>,
+    prior_phase: Option<PriorPhase>,
 }
 
 impl Model {
@@ -112,7 +112,7 @@ proptest! {
             completed_entry: false,
             device_entry: false,
             is_awaited: false,
-            origin: None,
+            prior_phase: None,
         };
         for step in steps {
             apply(&state, &mut model, step)?;
@@ -136,22 +136,22 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
             let may = matches!(model.phase, Phase::Available | Phase::Idle) && !model.is_edited;
             let begun = state.begin(is_collectable);
             prop_assert_eq!(begun.is_ok(), may);
-            if let Ok(Submitted { generation: begun, origin }) = begun {
-                prop_assert_eq!(origin == Origin::Available, model.phase == Phase::Available);
+            if let Ok(Submitted { generation: begun, prior_phase }) = begun {
+                prop_assert_eq!(prior_phase == PriorPhase::Available, model.phase == Phase::Available);
                 model.generation += 1;
                 prop_assert_eq!(begun, generation(model.generation));
                 (model.phase, model.reason, model.has_failed) = (Phase::Running, None, false);
-                (model.is_collectable, model.origin) = (is_collectable, Some(origin));
+                (model.is_collectable, model.prior_phase) = (is_collectable, Some(prior_phase));
             }
         }
         // Only before the request was left to other threads.
-        Step::Withdraw if model.owns() && model.origin.is_some() => {
-            let origin = model.origin.take().unwrap();
-            let needs_entry = origin == Origin::Available && !model.available_entry;
+        Step::Withdraw if model.owns() && model.prior_phase.is_some() => {
+            let prior_phase = model.prior_phase.take().unwrap();
+            let needs_entry = prior_phase == PriorPhase::Available && !model.available_entry;
             let was_awaited = std::mem::take(&mut model.is_awaited);
-            prop_assert_eq!(state.withdraw(origin), Withdrawn { needs_entry, was_awaited });
+            prop_assert_eq!(state.withdraw(prior_phase), Withdrawn { needs_entry, was_awaited });
             (model.reason, model.is_collectable) = (None, false);
-            if origin == Origin::Available {
+            if prior_phase == PriorPhase::Available {
                 (model.phase, model.available_entry) = (Phase::Available, true);
             } else {
                 model.phase = Phase::Idle;
@@ -163,7 +163,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 prop_assert_eq!(enqueued, Err(AskedToEnd));
             } else {
                 prop_assert_eq!(enqueued, Ok(!is_single || !model.queue_entry));
-                (model.queue_entry, model.origin) = (model.queue_entry | is_single, None);
+                (model.queue_entry, model.prior_phase) = (model.queue_entry | is_single, None);
                 model.phase = Phase::Queued;
             }
         }
@@ -195,7 +195,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 prop_assert_eq!(left, Err(AskedToEnd));
             } else {
                 prop_assert_eq!(left, Ok(!model.device_entry));
-                (model.phase, model.device_entry, model.origin) = (Phase::OnDevice, true, None);
+                (model.phase, model.device_entry, model.prior_phase) = (Phase::OnDevice, true, None);
             }
         }
         Step::TakeFromDevice(age) => {
@@ -282,16 +282,16 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
 fn begin_that_is_withdrawn_leaves_the_request_where_it_was() {
     let idle = RequestState::idle();
     let begun = idle.begin(true).unwrap();
-    assert!(!idle.withdraw(begun.origin).needs_entry);
+    assert!(!idle.withdraw(begun.prior_phase).needs_entry);
     assert_eq!(idle.phase(), Phase::Idle);
 
     let available = RequestState::available();
     let begun = available.begin(true).unwrap();
-    assert!(!available.withdraw(begun.origin).needs_entry, "its entry is there still");
+    assert!(!available.withdraw(begun.prior_phase).needs_entry, "its entry is there still");
     assert_eq!(available.phase(), Phase::Available);
     let begun = available.begin(true).unwrap();
     assert!(!available.claim_available_entry(), "a stale entry");
-    assert!(available.withdraw(begun.origin).needs_entry, "it needs an entry");
+    assert!(available.withdraw(begun.prior_phase).needs_entry, "it needs an entry");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn generations_wrap_without_touching_the_other_bits() {
 #[test]
 fn wait_during_which_the_inference_ends_does_not_sleep() {
     let ways: [fn(&RequestState) -> bool; 2] =
-        [|state| state.complete(false), |state| state.withdraw(Origin::Idle).needs_entry];
+        [|state| state.complete(false), |state| state.withdraw(PriorPhase::Idle).needs_entry];
     for ends in ways {
         let state = RequestState::idle();
         state.begin(true).unwrap();

@@ -43,7 +43,7 @@ pub(crate) struct Element {
     pub(crate) doorbell: Option<Doorbell>,
     /// The driver's number of it.
     pub(crate) id: u64,
-    /// Whether its data moves as late as fences let it, and after that of later elements. Only where semaphores are honoured.
+    /// Whether its data moves as late as fences let it, and after that of later elements. Only where semaphores are honored.
     pub(crate) is_late: bool,
 }
 
@@ -81,7 +81,7 @@ impl Channel {
             memory: &mut memory,
             doorbells: &mut doorbells,
         });
-        let is_strict = running.honours_semaphores();
+        let is_strict = running.honors_semaphores();
         Self {
             queue: Mutex::default(),
             occupancy: AtomicUsize::new(0),
@@ -155,7 +155,7 @@ impl Channel {
                 // What it did may be what the cores wait for.
                 Some(ElementOutcome::Blocked { has_moved: true }) => cores.may_advance = true,
                 // Late data arrives when nothing else can happen.
-                None | Some(ElementOutcome::Blocked { .. }) if cores.land(&[true, false]) => {
+                None | Some(ElementOutcome::Blocked { .. }) if cores.transfer_late(&[true, false]) => {
                     cores.may_advance = true;
                 }
                 None => return Step::Idle,
@@ -311,19 +311,19 @@ impl Cores {
     }
 
     /// Moves the late data of these directions, the latest first; whether there was any.
-    fn land(&mut self, to_device: &[bool]) -> bool {
+    fn transfer_late(&mut self, to_device: &[bool]) -> bool {
         let late = std::mem::take(&mut self.late);
-        let (landing, later): (Vec<_>, Vec<_>) =
+        let (due, later): (Vec<_>, Vec<_>) =
             late.into_iter().partition(|element| to_device.contains(&element.to_device));
         self.late = later;
-        for element in landing.iter().rev() {
+        for element in due.iter().rev() {
             let dma_status = self.transfer(element).err().unwrap_or(DMA_OK);
             let of_it = self.completions.iter_mut().find(|completion| completion.element_id == element.id);
             if let Some(completion) = of_it {
                 completion.dma_status = Some(dma_status);
             }
         }
-        !landing.is_empty()
+        !due.is_empty()
     }
 
     /// Does the operation of a stage, if it has one; whether the element can go on.
@@ -335,10 +335,10 @@ impl Cores {
             return true;
         }
         if operation.flags & SEM_IN_SYNC_FENCE != 0 {
-            self.land(&[true]);
+            self.transfer_late(&[true]);
         }
         if operation.flags & SEM_OUT_SYNC_FENCE != 0 {
-            self.land(&[false]);
+            self.transfer_late(&[false]);
         }
         self.semaphores.apply(operation)
     }

@@ -78,7 +78,7 @@ struct Adder {
 }
 
 impl Running for Adder {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         self.is_strict
     }
 

@@ -1,4 +1,4 @@
-//! Whatever is asked, by whom and in what order.
+//! Any requests of any users, in any order.
 
 use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ pub struct Argument<'a> {
     pub item_bytes: usize,
     /// Elements in each dim; empty for a scalar.
     pub shape: &'a [isize],
-    /// Bytes between neighbours in each dim.
+    /// Bytes between neighbors in each dim.
     pub strides: &'a [isize],
     /// Address of the first element.
     pub address: usize,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct ArrayLayout {
     /// Elements in each dim.
     pub shape: Box<[isize]>,
-    /// Bytes between neighbours in each dim.
+    /// Bytes between neighbors in each dim.
     pub strides: Box<[isize]>,
     /// Format of an element.
     pub format: CString,

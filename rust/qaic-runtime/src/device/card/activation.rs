@@ -105,7 +105,7 @@ impl ActivationShared {
             DataPath::Invalid => false,
             _ => return errno::failed_on(session.file(), card.id, call, errno, bytes),
         };
-        // The events tell what else is lost.
+        // The events name what else is lost.
         card.drain_events();
         if let Some(lost) = self.channel.lost() {
             return lost.clone();

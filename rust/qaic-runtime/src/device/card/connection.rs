@@ -176,7 +176,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Resets it, with everything that is on it; events and errors of calls tell when that has come.
+    /// Resets it, with everything that is on it; events and errors of calls say when it has happened.
     pub(super) fn reset(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         self.kmd.reset(&self.node()).map_err(|errno| errno::not_reset(self.id, errno))

@@ -100,7 +100,7 @@ impl DeviceState {
     }
 
     /// Everything on the card that is of `generation` is lost, as the error of a call says and no event did: should the card
-    /// have kept something, closing the file frees it. Said again of a generation that is over, it says nothing.
+    /// have kept something, closing the file frees it. A report of a generation that is over changes nothing.
     pub(super) fn mark_lost(&self, generation: u64, reason: &str) -> RuntimeError {
         let mut inner = self.inner.lock();
         if inner.generation == generation {

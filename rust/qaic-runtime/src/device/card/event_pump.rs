@@ -30,7 +30,7 @@ pub(super) struct EventPump {
 }
 
 impl EventPump {
-    /// Takes note from now on of what happens to the node of this name. Without events, errors of calls are all that tells.
+    /// Takes note from now on of what happens to the node of this name. Without events, errors of calls are the only signs.
     pub(super) fn new(kmd: &dyn Kmd, state: &Arc<DeviceState>, node: String) -> Arc<Self> {
         let source = match kmd.events() {
             Ok(source) => Some(source),

@@ -296,7 +296,7 @@ impl CardExec {
         };
         let mut entries: Vec<_> = (0..self.objects.len()).map(entry).collect();
         let (file, dbc_id) = (self.activation.program.session.file(), self.activation.channel.dbc_id);
-        // A kernel that does not tell is asked for nothing else.
+        // A kernel that does not answer this gets no other question.
         if uninterrupted(|| calls::perf_stats(file, dbc_id, &mut entries)).is_err() {
             return Ok(());
         }

@@ -35,7 +35,7 @@ use crate::sync::Mutex;
 const TRIES: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
-const STATUS: &str = "tell its status";
+const STATUS: &str = "report its status";
 const LOAD_CONSTANTS: &str = "load constants";
 const LOAD_ELF: &str = "load the program";
 const ACTIVATE: &str = "activate the program";
@@ -101,13 +101,13 @@ impl CardSession {
 
     pub(super) fn resources(&self) -> Result<ResourceInfo, RuntimeError> {
         let message = || message::resource_info(process::id(), -1);
-        let reply: ResourceInfoReply = self.ask("tell its resources", message, None)?;
+        let reply: ResourceInfoReply = self.ask("report its resources", message, None)?;
         Ok(reply.resources)
     }
 
     pub(super) fn performance(&self) -> Result<PerformanceInfo, RuntimeError> {
         let message = message::performance_info;
-        let reply: PerformanceInfoReply = self.ask("tell its performance", message, None)?;
+        let reply: PerformanceInfoReply = self.ask("report its performance", message, None)?;
         Ok(reply.performance)
     }
 
@@ -248,7 +248,7 @@ impl CardSession {
         self.try_deactivate(activation_id, dbc_id, TRIES)
     }
 
-    /// Tells the firmware that an activation is over whose channel is lost. It may know.
+    /// Ends an activation in the firmware whose channel is lost. The firmware may have ended it already.
     pub(super) fn forget_activation(&self, activation_id: u32) {
         let _ = self.try_deactivate(activation_id, None, 1);
     }

@@ -172,7 +172,7 @@ pub(super) fn build_graph(
     Ok(BuiltGraph { graph, state_rows, blocks, is_repeatable })
 }
 
-/// As [`build_graph`], and tells the nodes that the engine runs, or why they are not known.
+/// As [`build_graph`], with the nodes that the engine runs, or the reason why they are not known.
 fn build_known(
     parts: &Parts<'_>,
     engine_candidates: &[PathBuf],

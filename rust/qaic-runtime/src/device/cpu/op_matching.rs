@@ -73,7 +73,7 @@ impl Matching<'_> {
         let mut groups: Vec<_> = groups.into_values().collect();
         groups.sort_unstable();
         for [described, loaded] in groups {
-            // They can be told apart by nothing that counts; where it works, they are named as before.
+            // Nothing that counts distinguishes them; where names agree, they decide.
             let names: HashMap<&str, usize> =
                 described.iter().map(|&place| (&*self.described.nodes[place].name, place)).collect();
             for &place in &loaded {
@@ -124,18 +124,18 @@ impl Side<'_> {
         self.unpaired().map(|place| hash((before[place], behind[place]))).collect::<Vec<_>>().into_iter()
     }
 
-    /// A number for each node, made of those of its neighbours on one side, which come before it in `order`.
+    /// A number for each node, made of those of its neighbors on one side, which come before it in `order`.
     fn numbers<'n>(
         &self,
         order: impl Iterator<Item = usize>,
-        neighbours: impl Fn(usize) -> &'n Vec<usize>,
+        neighbors: impl Fn(usize) -> &'n Vec<usize>,
     ) -> Vec<u64> {
         let mut numbers = vec![0; self.nodes.len()];
         for place in order {
             numbers[place] = if let Some(pair) = self.pairs[place] {
                 hash((0_u8, pair))
             } else {
-                let mut around: Vec<u64> = neighbours(place).iter().map(|&next| numbers[next]).collect();
+                let mut around: Vec<u64> = neighbors(place).iter().map(|&next| numbers[next]).collect();
                 around.sort_unstable();
                 hash((1_u8, &self.nodes[place].kind, around))
             };

@@ -55,7 +55,7 @@ impl SavePlace {
     }
 }
 
-/// A node, with what tells it from others whatever it is called.
+/// A node, with what distinguishes it from others whatever its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GraphNode {
     pub(super) name: String,

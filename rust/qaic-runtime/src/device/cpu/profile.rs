@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn profile_of_touching_neighbours_keeps_them_apart() {
+    fn profile_of_touching_neighbors_keeps_them_apart() {
         let text = node("a", "Mul", 5, 5) + &node("body", "Add", 10, 0) + &node("loop", "Loop", 5, 0);
         assert!(seen(&read(&text)).iter().all(|event| !event.3));
     }

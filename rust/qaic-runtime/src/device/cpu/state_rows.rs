@@ -38,7 +38,7 @@ struct StateUpdate {
     indices: usize,
     // Whether a tuple that lies outside is skipped.
     skips_outside: bool,
-    // Sizes of the dims that a tuple counts in, and bytes between neighbours in each.
+    // Sizes of the dims that a tuple counts in, and bytes between neighbors in each.
     sizes: Vec<usize>,
     strides: Vec<usize>,
     row_bytes: usize,

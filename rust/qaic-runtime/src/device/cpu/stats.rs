@@ -49,7 +49,7 @@ const MOST_EVENTS: u64 = 1_000_000;
 /// Bytes of one note in the buffer.
 const LONGEST_NOTE_BYTES: usize = 300;
 
-/// Where it is said what a program measures.
+/// Where the description of what a program measures comes from.
 #[derive(Debug)]
 pub(in crate::device) struct Description {
     levels: Levels,

@@ -21,7 +21,7 @@ use crate::process::log;
 use crate::profiling::{Identity, Stages};
 
 /// Writes the bytes of all inputs, in the order of the transfers, to the outputs, in theirs, repeated as often as they fit.
-/// What only tells about an inference is no input, and a measured inference leaves its statistics.
+/// What only describes an inference is no input, and a measured inference leaves its statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EchoWorkload;
 
@@ -140,7 +140,7 @@ fn statistics(stats: &LoadedStats, identity: Identity, start_u: u64, bytes: usiz
 }
 
 impl Running for EchoRunning {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         self.protocol.handshake.is_some()
     }
 

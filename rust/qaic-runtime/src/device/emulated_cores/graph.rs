@@ -22,7 +22,7 @@ use crate::profiling::{Identity, Stages};
 /// [`super::EchoWorkload`] does.
 ///
 /// A graph is made once for each program that is loaded, and shared by its activations. An inference that fails is a failure
-/// of the cores: a card has no other way to tell the host. The reason goes to the log.
+/// of the cores: a card has no other way to report it to the host. The reason goes to the log.
 #[derive(Debug)]
 pub struct GraphWorkload {
     engine_candidates: Vec<PathBuf>,
@@ -128,7 +128,7 @@ impl GraphRunning {
 }
 
 impl Running for GraphRunning {
-    fn honours_semaphores(&self) -> bool {
+    fn honors_semaphores(&self) -> bool {
         self.program.protocol.handshake.is_some()
     }
 

@@ -142,7 +142,7 @@ impl Activation for NoopProgram {
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError> {
         self.control.exec(self.losses, self.dma_bytes())?;
         let network = self.image.network();
-        // What holds no tensor tells a card about an inference, and is not for the outputs.
+        // What holds no tensor controls a card, and is not for the outputs.
         let copies = network.inputs.iter().flat_map(|input| &input.transformseq);
         let with_tensors: HashSet<u32> =
             copies.filter_map(|step| step.copy_dma_buffer.as_ref()).map(|copy| copy.buffer_num).collect();
@@ -250,7 +250,7 @@ impl NoopExec {
             self.submission = Some(submission);
         } else if submission.sum != self.sum() {
             return Err(ErrorDetail::Internal {
-                what: "somebody wrote to the buffers while the device had them".to_owned(),
+                what: "the buffers were written while the device had them".to_owned(),
             }
             .into());
         }

@@ -127,7 +127,7 @@ impl Engine {
                 reason,
             })
         };
-        // SAFETY: loading runs the library's initialisers; the path is that of an onnxruntime package or one the
+        // SAFETY: loading runs the library's initializers; the path is that of an onnxruntime package or one the
         // user named in QAIC_ONNXRUNTIME_LIB.
         let library = unsafe { Library::new(path) }.map_err(|error| unusable("", error.to_string()))?;
         // SAFETY: the symbol has had this type since the first release of the C interface.

@@ -1,4 +1,4 @@
-//! Behaviours of real drivers that programs depend on.
+//! Behaviors of real drivers that programs depend on.
 
 use std::sync::Arc;
 use std::time::Duration;
