@@ -209,3 +209,27 @@ fn time_of_an_inference_is_noted_for_its_shapes() {
         assert_eq!([0, 1].map(|other| durations.is_unknown(other)), [variant != 0, variant != 1]);
     }
 }
+
+/// A caller answers signals only between inferences, so it runs none that may be long while there is a worker for it.
+#[test]
+fn caller_that_waits_runs_what_is_short_and_what_no_worker_could() {
+    let context = context("noop", "accepts");
+    let program = program(&context, &echo::resizable());
+    let exec = exec_obj(&program);
+    let shared = &program.scheduler().shared;
+    let entry = exec.request().number();
+    let runs = |role| shared.accepts(role, entry);
+    assert!(shared.workers.are_missing());
+    assert!(runs(Role::Worker) && runs(Role::Caller), "the system may give no threads");
+    shared.call_worker();
+    assert!(!shared.workers.are_missing());
+    assert!(runs(Role::Worker) && !runs(Role::Caller), "it was never timed");
+    for (took_ns, is_short) in [(HELPABLE_NS, false), (HELPABLE_NS - 1, true)] {
+        shared.durations.note(exec.request().variant(), Duration::from_nanos(took_ns));
+        assert_eq!((runs(Role::Worker), runs(Role::Caller)), (true, is_short));
+    }
+    shared.durations.note(exec.request().variant(), Duration::from_nanos(2 * HELPABLE_NS));
+    assert!(!runs(Role::Caller));
+    // A turn is handed over at once, whichever thread does it.
+    assert!(shared.accepts(Role::Caller, STATE_ACCESS));
+}
