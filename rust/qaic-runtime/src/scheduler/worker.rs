@@ -151,4 +151,21 @@ mod tests {
             }
         }
     }
+
+    /// A worker beyond the number sleeps beside work that is queued, so a larger number wakes it.
+    #[test]
+    fn worker_that_is_about_to_sleep_hears_that_more_may_work() {
+        let workers = Workers::new(1);
+        let began = Instant::now();
+        let mut is_first = true;
+        let woken = workers.idle.wait(LONG, || {
+            if mem::take(&mut is_first) {
+                workers.allow(2);
+                return None;
+            }
+            (workers.most() == 2).then_some(())
+        });
+        assert_eq!(woken, Some(()));
+        assert!(began.elapsed() < LONG);
+    }
 }
