@@ -233,3 +233,30 @@ fn caller_that_waits_runs_what_is_short_and_what_no_worker_could() {
     // A turn is handed over at once, whichever thread does it.
     assert!(shared.accepts(Role::Caller, STATE_ACCESS));
 }
+
+/// One call may be for several inferences that came at once: the worker that takes the first gets another for the next.
+#[test]
+fn worker_that_leaves_more_in_the_queue_calls_another() {
+    let context = context("noop", "several");
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    let options = ProgramOptions { threads_per_queue: 2, ..ProgramOptions::default() };
+    let place = Placement::one(DeviceId(0));
+    let program = Program::new(&context, &echo::resizable(), &place, &options).unwrap();
+    let shared = &program.scheduler().shared;
+    let execs = [(); 2].map(|()| exec_obj(&program));
+    control.hold().unwrap();
+    for exec in &execs {
+        let request = exec.request();
+        let (body, begun) = exec.begin(None, None).unwrap();
+        request.put_body(body);
+        assert_eq!(request.state().enqueue(true), Ok(true));
+        let entry = request.number() | (begun.generation.low_bits() << NUMBER_BITS);
+        shared.queues.push(0, entry).unwrap();
+    }
+    shared.call_worker();
+    let within = Deadline::after(LONG);
+    let are_both_running = control.wait_executing(2, &mut WaitScope::until(within));
+    control.release().unwrap();
+    assert!(are_both_running.unwrap());
+    assert!(execs.iter().all(|exec| ends(exec)));
+}
