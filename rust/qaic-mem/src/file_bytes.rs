@@ -168,6 +168,34 @@ mod tests {
         assert_eq!((bytes[0], bytes[PAGE_BYTES], bytes[bytes.len() - 1]), (7, 0, 7));
     }
 
+    /// KiB of a mapping that count as memory of the process.
+    #[cfg(target_os = "linux")]
+    fn resident_kib(bytes: &FileBytes) -> u64 {
+        let address = format!("{:x}-", bytes.as_ptr().addr());
+        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&address));
+        let resident = lines.find_map(|line| line.strip_prefix("Rss:")?.strip_suffix("kB")).unwrap();
+        resident.trim().parse().unwrap()
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn part_that_was_let_go_and_nothing_else_leaves_the_memory_of_the_process() {
+        const MIB: usize = 1 << 20;
+        let file = Sparse::new("resident", LET_GO_FROM_BYTES as u64);
+        let bytes = file.open(true);
+        let touched = &bytes[MIB..5 * MIB];
+        assert!(touched.iter().all(|byte| *byte == 0));
+        let before = resident_kib(&bytes);
+        assert!(before >= 4 << 10, "{before} KiB are resident");
+        // Neither end is that of a page.
+        bytes.let_go(&touched[MIB - 1..=2 * MIB]);
+        assert_eq!(resident_kib(&bytes), before - (1 << 10));
+        bytes.let_go(&touched[3 * MIB..]);
+        assert_eq!(resident_kib(&bytes), before - (2 << 10));
+    }
+
     #[test]
     fn pages_that_are_let_go_lie_inside_the_part() {
         let memory = [0; 3 * PAGE_BYTES + 2];

@@ -48,4 +48,27 @@ mod tests {
         reserve_large(&mut bytes, usize::MAX);
         assert_eq!(bytes, b"kept");
     }
+
+    /// The system notes the advice with the mapping, also where it has no large page to give.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn reserved_room_is_advised_to_be_in_large_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let mut bytes = Vec::new();
+        reserve_large(&mut bytes, 3 * LARGE_BYTES);
+        let middle = bytes.as_ptr().addr() + bytes.capacity() / 2;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let is_of_middle = |line: &&str| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let [first, end] = range.map_or([None; 2], |(first, end)| {
+                [first, end].map(|address| usize::from_str_radix(address, 16).ok())
+            });
+            first.is_some_and(|first| first <= middle) && end.is_some_and(|end| middle < end)
+        };
+        let mut lines = smaps.lines().skip_while(|line| !is_of_middle(line));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "hg"), "{flags}");
+    }
 }

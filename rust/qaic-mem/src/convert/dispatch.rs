@@ -47,3 +47,25 @@ pub(super) fn apply(isa: Isa, op: ElementOp, src: HostSlice<'_>, dst: HostSliceM
     let _ = isa;
     portable::apply(op, src, dst);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_of_every_family_stop_where_the_shorter_side_ends() {
+        let op = ElementOp::F16ToF32;
+        // One in f16.
+        let src = [0x3c00_u16; 100];
+        for isa in Isa::available() {
+            for (from, to) in [(100, 100), (100, 41), (41, 100), (7, 3), (3, 7), (0, 7), (7, 0)] {
+                let mut dst = [2.0_f32; 100];
+                apply(isa, op, HostSlice::of(&src[..from]), HostSliceMut::of(&mut dst[..to]));
+                let expected = |at| if at < from.min(to) { 1.0_f32 } else { 2.0 };
+                let found = dst.map(f32::to_bits);
+                let expected: [u32; 100] = std::array::from_fn(|at| expected(at).to_bits());
+                assert_eq!(found, expected, "{isa:?} {from} {to}");
+            }
+        }
+    }
+}

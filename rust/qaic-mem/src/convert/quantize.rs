@@ -59,3 +59,30 @@ impl QuantParams {
         self.scale >= 1.0 / limit && self.scale <= limit && self.offset.unsigned_abs() <= 1 << 29
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_those_that_were_given() {
+        for (scale, offset) in [(0.25, -7), (3.0, i32::MAX), (1.0, 0)] {
+            let p = QuantParams::new(scale, offset);
+            assert_eq!((p.scale().to_bits(), p.offset()), (scale.to_bits(), offset));
+        }
+    }
+
+    #[test]
+    fn vector_kernels_serve_scales_to_the_60th_power_of_two_and_offsets_of_30_bits() {
+        let (low, high, most) = (2_f32.powi(-60), 2_f32.powi(60), 1 << 29);
+        for (scale, offset) in [(0.5, -3), (low, 0), (high, 0), (1.0, most), (1.0, -most), (low, -most)] {
+            assert!(QuantParams::new(scale, offset).moderate(), "{scale:e} {offset}");
+        }
+        let scales = [low.next_down(), high.next_up(), 0.0, -1.0, f32::INFINITY, f32::NAN];
+        let offsets = [most + 1, -most - 1, i32::MIN, i32::MAX];
+        let far = scales.map(|scale| (scale, 0)).into_iter().chain(offsets.map(|offset| (1.0, offset)));
+        for (scale, offset) in far {
+            assert!(!QuantParams::new(scale, offset).moderate(), "{scale:e} {offset}");
+        }
+    }
+}

@@ -53,44 +53,7 @@ impl Features {
 /// Applies `op` to as many elements as both sides hold.
 pub(super) fn apply(features: Features, op: ElementOp, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) {
     let count = op.elements(src.len(), dst.len());
-    let done = match (op, features.is_wide) {
-        (ElementOp::F32ToF16, true) => {
-            // SAFETY: wide features have AVX-512 F.
-            unsafe { narrow_512(src, &dst, count) }
-        }
-        (ElementOp::F32ToF16, false) => {
-            // SAFETY: all features have AVX and F16C.
-            unsafe { narrow_256(src, &dst, count) }
-        }
-        (ElementOp::F16ToF32, _) => {
-            // SAFETY: all features have AVX and F16C.
-            unsafe { widen_256(src, &dst, count) }
-        }
-        (ElementOp::Quantize(QuantType::I32, p), _) => {
-            // SAFETY: all features have AVX2.
-            unsafe { quantize_i32_256(p, src, &dst, count) }
-        }
-        (ElementOp::Quantize(to, p), _) if p.moderate() => {
-            quantize(features, to, Divisor::new(p), src, &dst, count)
-        }
-        (ElementOp::Dequantize(from, p), is_wide) if p.moderate() && from != QuantType::I32 => {
-            match (from, is_wide) {
-                (QuantType::I16, _) => {
-                    // SAFETY: all features have AVX2.
-                    unsafe { dequantize_i16_256(p, src, &dst, count) }
-                }
-                (_, true) => {
-                    // SAFETY: wide features have AVX-512 F and VL.
-                    unsafe { dequantize_8_512(p, from == QuantType::U8, src, &dst, count) }
-                }
-                (_, false) => {
-                    // SAFETY: all features have AVX2.
-                    unsafe { dequantize_8_256(p, from == QuantType::U8, src, &dst, count) }
-                }
-            }
-        }
-        _ => 0,
-    };
+    let done = apply_vectors(features, op, src, &dst, count);
     let left = count - done;
     if left == 0 {
         return;
@@ -101,6 +64,55 @@ pub(super) fn apply(features: Features, op: ElementOp, src: HostSlice<'_>, mut d
         dst.reborrow().subslice(done * size_out, left * size_out),
     ) {
         portable::apply(op, src, dst);
+    }
+}
+
+/// Applies `op` to those of the first `count` elements that fill whole vectors, and returns their number; 0 where no vector
+/// kernel serves `op`.
+fn apply_vectors(
+    features: Features,
+    op: ElementOp,
+    src: HostSlice<'_>,
+    dst: &HostSliceMut<'_>,
+    count: usize,
+) -> usize {
+    match (op, features.is_wide) {
+        (ElementOp::F32ToF16, true) => {
+            // SAFETY: wide features have AVX-512 F.
+            unsafe { narrow_512(src, dst, count) }
+        }
+        (ElementOp::F32ToF16, false) => {
+            // SAFETY: all features have AVX and F16C.
+            unsafe { narrow_256(src, dst, count) }
+        }
+        (ElementOp::F16ToF32, _) => {
+            // SAFETY: all features have AVX and F16C.
+            unsafe { widen_256(src, dst, count) }
+        }
+        (ElementOp::Quantize(QuantType::I32, p), _) => {
+            // SAFETY: all features have AVX2.
+            unsafe { quantize_i32_256(p, src, dst, count) }
+        }
+        (ElementOp::Quantize(to, p), _) if p.moderate() => {
+            quantize(features, to, Divisor::new(p), src, dst, count)
+        }
+        (ElementOp::Dequantize(from, p), is_wide) if p.moderate() && from != QuantType::I32 => {
+            match (from, is_wide) {
+                (QuantType::I16, _) => {
+                    // SAFETY: all features have AVX2.
+                    unsafe { dequantize_i16_256(p, src, dst, count) }
+                }
+                (_, true) => {
+                    // SAFETY: wide features have AVX-512 F and VL.
+                    unsafe { dequantize_8_512(p, from == QuantType::U8, src, dst, count) }
+                }
+                (_, false) => {
+                    // SAFETY: all features have AVX2.
+                    unsafe { dequantize_8_256(p, from == QuantType::U8, src, dst, count) }
+                }
+            }
+        }
+        _ => 0,
     }
 }
 
@@ -385,4 +397,46 @@ fn dequantize_i16_256(p: QuantParams, src: HostSlice<'_>, dst: &HostSliceMut<'_>
         unsafe { _mm256_storeu_ps(to.wrapping_add(i), y) };
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Elements of the widest vector: those of one byte.
+    const MOST_LANES: usize = 64;
+
+    #[test]
+    fn machine_is_not_asked_for_more_than_the_family_has() {
+        assert!(Features::detect(Isa::Portable).is_none());
+        assert!(Features::detect(Isa::Avx2).is_none_or(|features| !features.is_wide()));
+    }
+
+    proptest! {
+        #[test]
+        fn vector_kernels_leave_less_than_a_vector(count in 0..300_usize) {
+            let p = QuantParams::new(0.5, -3);
+            let ops = [
+                ElementOp::F32ToF16,
+                ElementOp::F16ToF32,
+                ElementOp::Quantize(QuantType::I8, p),
+                ElementOp::Quantize(QuantType::U8, p),
+                ElementOp::Quantize(QuantType::I16, p),
+                ElementOp::Quantize(QuantType::I32, p),
+                ElementOp::Dequantize(QuantType::I8, p),
+                ElementOp::Dequantize(QuantType::U8, p),
+                ElementOp::Dequantize(QuantType::I16, p),
+            ];
+            for features in [Isa::Avx2, Isa::Avx512].into_iter().filter_map(Features::detect) {
+                for op in ops {
+                    let (src, mut dst) = (vec![0_u8; count * op.source_size()], vec![0_u8; count * op.result_size()]);
+                    let dst = HostSliceMut::of(&mut dst);
+                    let done = apply_vectors(features, op, HostSlice::of(&src), &dst, count);
+                    prop_assert!((0..MOST_LANES).contains(&(count - done)), "{features:?} {op:?}: {done} of {count}");
+                }
+            }
+        }
+    }
 }

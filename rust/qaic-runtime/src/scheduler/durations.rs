@@ -54,4 +54,12 @@ mod tests {
             assert_eq!(durations.of(0), known);
         }
     }
+
+    #[test]
+    fn duration_of_any_length_is_known() {
+        let durations = Durations::new(1);
+        assert!(durations.is_unknown(0));
+        durations.note(0, Duration::MAX);
+        assert!(!durations.is_unknown(0));
+    }
 }

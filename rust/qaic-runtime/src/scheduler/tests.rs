@@ -253,3 +253,54 @@ fn time_of_an_inference_is_noted_for_its_shapes() {
         assert_eq!([0, 1].map(|other| durations.is_unknown(other)), [variant != 0, variant != 1]);
     }
 }
+
+/// A caller answers signals only between inferences, so it runs none that may be long while there is a worker for it.
+#[test]
+fn caller_that_waits_runs_what_is_short_and_what_no_worker_could() {
+    let context = context("noop", "accepts");
+    let program = program(&context, &echo::resizable());
+    let exec = exec_obj(&program);
+    let shared = &program.scheduler().shared;
+    let entry = exec.request().number();
+    let runs = |role| shared.accepts(role, entry);
+    assert!(shared.workers.are_missing());
+    assert!(runs(Role::Worker) && runs(Role::Caller), "the system may give no threads");
+    shared.call_worker();
+    assert!(!shared.workers.are_missing());
+    assert!(runs(Role::Worker) && !runs(Role::Caller), "it was never timed");
+    for (took_ns, is_short) in [(HELPABLE_NS, false), (HELPABLE_NS - 1, true)] {
+        shared.durations.note(exec.request().variant(), Duration::from_nanos(took_ns));
+        assert_eq!((runs(Role::Worker), runs(Role::Caller)), (true, is_short));
+    }
+    shared.durations.note(exec.request().variant(), Duration::from_nanos(2 * HELPABLE_NS));
+    assert!(!runs(Role::Caller));
+    // A turn is handed over at once, whichever thread does it.
+    assert!(shared.accepts(Role::Caller, STATE_ACCESS));
+}
+
+/// One call may be for several inferences that came at once: the worker that takes the first gets another for the next.
+#[test]
+fn worker_that_leaves_more_in_the_queue_calls_another() {
+    let context = context("noop", "several");
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    let options = ProgramOptions { threads_per_queue: 2, ..ProgramOptions::default() };
+    let place = Placement::one(DeviceId(0));
+    let program = Program::new(&context, &echo::resizable(), &place, &options).unwrap();
+    let shared = &program.scheduler().shared;
+    let execs = [(); 2].map(|()| exec_obj(&program));
+    control.hold().unwrap();
+    for exec in &execs {
+        let request = exec.request();
+        let (body, begun) = exec.begin(None, None).unwrap();
+        request.put_body(body);
+        assert_eq!(request.state().enqueue(true), Ok(true));
+        let entry = request.number() | (begun.generation.low_bits() << NUMBER_BITS);
+        shared.queues.push(0, entry).unwrap();
+    }
+    shared.call_worker();
+    let within = Deadline::after(LONG);
+    let are_both_running = control.wait_executing(2, &mut WaitScope::until(within));
+    control.release().unwrap();
+    assert!(are_both_running.unwrap());
+    assert!(execs.iter().all(|exec| ends(exec)));
+}

@@ -133,4 +133,18 @@ mod tests {
             thread::yield_now();
         }
     }
+
+    #[test]
+    fn there_is_one_thread_and_none_for_a_scheduler_that_stops() {
+        let context = context("noop", "one-watchdog");
+        let scheduler = Scheduler::new(options(&context));
+        for _ in 0..2 {
+            scheduler.shared.watchdog.start(&scheduler.shared);
+            assert_eq!(Arc::strong_count(&scheduler.shared), 2, "the thread has one");
+        }
+        let stopping = Scheduler::new(options(&context));
+        stopping.shared.stop();
+        stopping.shared.watchdog.start(&stopping.shared);
+        assert_eq!(Arc::strong_count(&stopping.shared), 1);
+    }
 }

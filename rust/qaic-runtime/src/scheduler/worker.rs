@@ -117,3 +117,55 @@ fn work(shared: &Arc<Shared>, number: u32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::time::Instant;
+
+    use super::super::Scheduler;
+    use super::super::tests::{LONG, context, options};
+    use super::*;
+    use crate::device::DeviceId;
+
+    #[test]
+    fn worker_sleeps_where_nothing_is_queued_and_nothing_on_the_device() {
+        for is_pipelined in [false, true] {
+            let context = context("noop", &format!("idle-worker-{is_pipelined}"));
+            if is_pipelined {
+                context.noop_control(DeviceId(0)).unwrap().queue();
+            }
+            let scheduler = Scheduler::new(options(&context));
+            let workers = &scheduler.shared.workers;
+            scheduler.shared.call_worker();
+            let began = Instant::now();
+            while workers.idle.waiting() == 0 {
+                assert!(began.elapsed() < LONG);
+                thread::yield_now();
+            }
+            // One that looks again and again would be found between two looks.
+            for look in 0..2_000 {
+                assert_eq!(workers.idle.waiting(), 1, "it woke without a reason before look {look}");
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// A worker beyond the number sleeps beside work that is queued, so a larger number wakes it.
+    #[test]
+    fn worker_that_is_about_to_sleep_hears_that_more_may_work() {
+        let workers = Workers::new(1);
+        let began = Instant::now();
+        let mut is_first = true;
+        let woken = workers.idle.wait(LONG, || {
+            if mem::take(&mut is_first) {
+                workers.allow(2);
+                return None;
+            }
+            (workers.most() == 2).then_some(())
+        });
+        assert_eq!(woken, Some(()));
+        assert!(began.elapsed() < LONG);
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::counting::{allocations, bytes_of};
 use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
-use qaic_mem::{Lender, Storage};
+use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
@@ -14,6 +14,7 @@ use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::program::ProgramOptions;
+use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
 
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;
@@ -144,6 +145,38 @@ fn submission_collected_by_id_allocates_nothing() {
     for place in EVERYWHERE {
         assert_eq!(allocations_of_batches(place, collect), 0);
     }
+}
+
+/// An input and an output.
+struct Pair([Storage; 2]);
+
+impl Arrays for Pair {
+    fn memory(&self, ArrayId(id): ArrayId) -> HostSlice<'_> {
+        self.0[id].memory()
+    }
+
+    fn memory_mut(&self, ArrayId(id): ArrayId) -> HostSliceMut<'_> {
+        // SAFETY: all of the storage's memory, of which no reference is ever made.
+        unsafe { HostSliceMut::new(self.0[id].as_mut_ptr(), self.0[id].memory().len()) }
+    }
+}
+
+/// They have room for the tensors of an inference from the begin.
+#[test]
+fn first_inference_of_bound_arrays_allocates_nothing() {
+    let tiny = Tiny::new(ElementType::Float32, 1, Where::Here);
+    let tensors = ArrayTensors::new(&image(ElementType::Float32), 1).unwrap();
+    let arrays = Pair([(); 2].map(|()| Storage::new(ELEMENTS as usize * 4).unwrap()));
+    let run = |bound: &mut BoundArrays| {
+        bound.begin(0);
+        bound.push_input(&tensors, &arrays, Some(ArrayId(0))).unwrap();
+        bound.push_output(&tensors, &arrays, Destination::Array(ArrayId(1))).unwrap();
+        bound.check_apart(&tensors).unwrap();
+        bound.run(&tiny.set, &tensors, &arrays, &mut WaitScope::default()).unwrap();
+    };
+    (0..WARM_UP).for_each(|_| run(&mut BoundArrays::for_tensors(&tensors)));
+    let mut bound = BoundArrays::for_tensors(&tensors);
+    assert_eq!(allocations(|| run(&mut bound)), 0);
 }
 
 /// The pages of buffer objects are not the allocator's.

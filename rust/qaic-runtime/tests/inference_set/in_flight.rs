@@ -480,6 +480,26 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     assert_eq!(bench.code(HandleId(0)), "inference.io_crc");
 }
 
+/// One that waits in the queue has not begun: its inputs are summed again when the device gets it.
+#[test]
+fn input_that_is_written_to_before_its_inference_begins_is_found() {
+    let plan =
+        r#"{"version": 1, "target": "cpu", "io_crc": 0, "initializers": [], "inputs": [], "outputs": []}"#;
+    let mut bench = Bench::with(&planned(plan), 65, 1, 1, WaitLimits::default());
+    bench.control.hold().unwrap();
+    let handles = bench.submit_all();
+    bench.on_device(64);
+    let input = &mut bench.inputs[handles[64].0 as usize];
+    let mut bytes = input.bytes();
+    bytes[3] ^= 1;
+    input.write(&bytes);
+    bench.control.release().unwrap();
+    bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
+    let codes: Vec<_> = handles.iter().map(|handle| bench.code(*handle)).collect();
+    assert_eq!(codes[64], "inference.io_crc");
+    assert!(codes[..64].iter().all(|code| code.is_empty()), "{codes:?}");
+}
+
 /// What a schedule does next; numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Step {

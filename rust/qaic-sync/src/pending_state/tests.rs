@@ -39,6 +39,8 @@ enum Step {
     Ask,
     Expire,
     End(bool),
+    /// A thread waits, and gives up at once.
+    Await,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -53,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::Ask),
         Just(Step::Expire),
         any::<bool>().prop_map(Step::End),
+        Just(Step::Await),
     ]
 }
 
@@ -136,6 +139,7 @@ fn apply(state: &PendingState, model: &mut Model, step: Step) -> Result<(), Test
             let outcome = if has_failed { Settled::Failed } else { Settled::Succeeded };
             model.settled = model.settled.or(Some(outcome));
         }
+        Step::Await => prop_assert_eq!(state.wait(Duration::ZERO, || None::<()>), None),
         _ => {}
     }
     Ok(())
@@ -188,4 +192,20 @@ fn pending_that_is_settled_and_then_ends_wakes_its_waiter_twice() {
         assert_eq!(state.end(true), End { needs_report: false, is_counted: false });
         assert_eq!(waiter.join().unwrap(), Some(Settled::Late));
     });
+}
+
+#[cfg(feature = "count")]
+#[test]
+fn pending_that_no_thread_waits_for_ends_with_one_exchange() {
+    let updates = |is_awaited: bool| {
+        let state = PendingState::prepared();
+        assert!(state.hold());
+        if is_awaited {
+            assert_eq!(state.wait(Duration::ZERO, || None::<()>), None);
+        }
+        crate::count::Operations::during(|| _ = state.end(false)).updates
+    };
+    // An exchange may fail without a reason.
+    assert_eq!((0..100).map(|_| updates(false)).min(), Some(1));
+    assert!(updates(true) > 1, "the event of a thread that waits is looked at");
 }

@@ -64,6 +64,8 @@ enum Step {
     Edit,
     Edited,
     Ask(u64, bool),
+    /// A thread waits, and gives up at once.
+    Await,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -88,6 +90,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::Edit),
         Just(Step::Edited),
         (age(), any::<bool>()).prop_map(|(age, is_cancel)| Step::Ask(age, is_cancel)),
+        Just(Step::Await),
     ]
 }
 
@@ -273,6 +276,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 model.reason = Some(reason);
             }
         }
+        Step::Await => prop_assert_eq!(state.wait(Duration::ZERO, || None::<()>), None),
         _ => {}
     }
     Ok(())
@@ -351,5 +355,25 @@ fn wait_of_threads_for_one_end_wakes_them_all() {
             }
             state.complete(false);
         });
+    }
+}
+
+#[cfg(feature = "count")]
+#[test]
+fn inference_that_no_thread_waits_for_ends_with_one_exchange() {
+    let ways: [fn(&RequestState) -> bool; 2] =
+        [|state| state.complete(false), |state| state.withdraw(Origin::Idle)];
+    for ends in ways {
+        let updates = |is_awaited: bool| {
+            let state = RequestState::idle();
+            state.begin(true).unwrap();
+            if is_awaited {
+                assert_eq!(state.wait(Duration::ZERO, || None::<()>), None);
+            }
+            crate::count::Operations::during(|| _ = ends(&state)).updates
+        };
+        // An exchange may fail without a reason.
+        assert_eq!((0..100).map(|_| updates(false)).min(), Some(1));
+        assert!(updates(true) > 1, "the event of a thread that waits is looked at");
     }
 }

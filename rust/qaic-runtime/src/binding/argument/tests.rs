@@ -411,3 +411,21 @@ fn state_of_a_program_is_an_input_and_the_output_that_follows_it() {
     assert_eq!(kept(crate::echo::retaining()), (true, vec![Some(0), Some(0)]));
     assert_eq!(kept(crate::echo::resizable()), (false, vec![None; 3]));
 }
+
+/// Clients of a program with combinations of shapes keep buffers for the largest; one with a single shape has no such clients.
+#[test]
+fn output_with_more_room_is_taken_only_where_shapes_differ() {
+    let elements = crate::echo::ELEMENTS as usize;
+    let variant = |image: std::sync::Arc<crate::image::Image>, room: usize| {
+        let specs = BindingSpecs::of_arrays(&image).unwrap();
+        let dims = |spec: &BindingSpec| if spec.is_input { [1, elements] } else { [1, room] };
+        let shapes: Vec<_> = specs.iter().map(|spec| Some(given(&dims(spec)))).collect();
+        specs.variant_of(&shapes).ok()
+    };
+    for image in [crate::echo::retaining, crate::echo::resizable] {
+        assert_eq!(variant(image(), elements), Some(0));
+        assert_eq!(variant(image(), elements - 1), None);
+    }
+    assert_eq!(variant(crate::echo::resizable(), elements + 1), Some(0));
+    assert_eq!(variant(crate::echo::retaining(), elements + 1), None);
+}

@@ -111,7 +111,8 @@ impl BoundArrays {
             inputs: Vec::with_capacity(inputs),
             outputs: Vec::with_capacity(outputs),
             lender: Lender::with_capacity(inputs + outputs),
-            ..Self::default()
+            given: Vec::with_capacity(outputs),
+            variant: 0,
         }
     }
 
