@@ -362,7 +362,7 @@ fn wait_of_threads_for_one_end_wakes_them_all() {
 #[test]
 fn inference_that_no_thread_waits_for_ends_with_one_exchange() {
     let ways: [fn(&RequestState) -> bool; 2] =
-        [|state| state.complete(false), |state| state.withdraw(Origin::Idle)];
+        [|state| state.complete(false), |state| state.withdraw(PriorPhase::Idle).needs_entry];
     for ends in ways {
         let updates = |is_awaited: bool| {
             let state = RequestState::idle();
