@@ -1,7 +1,7 @@
 //! One queue per activation: each first in, first out; in ordered ones, one request after the other.
 
 use crate::Ring;
-use crate::atomic::{AtomicBool, Ordering};
+use crate::atomic::{AtomicBool, Ordering, yield_now};
 
 /// Entries that wait in queues, and the order in which queues are served.
 ///
@@ -103,9 +103,10 @@ impl RunQueues {
     }
 
     fn schedule(&self, queue: u32) {
-        let pushed = self.ready.push(queue);
-        // There is room for as many as may be pending.
-        debug_assert!(pushed.is_ok(), "no room for queue {queue}");
+        // Where the queues together hold more than they have room for, until another thread takes an entry.
+        while self.ready.push(queue).is_err() {
+            yield_now();
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use qaic_sync::Ring;
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, yield_now};
 
 /// Requests on the device at a time, for each thread that waits for it: enough to keep a card busy while the host prepares
 /// the next, and few enough that one which has ended is not left waiting for long.
@@ -20,7 +20,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// None, of `requests` that there may be.
+    /// None, with room for the entries of `requests`.
     pub(super) fn new(requests: u32) -> Self {
         let ring = || Ring::new(requests);
         Self { order: ring(), returned: ring(), count: AtomicU32::new(0) }
@@ -50,9 +50,10 @@ impl InFlight {
     /// Adds the entry of a request whose state word was just given the bit.
     pub(super) fn push(&self, number: u32, is_returned: bool) {
         let list = if is_returned { &self.returned } else { &self.order };
-        let pushed = list.push(number);
-        // There is room for all requests.
-        debug_assert!(pushed.is_ok(), "no room for request {number}");
+        // Where a program has more exec objects than it has room for, until another thread takes an entry.
+        while list.push(number).is_err() {
+            yield_now();
+        }
     }
 
     /// Takes the oldest whose `claim` succeeds.

@@ -50,8 +50,9 @@ const SHORT_NS: u64 = 20_000;
 /// Inferences shorter than this may run on the thread of a caller that waits, which answers signals only between them.
 const HELPABLE_NS: u64 = 20_000_000;
 
-/// Room for entries of ordered queues whose inferences were revoked: such an entry keeps its place.
-const REVOKED: u32 = 256;
+/// Room for entries of ordered queues whose inferences were revoked, which keep their places, and for exec objects beyond those
+/// that the options of the program count.
+const SPARE: u32 = 768;
 
 // An entry of a run queue: the number of a request and, above, bits of the generation; or a ticket of a state access.
 const STATE_ACCESS: u32 = 1 << 31;
@@ -138,12 +139,12 @@ struct OutOfTurn;
 impl Scheduler {
     pub(crate) fn new(options: SchedulerOptions) -> Arc<Self> {
         let capacity = options.capacity.max(1);
-        let room = capacity.saturating_add(REVOKED).saturating_add(state_access::TICKETS);
+        let room = capacity.saturating_add(SPARE).saturating_add(state_access::TICKETS);
         let shared = Shared {
             requests: Requests::new(options.queues.max(1), options.limit),
             queues: RunQueues::new(options.queues.max(1), room, options.is_ordered),
             state_access: StateAccess::new(),
-            in_flight: options.is_pipelined().then(|| InFlight::new(capacity)),
+            in_flight: options.is_pipelined().then(|| InFlight::new(room)),
             durations: Durations::new(options.variants),
             workers: Workers::new(options.most_workers(options.threads)),
             watchdog: Watchdog::new(),
