@@ -44,7 +44,8 @@ impl Lists {
     /// outstanding hear of another, by its number.
     pub(super) fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
         self.ids.remove(number);
-        if collected.was_awaited && self.ids.find(await_another).is_none() {
+        // A thread that still waits has marked this inference, so it is seen; a mark that was left behind goes no further.
+        if collected.was_awaited && self.is_awaited() && self.ids.find(await_another).is_none() {
             self.settled();
         }
     }
@@ -93,12 +94,12 @@ impl Lists {
         await_one: impl Fn(u32) -> bool,
     ) -> bool {
         // A thread that is not listening need not be notified: it asks again before it sleeps.
-        let found = if self.completed.waiters().waiting() > 0 {
-            self.ids.find(await_one)
-        } else {
-            self.ids.find(is_outstanding)
-        };
+        let found = if self.is_awaited() { self.ids.find(await_one) } else { self.ids.find(is_outstanding) };
         found.is_none()
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.completed.waiters().waiting() > 0
     }
 
     /// Which requests carry the inferences of an id.
@@ -261,6 +262,22 @@ mod tests {
             while set.collect_next().is_some() {}
         }
         assert!(began.elapsed() < LONG);
+    }
+
+    #[test]
+    fn mark_of_a_thread_that_waits_no_longer_is_not_passed_on() {
+        let set = Set::new(3);
+        for number in 0..3 {
+            set.submit(number, 7);
+        }
+        assert_eq!(set.lists.for_completed().wait(Duration::ZERO, || set.is_settled().then_some(())), None);
+        let marks = set.marks.get();
+        assert!(marks > 0);
+        for number in [2, 1, 0] {
+            set.state(number).complete(false);
+            set.collect(number);
+        }
+        assert_eq!(set.marks.get(), marks);
     }
 
     /// What a thread waits for is collected by another, while there is one more.
