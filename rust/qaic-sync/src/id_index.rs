@@ -24,8 +24,9 @@ pub struct IdIndex {
     entries: Box<[RequestEntry]>,
     // Requests without a place.
     unplaced: AtomicU32,
-    // The request that was added last, or one of the last.
-    latest: AtomicU32,
+    // Of the request that was added last, or one of the last: how often it was added above, its number below. No two additions
+    // store the same, but for 2^32 of one request.
+    latest: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -42,6 +43,7 @@ struct RequestEntry {
     id: AtomicU64,
     ticket: AtomicU64,
     place: AtomicU64,
+    additions: AtomicU32,
 }
 
 impl IdIndex {
@@ -53,13 +55,14 @@ impl IdIndex {
             id: AtomicU64::new(0),
             ticket: AtomicU64::new(0),
             place: AtomicU64::new(NO_PLACE),
+            additions: AtomicU32::new(0),
         };
         Self {
             buckets: std::iter::repeat_with(bucket).take(size(1)).collect(),
             table: std::iter::repeat_with(|| AtomicU64::new(0)).take(size(4)).collect(),
             entries: std::iter::repeat_with(entry).take(count as usize).collect(),
             unplaced: AtomicU32::new(0),
-            latest: AtomicU32::new(0),
+            latest: AtomicU64::new(0),
         }
     }
 
@@ -72,8 +75,11 @@ impl IdIndex {
     pub fn insert(&self, id: u64, number: u32) {
         let (Some(entry), bucket) = (self.entries.get(number as usize), self.bucket_of(id)) else { return };
         entry.id.store(id, Ordering::Release);
-        // Relaxed: a hint. A store, which costs no exchange.
-        self.latest.store(number, Ordering::Relaxed);
+        // Relaxed: written by the owner before this one.
+        let additions = entry.additions.load(Ordering::Relaxed).wrapping_add(1);
+        entry.additions.store(additions, Ordering::Relaxed);
+        // A store, which costs no exchange. A thread that sees what this one does later sees it.
+        self.latest.store(u64::from(additions) << 32 | u64::from(number), Ordering::Release);
         loop {
             // Acquire: with the release of the exchange below, tickets come in the order of their publications.
             let ticket = self.buckets[bucket].next.load(Ordering::Acquire);
@@ -146,7 +152,20 @@ impl IdIndex {
     /// The first request in the index that `matches`; one that was added lately is asked about first. Requests come and go
     /// meanwhile.
     pub fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
-        let latest = self.latest.load(Ordering::Relaxed);
+        loop {
+            let latest = self.latest.load(Ordering::Acquire);
+            let found = self.find_once(latest, &matches);
+            // While it looked, a request may have been added at a place it had passed, and then the one it was about to see
+            // removed.
+            if found.is_some() || self.latest.load(Ordering::Acquire) == latest {
+                return found;
+            }
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // the lower half
+    fn find_once(&self, latest: u64, matches: impl Fn(u32) -> bool) -> Option<u32> {
+        let latest = latest as u32;
         if matches(latest) {
             return Some(latest);
         }
@@ -280,6 +299,29 @@ mod tests {
             let asked = std::cell::Cell::new(0);
             let found = index.find(|_| asked.replace(asked.get() + 1) == 0);
             assert_eq!((found, asked.get()), (Some(number), 1));
+        }
+    }
+
+    /// A request is added behind the search, and then the only other one is removed before it.
+    #[test]
+    fn request_added_while_another_is_searched_for_is_found() {
+        for id in 0..64 {
+            let index = IdIndex::new(4);
+            let is_there = [true, false, false].map(AtomicBool::new);
+            index.insert(id, 0);
+            // The latest is gone.
+            index.insert(1, 1);
+            index.remove(1);
+            let found = index.find(|number| {
+                let Some(here) = is_there.get(number as usize) else { return false };
+                if number == 0 && here.swap(false, Ordering::Relaxed) {
+                    index.insert(7, 2);
+                    is_there[2].store(true, Ordering::Relaxed);
+                    index.remove(0);
+                }
+                here.load(Ordering::Relaxed)
+            });
+            assert_eq!(found, Some(2), "{id}");
         }
     }
 
