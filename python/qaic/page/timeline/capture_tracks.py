@@ -69,8 +69,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     for row in sorted(rows, key=lambda key: key.order):
         timeline.tracks.extend(lanes(_joined(row, rows[row])))
     _add_host(timeline, capture, first_utc_ns)
-    spans = [sample.span_us for sample in capture.samples]
-    timeline.shown = int(np.argsort(spans)[len(spans) // 2])
+    timeline.shown = capture.typical_place
     if merger.merged_away:
         timeline.notes.append(
             f"{merger.merged_away} of {counted} operations are too short to be told apart here: those under "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.groups import grouped, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_categories import CONVERT
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.render.table import Column, Table
@@ -39,7 +39,7 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
             found.append((100.0, ("operations were not measured", "the stats level is below 70", remedy)))
     else:
         typical = capture.typical
-        found += [*_converted(typical), *_one_node(typical), *_overhead(bottleneck), *_float32(typical)]
+        found += [*_converted(typical), *_one_node(capture), *_overhead(bottleneck), *_float32(typical)]
     found += _uneven(capture)
     found.sort(key=lambda pair: -pair[0])
     return Table("advice", "What to do", _COLUMNS, [row for _, row in found])
@@ -67,9 +67,11 @@ def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
 
 
 def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
-    groups = grouped(capture, lambda facts: facts.nodes, {"time": own_time_us})
+    groups = grouped(capture.typical, lambda facts: facts.nodes, {"time": own_time_us})
+    ordinary = spreads(capture, lambda facts: facts.nodes)
     total = sum(group["time"] for group in groups)
-    first = max(groups, key=lambda group: group["time"], default=None)
+    candidates = (group for group in groups if ordinary[group.key].holds(group["time"]))
+    first = max(candidates, key=lambda group: group["time"], default=None)
     part = None if first is None else share(first["time"], total)
     if first is None or part is None or part < _ONE_NODE or len(groups) == 1:
         return []

@@ -91,7 +91,8 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
     if count > 1:
         (sample,) = capture.typical.samples
         verdict.append(
-            f"the parts of its time are those of inference {sample.inference}, which took the median"
+            f"the parts of its time are those of inference {sample.inference}, "
+            "whose operations are nearest to their medians"
         )
     if bottleneck.name:
         verdict.insert(0, f"{bottleneck.name}-bound: {_MEANING[bottleneck.name]} ({parts})")

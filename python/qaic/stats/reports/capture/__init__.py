@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -48,6 +49,13 @@ class Sample:
             ends.append(epoch + reader.end_u * 1_000_000_000 // hz)
         return (max(ends) - min(starts)) / 1000
 
+    @property
+    def op_times_us(self) -> NDArray[np.float64]:
+        """Own time of each operation, device after device."""
+        return np.concatenate(
+            [np.zeros(0), *(reader.ops.dur_u * (1e6 / reader.hz) for reader in self.readers)]
+        )
+
 
 class Capture:
     """Stats buffers of one program.
@@ -92,17 +100,33 @@ class Capture:
 
     @property
     def typical(self) -> Capture:
-        """The inference whose time is nearest to the median, alone; all of them where there is none.
+        """The typical inference alone; all of them where there is only one or none.
 
-        Parts of the time are those of this one: they are those of one total, in every report.
+        Every report takes the parts of the time from this inference, so that they add up to one total.
         """
         if len(self.samples) < 2:
             return self
-        middle = median([sample.span_us for sample in self.samples]) or 0.0
-        sample = min(self.samples, key=lambda sample: abs(sample.span_us - middle))
+        sample = self.samples[self.typical_place]
         alone = copy.copy(self)
         vars(alone).update(buffers=tuple(reader.buffer for reader in sample.readers), _samples=(sample,))
         return alone
+
+    @property
+    def typical_place(self) -> int:
+        """Place in `samples` of the medoid: the inference whose operations are nearest to their medians.
+
+        The distance is the sum over all operations, so one operation that the host interrupted excludes its
+        inference, even if the total is ordinary. Where no operation was measured, the total decides.
+        """
+        totals = np.array([sample.span_us for sample in self.samples])
+        far_from_median = np.abs(totals - np.median(totals))
+        times = [sample.op_times_us for sample in self.samples]
+        size = Counter(len(row) for row in times).most_common(1)[0][0]
+        comparable = [place for place, row in enumerate(times) if len(row) == size]
+        rows = np.stack([times[place] for place in comparable])
+        distances = np.abs(rows - np.median(rows, axis=0)).sum(axis=1)
+        order = np.lexsort((far_from_median[comparable], distances))
+        return comparable[int(order[0])]
 
     def _read(self) -> tuple[Sample, ...]:
         groups: dict[tuple[int, int, int], list[TraceReader]] = {}
@@ -142,7 +166,7 @@ class Capture:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the CPU device measured."""
+        """True if the CPU device measured."""
         return any(_device_code(buffer.run.device) == 1 for buffer in self.buffers)
 
     def binaries(self) -> frozenset[str | None]:

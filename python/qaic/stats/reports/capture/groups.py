@@ -7,7 +7,7 @@ or cores is work, never a latency.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.stats.reports.capture import median_rows
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.capture.op_info import Coded, OpInfo
     from qaic.stats.reports.capture.trace_reader import TraceReader
+
+
+#: times its own median from which a time is not that of the operation
+_INTERRUPTED: Final = 3.0
 
 
 def own_time_us(reader: TraceReader) -> NDArray[np.float64]:
@@ -76,6 +80,33 @@ def grouped(
                 row = found.setdefault(value, dict.fromkeys(columns, 0.0))
                 row[name] += float(amount)
     return [Group(value, row) for value, row in found.items() if row["present"]]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Own time of what has a key in common, over all inferences, in microseconds."""
+
+    median: float
+    least: float
+    most: float
+
+    def holds(self, time_us: float) -> bool:
+        """Return true if a time is ordinary, less than several times the median."""
+        return time_us <= _INTERRUPTED * self.median
+
+
+def spreads(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[Any, Spread]:
+    """Median and range over all inferences of the own time of each key, the sum of the devices."""
+    import numpy as np
+
+    found: dict[Any, NDArray[np.float64]] = {}
+    for readers in capture.by_device():
+        coded = key(readers[0].facts)
+        rows = np.stack([coded.sums(own_time_us(reader)) for reader in readers])
+        figures = np.stack([np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0)], axis=1)
+        for value, of_device in zip(coded.values, figures, strict=True):
+            found[value] = found.get(value, 0.0) + of_device
+    return {value: Spread(*figures.tolist()) for value, figures in found.items()}
 
 
 def share(part: float, whole: float) -> float | None:

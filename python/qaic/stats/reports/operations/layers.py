@@ -36,7 +36,6 @@ _FAMILY = (
 
 def layers(capture: Capture) -> Report:
     """Time by layer, and families of layers with their median and slowest member."""
-    capture = capture.typical
     every = [path for readers in capture.by_device() for path in readers[0].facts.nodes.values]
     known = layer_names(every)
 

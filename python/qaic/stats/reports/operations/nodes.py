@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from qaic.stats.reports.capture import median_rows
-from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share
+from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_categories import CATEGORIES
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
@@ -23,21 +24,29 @@ if TYPE_CHECKING:
     from qaic.stats.reports.capture.trace_reader import TraceReader
     from qaic.stats.reports.render.table import Cell
 
+_RANGE: Final = tuple(Column(name, "us", "float") for name in ("median", "least", "most"))
 NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
 
 
 def nodes(capture: Capture) -> Report:
     """Time by the user's node, split into categories."""
-    capture = capture.typical
     table = split_by(capture, lambda facts: facts.nodes, "node")
     verdict = []
-    if table.rows:
-        verdict = [f"{table.rows[0][0]} takes {table.rows[0][3] or 0:.1f} % of the time of all operations"]
+    ordinary = spreads(capture, lambda facts: facts.nodes)
+    first = next((row for row in table.rows if ordinary[row[0]].holds(float(row[2] or 0))), None)
+    if first is not None:
+        verdict = [f"{first[0]} takes {first[3] or 0:.1f} % of the time of all operations"]
     return Report("nodes", "Nodes of the model", verdict, [table])
 
 
 def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
-    """Table of time by a column of texts, with a column for each category that occurs."""
+    """Table of time by a column of texts, with a column for each category that occurs.
+
+    The times are those of the typical inference. The median and range over all inferences follow them.
+    """
+    several = len(capture.samples) > 1
+    ordinary = spreads(capture, key)
+    capture = capture.typical
     found = grouped(
         capture,
         lambda facts: Coded.joined(key(facts), facts.categories),
@@ -66,6 +75,7 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
             round(row["count"]),
             row["time"],
             share(row["time"], total),
+            *(astuple(ordinary[text]) if several else ()),
             spans.get(text),
             row["time"] / spans[text] if spans.get(text) else None,
             row["sync"] if synced else None,
@@ -79,6 +89,7 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
         Column("count", kind="int"),
         Column("time", "us", "float"),
         Column("share", kind="percent"),
+        *(_RANGE if several else ()),
         Column("wall span", "us", "float"),
         Column("work per span", kind="float"),
         Column("waited", "us", "float"),
