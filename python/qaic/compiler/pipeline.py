@@ -50,6 +50,7 @@ from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
 from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
 from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineFusedFunctions
 from qaic.compiler.passes.legalize.legalize_captured_values import LegalizeCapturedValues
+from qaic.compiler.passes.legalize.legalize_division import LegalizeDivision
 from qaic.compiler.passes.legalize.legalize_exports import LegalizeExports
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
@@ -109,6 +110,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         TranslateNames(),
         InferShapes(),
         LegalizeWhere(),
+        LegalizeDivision(),
         AddEveryOutput(),
         # The sizes of every output that was added, in every set of shapes; nothing where none was.
         InferShapes(),

@@ -10,7 +10,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes, read_values
+from qaic.compiler.ir.graph_edits import rename_output
+from qaic.compiler.ir.graph_walk import (
+    ONNX_DOMAINS,
+    STANDARD_DOMAINS,
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    read_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, MutableSequence
@@ -24,6 +33,9 @@ _ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com
 
 #: what the checker says of a declaration without a shape, as bodies of control flow may have
 _MISSING_SHAPE: Final = "Field 'shape' of 'type' is required but missing."
+
+#: operators of the standard set of which the engine computes every result, also one that is left out
+_WRITING_ALL: Final = frozenset({"BatchNormalization", "If", "Loop", "Scan", "Split"})
 
 #: the first IR version in which an initializer need not also be an input
 _IR_FREE_INITIALIZERS: Final = 4
@@ -47,6 +59,7 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         entries = [type(entry).FromString(entry.SerializeToString()) for entry in properties.values()]
         del model.metadata_props[:]
         model.metadata_props.extend(entries)
+    _name_left_out(model)
     for current in all_graphs(graph):
         current.ClearField("doc_string")
         # Shape inference sets declared shapes aside, and a constant without a shape has no value for it.
@@ -70,6 +83,21 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
         for node in all_nodes(function.node):
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
+
+
+def _name_left_out(model: onnx.ModelProto) -> None:
+    """Name the results that nodes leave out although the engine writes them; it would write through null."""
+    import onnx
+
+    for body in (model.graph.node, *(function.node for function in model.functions)):
+        nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
+        if not nodes:
+            continue
+        fresh = FreshNames(onnx.GraphProto(node=body))
+        for node in nodes:
+            for position, name in enumerate(node.output):
+                if not name:
+                    rename_output(node, position, fresh.make(node.name or node.op_type, "left_out"))
 
 
 def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:

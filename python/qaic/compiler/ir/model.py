@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clone
-from qaic.compiler.ir.value_info import ValueInfo
+from qaic.compiler.ir.value_info import ValueInfo, describe_added
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.constants.weights import Weight
     from qaic.compiler.ir.custom_ops import Library
     from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
+    from qaic.compiler.ir.value_info import Added
     from qaic.options.files.specializations import SpecializationEntry
 
 
@@ -181,6 +182,30 @@ class Model:
         found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
         found |= {tensor.values.name for tensor in graph.sparse_initializer}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+
+    def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> bool:
+        """Apply a rewriting that goes by element types to the graph and to its inferred forms.
+
+        Parameters
+        ----------
+        rewriting
+            Changes a model whose element types it is given, and returns the values that it added.
+
+        Returns
+        -------
+        bool
+            Whether the graph was changed.
+        """
+        types = self.facts.types
+        added = rewriting(self.proto, types)
+        if not added:
+            return False
+        for specialized_model in self.specialized:
+            rewriting(specialized_model, types)
+            describe_added(specialized_model, added)
+        new_types = {name: value.elem_type for name, value in added.items()}
+        self.facts = ValueInfo(types | new_types, self.specialized)
+        return True
 
     def learn_constants(self) -> None:
         """Take up the types and shapes of constants that were added."""

@@ -7,12 +7,21 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The element type of a value that a rewriting added, and whose shape it has; "" for a scalar."""
+
+    elem_type: int
+    like: str
 
 
 @dataclass
@@ -115,3 +124,22 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     return dims
+
+
+def describe_added(specialized_model: onnx.ModelProto, added: Mapping[str, Added]) -> None:
+    """Declare the types and shapes of values that were added to an inferred model."""
+    shapes: dict[str, list[int | None]] = {"": []}
+    for graph in all_graphs(specialized_model.graph):
+        shapes |= {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            tensor_type = value.type.tensor_type
+            if tensor_type.HasField("shape"):
+                shapes[value.name] = [
+                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor_type.shape.dim
+                ]
+    for graph in all_graphs(specialized_model.graph):
+        for name in [name for node in graph.node for name in node.output if name in added]:
+            value = describe_value(graph, name)
+            value.type.tensor_type.elem_type = added[name].elem_type
+            if added[name].like in shapes:
+                set_shape(value, shapes[added[name].like])

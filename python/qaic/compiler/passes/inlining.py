@@ -6,14 +6,17 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.frontend import validation
+from qaic.compiler.frontend import symbols, validation
 from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, find_nodes
 from qaic.compiler.ir.inlined_names import Call, calls_in
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import needs_inner_nodes
+from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
+from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 
 if TYPE_CHECKING:
@@ -160,6 +163,15 @@ def expand(
     return True
 
 
+def _divides(model: Model) -> bool:
+    """Tell whether functions have integer divisions that may end the process."""
+    if not any(find_nodes(function.node, DIVISIONS) for function in model.proto.functions):
+        return False
+    # Only the expanded model tells the types.
+    flat = symbols.infer(with_weights_as_inputs(inline_functions(model.proto), model.weights))
+    return traps(flat, collect_types(flat))
+
+
 class InlineFunctions(Always):
     """Expand functions, where the model has some of the card, or all expansions are asked for."""
 
@@ -185,6 +197,7 @@ class InlineForNodes(Always):
             and (
                 needs_inner_nodes(options)
                 or mentions_half(proto, model.weights)
+                or _divides(model)
                 or inside_functions(proto.graph, options.extra_output_tensors)
             )
         )

@@ -13,6 +13,7 @@ from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
+from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_where import legalize_where
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def complete(
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
     legalize_where(probe, types)
+    legalize_division(probe, types)
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)

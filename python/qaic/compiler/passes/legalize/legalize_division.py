@@ -1,0 +1,166 @@
+"""Integer divisions by -1, which end the process where the dividend is the smallest integer.
+
+The quotient of the smallest int32 or int64 and -1 has no place in its type. The processor traps, in an
+inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose result changes
+its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are those of ONNX.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
+from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import Added
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+#: operators that divide; Mod traps in the engines before 1.23
+DIVISIONS: Final = frozenset({"Div", "Mod"})
+
+#: types whose division is an instruction of the processor; narrower ones are divided as int32
+_SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
+
+#: operators whose results are sizes, never negative
+_SIZES: Final = frozenset({"Shape", "Size"})
+
+#: operators that pass on what their first operand holds; a Cast does so of sizes alone
+_PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+
+
+def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
+    """Tell whether a division of the main graph or of a nested one may end the process."""
+    return bool(_Divisions(model, types).found)
+
+
+def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
+    """Rewrite the integer divisions that may end the process; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without weight data and without model-local functions around such nodes.
+    types : Mapping[str, int]
+        Element types of values by name.
+
+    Returns
+    -------
+    dict of str to Added
+        The values that were added.
+    """
+    divisions = _Divisions(model, types)
+    added: dict[str, Added] = {}
+    if not divisions.found:
+        return added
+    fresh = FreshNames(model.graph)
+    for graph in all_graphs(model.graph):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            elem_type = divisions.found.get(_key(node))
+            nodes += [node] if elem_type is None else _guarded(node, elem_type, fresh, added)
+        if len(nodes) != len(graph.node):
+            set_nodes(graph, nodes)
+    return added
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, ...]:
+    return (node.op_type, *node.input, *node.output)
+
+
+class _Divisions:
+    """The divisions of a model that may trap, each with the element type of its operands."""
+
+    def __init__(self, model: onnx.ModelProto, types: Mapping[str, int]) -> None:
+        self.found: dict[tuple[str, ...], int] = {}
+        nodes = [node for node in find_nodes(model.graph.node, DIVISIONS) if len(node.input) > 1]
+        kinds = [next((types[name] for name in (*n.input, *n.output) if name in types), 0) for n in nodes]
+        divisions = [pair for pair in zip(nodes, kinds, strict=True) if pair[1] in _SMALLEST]
+        if not divisions:
+            return
+        self.makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
+        self.constants = {
+            tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
+        }
+        for node, elem_type in divisions:
+            if self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], _SMALLEST[elem_type]):
+                self.found[_key(node)] = elem_type
+
+    def _may_hold(self, name: str, number: int) -> bool:
+        """Tell whether a value may contain a negative number."""
+        maker, is_cast = self.makers.get(name), False
+        while maker is not None and standard(maker, "Cast", *_PASSING) and maker.input:
+            is_cast = is_cast or maker.op_type == "Cast"
+            name = maker.input[0]
+            maker = self.makers.get(name)
+        if maker is not None and standard(maker, *_SIZES):
+            return False
+        if is_cast:
+            return True
+        tensor = self.constants.get(name)
+        if maker is not None and standard(maker, "Constant"):
+            for attribute in maker.attribute:
+                if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
+                    return number in (*attribute.ints, attribute.i)
+                if attribute.name == "value":
+                    tensor = attribute.t
+        return tensor is None or bool((dense(tensor) == number).any())
+
+
+def _guarded(
+    node: onnx.NodeProto, elem_type: int, fresh: FreshNames, added: dict[str, Added]
+) -> list[onnx.NodeProto]:
+    """Write a division whose divisor is never -1."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    divisor, result = node.input[1], node.output[0]
+    nodes: list[onnx.NodeProto] = []
+
+    def value(base: str, suffix: str, like: str, code: int = elem_type) -> str:
+        name = fresh.make(base, suffix)
+        added[name] = Added(code, like)
+        return name
+
+    def add(op_type: str, operands: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(op_type, operands, [output], **attributes))
+        return output
+
+    def constant(number: int) -> str:
+        array = np.array(number, helper.tensor_dtype_to_np_dtype(elem_type))
+        tensor = numpy_helper.from_array(array)
+        return add("Constant", [], value(result, "constant", ""), value=tensor)
+
+    # 2 where the divisor is -1, and 0 elsewhere; arithmetic, because old operator sets choose no integers.
+    is_negative = add("Equal", [divisor, constant(-1)], value(divisor, "is_minus_one", divisor, BOOL))
+    flag = add("Cast", [is_negative], value(divisor, "flag", divisor), to=elem_type)
+    twice = add("Add", [flag, flag], value(divisor, "twice", divisor))
+    safe = add("Add", [divisor, twice], value(divisor, "divisor", divisor))
+    division = clone(node)
+    replace_input_with(division, 1, safe)
+    nodes.append(division)
+    if node.op_type == "Div":
+        rename_output(division, 0, value(result, "quotient", result))
+        sign = add("Sub", [constant(1), twice], value(divisor, "sign", divisor))
+        add("Mul", [division.output[0], sign], result)
+    return nodes
+
+
+class LegalizeDivision(Always):
+    """Keep integer divisions by -1 from ending the process."""
+
+    name = "legalize-division"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        return model.rewrite(legalize_division)

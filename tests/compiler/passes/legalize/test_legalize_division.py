@@ -1,0 +1,114 @@
+"""Integer divisions by -1; without their rewriting the smallest integer ends the process of the tests."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto, helper
+
+from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
+
+TYPES = [np.int8, np.int16, np.int32, np.int64]
+#: where the division is, and what the operands are
+PLACES = ["main", "nested", "function", "constants", "constant divisor"]
+
+
+def _elem_type(dtype):
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def _expected(op, dividend, divisor, fmod):
+    """Compute with Python's integers; a result without a place in the type wraps."""
+    results = []
+    for left, right in zip(dividend.tolist(), divisor.tolist(), strict=True):
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        remainder = left - quotient * right if fmod else left % right
+        results.append(quotient if op == "Div" else remainder)
+    return np.array([value & (2**64 - 1) for value in results], np.uint64).astype(dividend.dtype)
+
+
+def _program(op, dividend, divisor, place, fmod=0, opset=17):
+    elem_type, size = _elem_type(dividend.dtype), list(dividend.shape)
+    division = node(op, ["a", "b"], ["quotient"], **({"fmod": 1} if fmod else {}))
+    nodes, functions = [division], []
+    if place == "nested":
+        branches = {
+            "then_branch": helper.make_graph([division], "then", [], [info("quotient", size, elem_type)]),
+            "else_branch": helper.make_graph(
+                [node("Identity", ["a"], ["other"])], "else", [], [info("other", size, elem_type)]
+            ),
+        }
+        nodes = [helper.make_node("If", ["go"], ["quotient"], **branches)]
+    if place == "function":
+        opsets = [helper.make_opsetid("", opset)]
+        functions = [helper.make_function("f", "Divide", ["a", "b"], ["quotient"], [division], opsets)]
+        nodes = [helper.make_node("Divide", ["a", "b"], ["quotient"], domain="f")]
+    constants = {"constants": {"a": dividend, "b": divisor}, "constant divisor": {"b": divisor}}.get(
+        place, {}
+    )
+    feeds = {"a": dividend, "b": divisor, "x": np.zeros(size, dividend.dtype)}
+    feeds = {name: value for name, value in feeds.items() if name not in constants}
+    inputs = [info(name, size, elem_type) for name in feeds]
+    if place == "nested":
+        feeds["go"] = np.array(True)
+        inputs.append(info("go", [], TensorProto.BOOL))
+    # What is computed from constants alone would be one itself.
+    nodes.append(node("Concat", ["quotient", "x"], ["y"], axis=0))
+    model = model_of(
+        nodes,
+        inputs,
+        [info("y", [2 * size[0]], elem_type)],
+        list(constants.items()),
+        opset,
+        functions=functions,
+    )
+    if functions:
+        model.opset_import.append(helper.make_opsetid("f", 1))
+    return lowered(model), feeds
+
+
+@st.composite
+def _operands(draw):
+    dtype = draw(st.sampled_from(TYPES))
+    limits = np.iinfo(dtype)
+    special = st.sampled_from([limits.min, limits.min + 1, -2, -1, 1, 2, limits.max])
+    numbers = special | st.integers(limits.min, limits.max)
+    count = draw(st.integers(1, 5))
+    dividend = draw(hnp.arrays(dtype, count, elements=numbers))
+    return dividend, draw(hnp.arrays(dtype, count, elements=numbers.filter(bool)))
+
+
+@given(_operands(), st.sampled_from(PLACES), st.sampled_from([("Div", 0), ("Mod", 0), ("Mod", 1)]))
+def test_divisions_give_the_numbers_of_onnx(operands, place, kind):
+    op, fmod = kind
+    dividend, divisor = operands
+    program, feeds = _program(op, dividend, divisor, place, fmod)
+    got = run(whole(program), feeds)["y"][: len(dividend)]
+    np.testing.assert_array_equal(got, _expected(op, dividend, divisor, fmod))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 14, 21])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_every_operator_set_is_guarded(opset, dtype):
+    dividend = np.array([np.iinfo(dtype).min, 9], dtype)
+    divisor = np.array([-1, -1], dtype)
+    program, feeds = _program("Div", dividend, divisor, "main", opset=opset)
+    got = run(whole(program), feeds)["y"][:2]
+    np.testing.assert_array_equal(got, _expected("Div", dividend, divisor, 0))
+
+
+def test_division_of_sizes_or_by_constants_stays_one_operation():
+    """What exporters write to compute shapes cannot trap."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "at"], ["size"]),
+        node("Div", ["size", "by"], ["half"]),
+        node("Div", ["ids", "by"], ["y"]),
+        node("Div", ["ids", "size"], ["z"]),
+    ]
+    constants = [("at", np.array([1])), ("by", np.array([2]))]
+    inputs = [info("x", [1, 6]), info("ids", [1], TensorProto.INT64)]
+    outputs = [info(name, [1], TensorProto.INT64) for name in ("half", "y", "z")]
+    program = lowered(model_of(nodes, inputs, outputs, constants))
+    assert sorted(kinds(program)) == sorted(n.op_type for n in nodes)
