@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
-from qaic.compiler.ir.elem_types import CODES, type_name
+from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.interface import TensorSpec, check_size
+from qaic.compiler.ir.value_info import may_follow_values
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -256,6 +258,10 @@ def _require_static(
                 fix=f"it has no name, so give the shape with model_inputs (input_name {value.name!r})",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs"},
             )
+    if tensor.elem_type in TABLE:
+        # Before anything is made of these sizes.
+        kind = "input" if specialization is None else f"specialization {specialization!r}, input"
+        check_size(TensorSpec(value.name, tensor.elem_type, tuple(d.dim_value for d in _dims(value))), kind)
 
 
 def infer(view: onnx.ModelProto) -> onnx.ModelProto:
@@ -274,8 +280,6 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     onnx.ModelProto
         A copy with types and shapes.
     """
-    from onnx import shape_inference
-
     claims: dict[str, list[int | None]] = {}
     for graph in all_graphs(view.graph):
         for value in graph.value_info:
@@ -285,24 +289,39 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
             if value.type.tensor_type.HasField("shape"):
                 claims[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in _dims(value)]
             value.type.tensor_type.ClearField("shape")
-    try:
-        inferred = shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=True)
-    except (shape_inference.InferenceError, ValueError) as strict_error:
-        # Strict mode also refuses what it merely does not know. A real contradiction is found by the
-        # engine's check.
-        _log.debug("strict shape inference: %s", strict_error)
-        inferred = _infer_leniently(view)
+    inferred = _inferred(view, follows_values=False)
+    if _is_open(inferred) and may_follow_values(inferred):
+        inferred = _inferred(view, follows_values=True)
     for value in inferred.graph.output:
         _fill_claim(value, claims.get(value.name))
     return inferred
 
 
-def _infer_leniently(view: onnx.ModelProto) -> onnx.ModelProto:
-    """Infer what can be inferred; refuse a model that contradicts itself."""
+def _is_open(inferred: onnx.ModelProto) -> bool:
+    """Tell whether a dim of a result is neither a number nor a symbol of the model, or no dims are known."""
+    given = {dim.dim_param for value in inferred.graph.input for dim in _dims(value)} - {""}
+    for graph in all_graphs(inferred.graph):
+        values = {value.name: value for value in (*graph.value_info, *graph.output)}
+        for name in {name for node in graph.node for name in node.output if name}:
+            if name not in values or not values[name].type.tensor_type.HasField("shape"):
+                return True
+            # Inference makes up symbols. A size of 0 reads as one that is not known.
+            if any(not dim.dim_value and dim.dim_param not in given for dim in _dims(values[name])):
+                return True
+    return False
+
+
+def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto:
+    """Infer strictly, or else what can be inferred; refuse a model that contradicts itself."""
     from onnx import shape_inference
 
     try:
-        return shape_inference.infer_shapes(view, data_prop=True)
+        return shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=follows_values)
+    except (shape_inference.InferenceError, ValueError) as strict_error:
+        # Strict mode also refuses what it merely does not know. The engine finds a real contradiction.
+        _log.debug("strict shape inference: %s", strict_error)
+    try:
+        return shape_inference.infer_shapes(view, data_prop=follows_values)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise refuse(
             "shapes of the model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx
+
+
+#: elements of a list, and of another dimension, up to which inference follows values
+_LONGEST_LIST: Final = 1 << 14
+_LONGEST_DIM: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,16 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     return dims
+
+
+def may_follow_values(inferred: onnx.ModelProto) -> bool:
+    """Tell whether onnx may follow values of a model, which takes an object for each element of a list."""
+    graph = inferred.graph
+    for value in (*graph.input, *graph.value_info):
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if max(sizes, default=0) > (_LONGEST_LIST if len(sizes) == 1 else _LONGEST_DIM):
+            return False
+    return True
 
 
 def describe_added(specialized_model: onnx.ModelProto, added: Mapping[str, Added]) -> None:

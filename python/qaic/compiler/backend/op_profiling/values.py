@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.value_info import may_follow_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,7 +103,7 @@ class ValueTable:
                 if name in shapes:
                     _declare(view.graph.value_info.add(name=name), self._types, shapes)
             try:
-                inferred = shape_inference.infer_shapes(view, data_prop=True)
+                inferred = shape_inference.infer_shapes(view, data_prop=may_follow_values(view))
             except Exception as error:  # noqa: BLE001 - of any kind; what is not known stays so
                 _log.debug("sizes of values that the engine has added are not known: %s", error)
                 return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.value_info import known_dims
+from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +40,7 @@ def complete(found: onnx.ModelProto) -> None:
     """
     from onnx import shape_inference
 
+    follows_values = may_follow_values(found)
     computed: set[str] = set()
     for _ in range(_MOST_ROUNDS):
         values = _values(found)
@@ -47,7 +48,7 @@ def complete(found: onnx.ModelProto) -> None:
             return
         computed |= values.keys()
         try:
-            inferred = shape_inference.infer_shapes(_with_constants(found, values), data_prop=True)
+            inferred = shape_inference.infer_shapes(_with_constants(found, values), data_prop=follows_values)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return
         _learn(found, inferred)
