@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from qaic.compiler import compile_resolved
 from qaic.compiler.diagnostics.record import Diagnostic, recorded, warn
-from qaic.compiler.output_folder import writable_folder
+from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.errors import CompileError, InputTypeError, OptionConflictError, OptionError, UnknownOptionError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.options import ResolvedOptions, resolve
@@ -316,6 +316,7 @@ def _writable(target: Path | None) -> Iterator[Path | None]:
             code="option.backend_binary_path",
             context={"path": str(target)},
         )
+    check_container(target, "backend_binary_path")
     with writable_folder(target.parent):
         yield target
 

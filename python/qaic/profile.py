@@ -16,7 +16,7 @@ from qaic.errors import OptionError, StateError
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
 from qaic.stats.reports import Capture, Report
-from qaic.support.atomic_io import replace_bytes
+from qaic.support.atomic_io import replace_bytes, write_replacing
 from qaic.support.attribute_dict import AttributeDict
 from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
 from qaic.support.text import counted
@@ -229,7 +229,7 @@ class Profile:
         }
         if path is None:
             return bytes(_core.stats_trace(parts, **options))
-        _core.write_stats_trace(str(Path(path)), parts, **options)
+        write_replacing(Path(path), lambda aside: _core.write_stats_trace(aside, parts, **options))
         return None
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:

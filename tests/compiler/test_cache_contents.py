@@ -1,17 +1,22 @@
 """The compile cache keeps whole programs and nothing else, within the size that it may have."""
 
+import importlib.metadata
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper
 
 import qaic
+from qaic.cli.openqaic import main as console_run
 from qaic.compiler import cache, cache_contents
 from qaic.errors import OptionError
+from qaic.support.atomic_io import work_folder
 from session_models import model, save
 
 #: says when the samples of a calibration are being run, which then takes as long as it is given
@@ -43,6 +48,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def unfinished(folder):
+    """Folders of work in progress: for the program that is written, and for the samples that are run."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.tmp"))
 
 
@@ -69,7 +75,7 @@ def calibrating(tmp_path, folder):
 
 
 def test_a_terminated_calibration_leaves_nothing(calibrating, folder):
-    assert len(unfinished(folder)) == 1
+    assert len(unfinished(folder)) == 2
     calibrating.send_signal(signal.SIGTERM)
     assert calibrating.communicate(timeout=30)[1] == "error: terminated\n"
     assert calibrating.returncode == 143
@@ -77,25 +83,24 @@ def test_a_terminated_calibration_leaves_nothing(calibrating, folder):
 
 
 def test_what_a_killed_calibration_leaves_goes_with_the_next_compilation(calibrating, folder, tmp_path):
-    (left,) = unfinished(folder)
+    left = unfinished(folder)
+    assert len(left) == 2
     qaic.compile(save(tmp_path, scaled(3.0)))
     # Its owner lives.
-    assert unfinished(folder) == [left]
+    assert unfinished(folder) == left
     calibrating.kill()
     calibrating.wait()
-    assert unfinished(folder) == [left]
+    assert unfinished(folder) == left
     qaic.compile(save(tmp_path, scaled(4.0)))
     assert unfinished(folder) == []
 
 
 def test_what_a_killed_writer_leaves_goes_with_the_next_compilation(folder, tmp_path):
     program = qaic.compile(save(tmp_path, scaled())).path
-    aside = program.with_name(".programqpc.bin.1.0.tmp")
-    aside.write_bytes(b"half")
-    with cache_contents.locked(program.with_name(cache_contents.LOCK_NAME)):
-        qaic.compile(save(tmp_path, scaled(3.0)))
-        assert aside.exists()
-    qaic.compile(save(tmp_path, scaled(4.0)))
+    aside = program.parent / ".openqaic-0.tmp"
+    aside.mkdir()
+    (aside / "programqpc.bin").write_bytes(b"half")
+    qaic.compile(save(tmp_path, scaled(3.0)))
     assert not aside.exists()
     assert program.exists()
 
@@ -106,26 +111,145 @@ def aged(path, seconds):
     os.utime(path, ns=(found.st_atime_ns - seconds * 10**9, found.st_mtime_ns - seconds * 10**9))
 
 
+def compiled_and_let_go(path):
+    """Compile in a process that ends, so that its program is not in use."""
+    script = "import sys, qaic; print(qaic.compile(sys.argv[1]).path)"
+    found = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    return Path(found.stdout.strip())
+
+
 def test_programs_that_were_not_wanted_for_the_longest_time_go_first(folder, tmp_path, monkeypatch):
     paths = [save(tmp_path, scaled(factor, 100_000), f"{factor}.onnx") for factor in range(4)]
-    programs = [qaic.compile(path).path for path in paths[:3]]
+    programs = [compiled_and_let_go(path) for path in paths[:3]]
     for age, program in zip((300, 200, 100), programs, strict=True):
         aged(program, age)
     # The oldest is wanted again.
-    assert qaic.compile(paths[0]).path == programs[0]
+    assert compiled_and_let_go(paths[0]) == programs[0]
     size = cache_contents.entries(folder)[0].nbytes
     assert size >= 400_000
     monkeypatch.setenv("QAIC_CACHE_LIMIT", str(size * 3))
-    newest = qaic.compile(paths[3]).path
+    newest = compiled_and_let_go(paths[3])
     assert {entry.path for entry in cache_contents.entries(folder)} == {programs[0], programs[2], newest}
     monkeypatch.setenv("QAIC_CACHE_LIMIT", "1K")
-    assert qaic.compile(paths[1]).path == programs[1]
+    assert compiled_and_let_go(paths[1]) == programs[1]
     # What was just made stays, however large.
     assert [entry.path for entry in cache_contents.entries(folder)] == [programs[1]]
     assert cache_contents.shrink(folder, 0) == size
     assert cache_contents.entries(folder) == []
     monkeypatch.delenv("QAIC_CACHE_LIMIT")
-    assert qaic.compile(paths[1]).path == programs[1]
+    assert compiled_and_let_go(paths[1]) == programs[1]
+
+
+def test_a_limit_never_removes_a_program_that_a_live_process_was_given(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("QAIC_CACHE_LIMIT", "1K")
+    paths = [save(tmp_path, scaled(factor, 100_000), f"{factor}.onnx") for factor in range(3)]
+    mine = [qaic.compile(path).path for path in paths[:2]]
+    other = compiled_and_let_go(paths[2])
+    assert all(path.exists() for path in (*mine, other))
+    # A cached program is in use like a new one, also for the commands of another process.
+    assert qaic.compile(paths[2]).path == other
+    subprocess.run([sys.executable, "-m", "qaic", "cache", "clear"], check=True, capture_output=True)
+    assert all(path.exists() for path in (*mine, other))
+
+
+@pytest.mark.parametrize("name", ["numpy", "onnx", "onnxruntime"])
+def test_the_key_names_the_libraries_that_compute_constants(monkeypatch, name):
+    versions = cache._library_versions()
+    key = cache.cache_key("model", {})
+    monkeypatch.setattr(cache, "_library_versions", lambda: {**versions, name: "0.0"})
+    assert cache.cache_key("model", {}) != key
+    assert versions[name] == importlib.metadata.version(name)
+
+
+def test_a_folder_where_others_may_write_has_a_folder_for_each_user(folder, tmp_path):
+    folder.mkdir()
+    folder.chmod(0o1777)
+    program = qaic.compile(save(tmp_path, scaled())).path
+    own = folder / f"user-{os.geteuid()}"
+    assert program.is_relative_to(own)
+    assert own.stat().st_mode & 0o777 == 0o700
+    # Someone else was there first.
+    own.chmod(0o777)
+    program = qaic.compile(save(tmp_path, scaled(3.0))).path
+    assert not program.is_relative_to(folder)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_a_program_that_others_may_write_is_not_believed(folder, tmp_path, mode):
+    path = save(tmp_path, scaled())
+    program = qaic.compile(path).path
+    before = program.stat().st_ino
+    program.chmod(mode)
+    assert qaic.compile(path).path == program
+    assert program.stat().st_mode & 0o022 == 0
+    assert program.stat().st_ino != before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("name", ["programqpc.bin", ".lock", "."])
+def test_what_belongs_to_another_user_is_not_believed(folder, tmp_path, name):
+    path = save(tmp_path, scaled())
+    program = qaic.compile(path).path
+    os.chown(program.parent / name, 12345, 12345)
+    again = qaic.compile(path).path
+    assert again.stat().st_uid == 0
+    # In a folder of another user a program could be exchanged.
+    assert again.is_relative_to(folder) == (name != ".")
+
+
+def test_locks_are_of_this_user_alone(folder, tmp_path):
+    program = qaic.compile(save(tmp_path, scaled())).path
+    assert program.with_name(cache_contents.LOCK_NAME).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_lock_file_does_not_block(folder, tmp_path, kind):
+    path = save(tmp_path, scaled())
+    lock = qaic.compile(path).path.with_name(cache_contents.LOCK_NAME)
+    lock.unlink()
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "link":
+        lock.symlink_to(tmp_path / "elsewhere")
+    else:
+        lock.mkdir()
+    lock.with_name("programqpc.bin").write_bytes(b"damaged")
+    assert qaic.compile(path).path == lock.with_name("programqpc.bin")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_held_lock_is_waited_for_only_while_its_holder_works(folder, tmp_path, monkeypatch):
+    program = qaic.compile(save(tmp_path, scaled())).path
+    lock = program.with_name(cache_contents.LOCK_NAME)
+    waits = []
+    monkeypatch.setattr(cache_contents.time, "sleep", waits.append)
+    with cache_contents.locked(lock) as first:
+        assert first
+        with cache_contents.locked(lock) as second:
+            assert not second
+        idle = len(waits)
+        # For as long as a process writes there, patience does not run out.
+        with work_folder(program.parent) as working:
+            steps = iter(range(3 * idle))
+            monkeypatch.setattr(
+                cache_contents.time,
+                "sleep",
+                lambda _: next(steps, None) is None and shutil.rmtree(working, ignore_errors=True),
+            )
+            with cache_contents.locked(lock) as third:
+                assert not third
+            assert next(steps, None) is None
+
+
+def test_clear_goes_on_after_what_it_cannot_remove(folder, tmp_path):
+    programs = [compiled_and_let_go(save(tmp_path, scaled(factor), f"{factor}.onnx")) for factor in range(3)]
+    # What a card's compiler left there, in the form of earlier versions too.
+    (programs[1].parent / ".card-1" / "qpc").mkdir(parents=True)
+    (programs[1].parent / ".programqpc.bin.1.0.tmp").touch()
+    with cache_contents.locked(programs[0].with_name(cache_contents.LOCK_NAME)):
+        assert console_run(["cache", "clear"]) == 0
+    assert [path.exists() for path in programs] == [True, False, False]
+    assert [path.name for path in programs[1].parent.iterdir()] == [cache_contents.LOCK_NAME]
 
 
 def test_a_program_that_is_being_made_is_not_removed(folder, tmp_path):

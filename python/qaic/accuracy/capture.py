@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,12 +14,14 @@ from qaic.accuracy.histograms import Histograms
 from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE, ZERO
 from qaic.accuracy.metrics import OutputSums
 from qaic.accuracy.prepared import prepared
+from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.errors import OptionError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -150,8 +150,8 @@ def instrumented(model: ModelSource, options: CompileOptions) -> Iterator[Instru
 @contextlib.contextmanager
 def loaded(source: PreparedModel) -> Iterator[InstrumentedProgram]:
     """Load the instrumented program of a model; its files are removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder:
-        path = Path(folder, "program.bin")
+    with open_cache().work_folder() as folder:
+        path = folder / "program.bin"
         twin, reference = source.write_instrumented(path)
         inputs = model_inputs(reference, has_state=source.options.retained_state)
         yield InstrumentedProgram(path, twin, inputs, reference)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.accuracy.instrument import Observe
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
+from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.load_or_collect import Calibrate
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.progress import Progress
@@ -53,7 +54,7 @@ class PreparedModel:
     def __init__(self, source: OnnxFile, options: CompileOptions, progress: Progress) -> None:
         self._options = options
         self._progress = progress
-        self._shaped, self._context = begin(source, options, progress)
+        self._shaped, self._context = begin(source, options, progress, open_cache().work_folder)
         if self._context.names is None and self._shaped.proto.functions:
             # Reports name values as the bodies of functions do.
             self._context.names = InlinedNames(self._shaped.proto)

@@ -31,6 +31,9 @@ INTERNAL = 70
 INTERRUPTED = 130
 TERMINATED = 143
 
+#: what the hidden option is called by that takes the value of a switch, as in ``--convert-to-fp16=false``
+VALUE_SUFFIX = ":value"
+
 # Comparing is quadratic in the length; no option comes near this many characters.
 _LONGEST_COMPARED = 80
 
@@ -93,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         if wrong is None:
             return f"unexpected argument {' '.join(arguments)}"
         word = wrong.split("=")[0].lstrip("-")
-        names = {name.lstrip("-"): name for name in self.long_options()}
+        names = {name.lstrip("-"): name for name in self.long_options() if not name.endswith(VALUE_SUFFIX)}
         if word in names:
             return f"{wrong} is an option of another command"
         near = self._meant(word, names) or get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
@@ -120,7 +123,10 @@ class Parser(argparse.ArgumentParser):
         known = {name.removeprefix("--") for name in self.long_options()}
 
         def spell(argument: str) -> str:
-            word = argument[1:].partition("=")[0]
+            flag, assigned, value = argument.partition("=")
+            if assigned and f"{flag.lstrip('-')}{VALUE_SUFFIX}" in known:
+                return f"--{flag.lstrip('-')}{VALUE_SUFFIX}={value}"
+            word = flag[1:]
             if argument.startswith("--") or not argument.startswith("-") or len(word) < 2:
                 return argument
             if word in known:

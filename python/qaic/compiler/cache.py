@@ -1,10 +1,11 @@
 """Compiled programs by the content they were made from.
 
 Layout: ``<cache>/<key>/programqpc.bin``, ``<cache>/index/`` (see `digest`). The key covers the model's
-content, the options, the version of this package and of the plan, never a path. A program is written to a
-temporary file and renamed, so a reader sees a whole program or none; a lock file per key makes others wait
-instead of compiling the same twice, and where locks do not work the loser's rename is harmless because both
-files are equal.
+content, the options, and the versions of this package, of the plan and of the libraries that compute
+constants, never a path. A program is written aside and renamed, so a reader sees a whole program or none; a
+lock file per key makes others wait instead of compiling the same twice, and where locks do not work the
+loser's rename is harmless because both files are equal. A program is used only if no other user can have
+written it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import shutil
 import struct
 import tempfile
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +28,7 @@ from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
 from qaic.compiler.cache_contents import (
     LOCK_NAME,
+    is_trusted,
     locked,
     note_use,
     remove_leftovers,
@@ -32,18 +36,19 @@ from qaic.compiler.cache_contents import (
     size_limit,
 )
 from qaic.compiler.frontend.files.content_digest import DigestIndex
-from qaic.errors import QpcError
-from qaic.support.atomic_io import write_replacing
+from qaic.errors import QaicError, QpcError
+from qaic.support.atomic_io import work_folder, write_replacing
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
 _log = logging.getLogger("qaic.compiler")
 
 #: changes when the meaning of cached files changes without a change of version
-_FORMAT: Final = 6
+_FORMAT: Final = 7
 
 #: position of the u64 container size in the header
 _SIZE_AT: Final = 8
@@ -62,10 +67,14 @@ class Cache:
         self.folder = folder
         self.index = DigestIndex(folder / "index")
 
+    def work_folder(self) -> AbstractContextManager[Path]:
+        """Make a folder for programs that are run while compiling; temporary folders may be in memory."""
+        return work_folder(self.folder)
+
     def lookup(self, key: str) -> Path | None:
-        """Return the program of a key; a damaged one counts as absent."""
+        """Return the program of a key; one that is damaged or of another user counts as absent."""
         path = self.folder / key / QPC_FILE_NAME
-        if not (is_whole(path) and _survived(path)):
+        if not _is_usable(path):
             return None
         note_use(path)
         return path
@@ -83,30 +92,66 @@ class Cache:
             Write it even if it is there.
         """
         entry = self.folder / key
-        entry.mkdir(parents=True, exist_ok=True)
-        path = entry / QPC_FILE_NAME
+        entry.mkdir(mode=0o700, parents=True, exist_ok=True)
         limit = size_limit()
+        found = entry.stat()
+        if found.st_uid != os.geteuid() or not is_trusted(found):
+            return Cache(_private_folder(str(entry), "another user can write there")).build(key, write)
+        path = entry / QPC_FILE_NAME
         remove_leftovers(self.folder)
-        with locked(entry / LOCK_NAME) as alone:
-            is_there = is_whole(path) and _survived(path)
+        with locked(entry / LOCK_NAME):
+            is_there = _is_usable(path)
             if is_there and not anew:
+                note_use(path)
                 return path
             if not is_there and path.exists():
-                _log.warning("the cached program %s is damaged; it is compiled again", path)
-            if alone:
-                for leftover in entry.glob("*.tmp"):
-                    leftover.unlink(missing_ok=True)
+                _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)
+                path.unlink()
             write_replacing(path, write)
+            path.chmod(path.stat().st_mode & ~0o022)
             _mark(path)
+            note_use(path)
         if limit is not None:
-            shrink(self.folder, limit, keep=path)
+            shrink(self.folder, limit)
         return path
 
 
 def cache_key(model_digest: str, options: Mapping[str, object]) -> str:
     """Derive the key of a compilation."""
-    identity = {"format": _FORMAT, "model": model_digest, "options": options, "version": _core.__version__}
+    identity = {
+        "format": _FORMAT,
+        "model": model_digest,
+        "options": options,
+        "version": _core.__version__,
+        "libraries": _library_versions(),
+    }
     return hashlib.sha256(canonical_json(identity)).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _library_versions() -> dict[str, str]:
+    """Return the versions of the libraries whose results are in a program."""
+    versions = {name: _installed_version(name) for name in ("numpy", "onnx")}
+    with contextlib.suppress(QaicError):
+        versions["onnxruntime"] = _core.engine_info()[1]
+    return versions
+
+
+def _installed_version(name: str) -> str:
+    """Find the version of a package without importing it, which takes longer than finding a program."""
+    found = find_spec(name)
+    for place in (found and found.submodule_search_locations) or ():
+        for installed in Path(place).parent.glob(f"{name}-*.dist-info"):
+            return installed.stem.removeprefix(f"{name}-")
+    return str(import_module(name).__version__)
+
+
+def _is_usable(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (
+            is_trusted(path.parent.stat()) and is_trusted(path.stat()) and is_whole(path) and _survived(path)
+        )
+    return False
 
 
 def is_whole(path: Path) -> bool:
@@ -160,6 +205,8 @@ def boot_id() -> str:
 def cache_folder() -> Path:
     """Folder of the cache that the environment names; it need not exist.
 
+    Where other users can write, every user has a folder of their own in it.
+
     Raises
     ------
     RuntimeError
@@ -167,21 +214,30 @@ def cache_folder() -> Path:
     """
     configured = os.environ.get("QAIC_CACHE_DIR")
     if configured:
-        return Path(configured).absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()
-    return folder / "openqaic"
+        folder = Path(configured).absolute()
+    else:
+        base = os.environ.get("XDG_CACHE_HOME")
+        home = Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()
+        folder = home / "openqaic"
+    with contextlib.suppress(OSError):
+        found = folder.stat()
+        if found.st_uid != os.geteuid() or not is_trusted(found):
+            return folder / f"user-{os.geteuid()}"
+    return folder
 
 
 def open_cache() -> Cache:
-    """Open the cache that the environment names; where it cannot be written, one of this process alone."""
-    folder = cache_folder()
+    """Open the cache that the environment names; where it cannot be used, one of this process alone."""
+    folder = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except (OSError, RuntimeError) as error:
-        return Cache(_private_folder(str(folder), str(error)))
+        return Cache(_private_folder(str(folder or "~/.cache/openqaic"), str(error)))
+    if not is_trusted(folder.stat()):
+        return Cache(_private_folder(str(folder), "another user can write there"))
     return Cache(folder)
 
 
@@ -189,5 +245,5 @@ def open_cache() -> Cache:
 def _private_folder(wanted: str, reason: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="openqaic-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _log.warning("the compile cache %s cannot be written (%s); this process uses %s", wanted, reason, folder)
+    _log.warning("the compile cache %s cannot be used (%s); this process uses %s", wanted, reason, folder)
     return folder

@@ -1,24 +1,26 @@
-"""What lies in the compile cache: programs with their sizes, and what processes that ended early left behind.
+"""Contents of the compile cache: programs with their sizes, locks, and the programs that processes use.
 
-A folder that a process works in is locked by it, for as long as it lives and however it ends. So what is not
-locked belongs to no process and is removed by the next one that writes to the cache.
+A process locks what it works on and the list of programs it uses. The system releases these locks however the
+process ends, so unlocked work folders and lists belong to no process and are removed.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import logging
 import os
 import re
 import shutil
-import tempfile
+import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
+from qaic.support.atomic_io import remove_abandoned
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
@@ -28,10 +30,10 @@ _log = logging.getLogger("qaic.compiler")
 
 LOCK_NAME: Final = ".lock"
 
-#: suffix of everything that is not yet, or no longer, of use
-_UNFINISHED: Final = ".tmp"
-#: longer than a file of the index takes to be written
-_INDEX_WRITE_S: Final = 3600
+_USES_PREFIX: Final = ".in-use-"
+#: time to wait for a lock whose holder does not write a program
+_PATIENCE_S: Final = 10.0
+_POLL_S: Final = 0.05
 _SIZE_SUFFIXES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -64,12 +66,6 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.used_ns, reverse=True)
 
 
-def note_use(program: Path) -> None:
-    """Remember that a program was wanted now, whatever the file system does about times of access."""
-    with contextlib.suppress(OSError):
-        os.utime(program, ns=(time.time_ns(), program.stat().st_mtime_ns))
-
-
 def size_limit() -> int | None:
     """Read the bytes that the programs of a cache may have together; None without a limit.
 
@@ -94,8 +90,10 @@ def parse_size(text: str) -> int | None:
     return None if match is None else int(match[1]) * _SIZE_SUFFIXES[match[2].upper()]
 
 
-def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> int:
+def shrink(folder: Path, limit: int) -> int:
     """Remove the programs that were not wanted for the longest time, until the others are within a limit.
+
+    Programs that a live process was given stay whatever their size.
 
     Parameters
     ----------
@@ -103,19 +101,18 @@ def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> int:
         The cache.
     limit : int
         Bytes that may stay.
-    keep : Path or None
-        A program that stays whatever its size.
 
     Returns
     -------
     int
         Bytes that are free again.
     """
-    listed = sorted(entries(folder), key=lambda entry: entry.path != keep)
+    used = _used(folder)
+    listed = sorted(entries(folder), key=lambda entry: entry.path.parent.name not in used)
     total = freed = 0
     for entry in listed:
         total += entry.nbytes
-        if total > limit and entry.path != keep and _remove_program(entry.path):
+        if total > limit and entry.path.parent.name not in used and _remove_program(entry.path):
             total -= entry.nbytes
             freed += entry.nbytes
     return freed
@@ -123,77 +120,145 @@ def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> int:
 
 def _remove_program(path: Path) -> bool:
     """Remove a program that no process is making; its lock stays, for another may wait for it."""
-    with locked(path.with_name(LOCK_NAME), wait=False) as alone:
+    with locked(path.with_name(LOCK_NAME), wait=False) as alone, contextlib.suppress(OSError):
         if not alone:
             return False
-        for file in path.parent.iterdir():
-            if file.name != LOCK_NAME:
-                file.unlink(missing_ok=True)
-    return True
+        for entry in os.scandir(path.parent):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != LOCK_NAME:
+                with contextlib.suppress(OSError):
+                    Path(entry.path).unlink(missing_ok=True)
+    return not path.exists()
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes that are gone began and did not finish. What cannot be removed stays."""
+    # One process at a time is enough for that.
+    with locked(folder / LOCK_NAME, wait=False) as alone, contextlib.suppress(OSError):
+        if not alone:
+            return
+        remove_abandoned(folder)
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                remove_abandoned(Path(entry.path))
+
+
+@dataclass(slots=True)
+class _Uses:
+    """The programs that this process uses in one cache, listed in a file that it locks."""
+
+    handle: int
+    keys: set[str] = field(default_factory=set)
+
+
+_uses: dict[Path, _Uses] = {}
+
+
+def note_use(program: Path) -> None:
+    """Remember that a program was wanted now, and keep it for as long as this process lives."""
     with contextlib.suppress(OSError):
-        # Its owner locks a new folder before it lets this lock go.
-        with locked(folder / LOCK_NAME) as alone:
-            if alone:
-                for path in folder.glob(f"*{_UNFINISHED}"):
-                    _remove_work_folder(path)
-        for path in folder.glob(f"*/.*{_UNFINISHED}"):
-            with locked(path.with_name(LOCK_NAME), wait=False) as alone:
-                if alone:
-                    path.unlink(missing_ok=True)
-        for path in folder.glob(f"index/*{_UNFINISHED}"):
-            if time.time_ns() - path.stat().st_mtime_ns > _INDEX_WRITE_S * 1_000_000_000:
-                path.unlink(missing_ok=True)
+        # Whatever the file system does about times of access.
+        os.utime(program, ns=(time.time_ns(), program.stat().st_mtime_ns))
+    folder, key = program.parent.parent, program.parent.name
+    with contextlib.suppress(OSError):
+        # Threads that come here at once make a list each, which does no harm.
+        if folder not in _uses:
+            _uses[folder] = _Uses(_new_list(folder))
+        if key not in _uses[folder].keys:
+            os.write(_uses[folder].handle, f"{key}\n".encode())
+            _uses[folder].keys.add(key)
 
 
-def _remove_work_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    else:
-        _log.info("removed %s, which a process that ended early left behind", path)
-        shutil.rmtree(path, ignore_errors=True)
-    finally:
+def _new_list(folder: Path) -> int:
+    while True:
+        path = folder / f"{_USES_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        # Another process may have removed it before it was locked.
+        if path.exists():
+            atexit.register(_remove_list, path, os.getpid())
+            return handle
         os.close(handle)
 
 
-@contextlib.contextmanager
-def work_folder(folder: Path, purpose: str) -> Iterator[Path]:
-    """Make a folder in a cache for what is of no use afterwards; that of a killed process is removed later.
+def _remove_list(path: Path, owner: int) -> None:
+    # A forked process has the list too, and the exit handlers.
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
-    Parameters
-    ----------
-    folder : Path
-        The cache.
-    purpose : str
-        What its name begins with.
-    """
-    remove_leftovers(folder)
-    with contextlib.ExitStack() as stack:
-        with locked(folder / LOCK_NAME):
-            made = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix=f"{purpose}-", suffix=_UNFINISHED, dir=folder)
-            )
-            handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, handle)
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield Path(made)
+
+def _used(folder: Path) -> set[str]:
+    """Return the keys of the programs that live processes use."""
+    used: set[str] = set()
+    for path in folder.glob(f"{_USES_PREFIX}*"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                used.update(file.read().decode("ascii", "replace").split())
+            else:
+                path.unlink(missing_ok=True)
+    return used
+
+
+def is_trusted(found: os.stat_result) -> bool:
+    """Return whether only this user and the administrator can have written a file or folder."""
+    return found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; yields whether it could be locked. Blocks until it is free, if it is to wait."""
-    with path.open("ab") as file:
+    """Hold a lock file that only this user can lock; yields whether it could be locked.
+
+    Blocks until it is free, if it is to wait: as long as another process of this user writes in the folder of
+    the lock, else for some seconds.
+    """
+    handle = _open_lock(path)
+    if handle is None:
+        yield False
+        return
+    try:
+        yield _acquired(handle, path, wait=wait)
+    finally:
+        os.close(handle)
+
+
+def _open_lock(path: Path) -> int | None:
+    """Open a lock file; what is in its place and not of this user is replaced."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    for _ in range(2):
+        handle = None
+        with contextlib.suppress(OSError):
+            handle = os.open(path, flags, 0o600)
+        if handle is not None:
+            found = os.fstat(handle)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+                # Whoever can read a file can lock it.
+                os.fchmod(handle, 0o600)
+                return handle
+            os.close(handle)
+        with contextlib.suppress(OSError):
+            path.unlink()
+    _log.debug("no lock at %s", path)
+    return None
+
+
+def _acquired(handle: int, path: Path, *, wait: bool) -> bool:
+    waited_s = 0.0
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited_s = 0.0 if remove_abandoned(path.parent) else waited_s + _POLL_S
+            if not wait or waited_s > _PATIENCE_S:
+                _log.debug("the lock %s is held by another process", path)
+                return False
+            time.sleep(_POLL_S)
         except OSError as error:
             _log.debug("no lock at %s: %s", path, error)
-            yield False
-            return
-        yield True
+            return False
+        else:
+            return True

@@ -11,8 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,14 +19,15 @@ from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
-from qaic.compiler.output_folder import writable_folder
+from qaic.compiler.output_folder import check_container, move_results, writable_folder
 from qaic.compiler.reports import extra_artifacts
 from qaic.errors import CompileError, OptionError, QpcError
 from qaic.options.argv import to_argv, without_flag
+from qaic.support.atomic_io import work_folder
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
@@ -136,14 +135,13 @@ def compile_for_card(
     if lost:
         _log.warning("options without a flag of the vendor's compiler are not passed on: %s", ", ".join(lost))
     folder = resolved.compile.output_dir
+    if folder is not None:
+        check_container(folder / QPC_FILE_NAME, target="card")
     with driver.opened(model) as source:
         if folder is None:
             return _cached(compiler, model, source, resolved)
-        with writable_folder(folder), _aside(folder) as work:
-            made = _compile(compiler, model, source, resolved, work)
-            # The container last: a process that sees it sees what belongs to it.
-            for path in sorted(made.parent.iterdir(), key=lambda path: path == made):
-                _replace(path, folder / path.name)
+        with writable_folder(folder), work_folder(folder.absolute()) as work:
+            move_results(_compile(compiler, model, source, resolved, work).parent, folder)
             return folder / QPC_FILE_NAME
 
 
@@ -168,7 +166,7 @@ def _cached(
     )
 
     def write(temporary: Path) -> None:
-        with _aside(temporary.parent) as work:
+        with work_folder(temporary.parent) as work:
             _compile(compiler, model, source, resolved, work).replace(temporary)
 
     return store.lookup(key) or store.build(key, write)
@@ -181,8 +179,8 @@ def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resol
     """
     extra_artifacts.check_targets(model, resolved.compile)
     compiler = find_compiler()
-    with driver.opened(model) as source, tempfile.TemporaryDirectory(prefix="openqaic-card-") as work:
-        _Job(compiler, model, source, resolved, Path(work)).run()
+    with driver.opened(model) as source, cache.open_cache().work_folder() as work:
+        _Job(compiler, model, source, resolved, work).run()
 
 
 def _compile(
@@ -328,19 +326,3 @@ def _problem(path: Path) -> str | None:
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     return "a script of openqaic" if is_ours else None
-
-
-@contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """Make a folder for work, on the same file system as the results; nothing of it stays."""
-    work = Path(tempfile.mkdtemp(prefix=".card-", dir=folder))
-    try:
-        yield work.absolute()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _replace(source: Path, target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    source.replace(target)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.compiler import cache, cache_contents
+from qaic.compiler import cache
 from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import note_cached, record, recorded, repeat
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import content_digest, onnx_file
-from qaic.compiler.output_folder import writable_folder
+from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.normalize import effective_options, recorded_only
 from qaic.support.atomic_io import write_replacing
@@ -74,6 +73,8 @@ def compile_model(
     _tell_recorded(options)
     extra_artifacts.check_targets(model, options)
     folder = None if output_dir is None else Path(output_dir)
+    if folder is not None:
+        check_container(folder / QPC_FILE_NAME)
     with writable_folder(folder):
         path = _compiled(model, options, set_options, folder)
         if folder is None:
@@ -116,7 +117,7 @@ def write_side_files(
 
     extra_artifacts.check_targets(model, options)
     with opened(model) as source, Progress(f"reading {_title(model)}") as progress:
-        _, context = lower(source, options, progress)
+        _, context = lower(source, options, progress, cache.open_cache().work_folder)
         extra_artifacts.write_all(context.side_files)
     return [file.path for file in context.side_files]
 
@@ -166,7 +167,7 @@ def _compiled(
         lowered = None
         with recorded() as diagnostics:
             if is_measured_first:
-                lowered = _lowered(source, options, samples, progress, store.folder)
+                lowered = _lowered(source, options, samples, progress, store)
                 keyed["profile"] = {"digest": _profile_digest(lowered[1])}
             key = cache.cache_key(content, keyed)
             found = store.lookup(key) if is_kept else None
@@ -175,7 +176,7 @@ def _compiled(
                 lambda temporary: _write(
                     temporary,
                     source,
-                    lowered or _lowered(source, options, samples, progress, store.folder),
+                    lowered or _lowered(source, options, samples, progress, store),
                     options,
                     set_options,
                     progress=progress,
@@ -213,14 +214,12 @@ def _lowered(
     options: CompileOptions,
     samples: SampleFiles | None,
     progress: Progress,
-    store: Path,
+    store: cache.Cache,
 ) -> tuple[Model, Context]:
     """Lower the model, and make sure that the samples were those of the cache key."""
     from qaic.compiler.pipeline import lower
 
-    # Where the container will be: it has the same weights, and temporary folders may be in memory.
-    work_folder = partial(cache_contents.work_folder, store)
-    lowered = lower(source, options, progress, work_folder)
+    lowered = lower(source, options, progress, store.work_folder)
     changed = None if samples is None else samples.changed()
     if changed is not None:
         raise refuse(

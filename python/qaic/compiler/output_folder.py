@@ -1,14 +1,31 @@
-"""Folders that receive results: known to be writable before any work, gone if nothing comes of it."""
+"""Folders that receive results: they are known to be writable before any work, and keep what is not ours.
+
+The guard of every way to compile. A container is replaced if it is a program that openqaic compiled. Other
+files are replaced if the record in their folder names them.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from qaic import _core
+from qaic.errors import OptionError, QpcError
+from qaic.support.atomic_io import is_work_folder, replace_bytes
+from qaic.support.program_names import PLAN_SECTION, QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+#: names the files in its folder that openqaic wrote
+RECORD_NAME: Final = ".openqaic.json"
+_KEY: Final = "written by openqaic"
+#: below the output directory, with `enable_debug`
+DEBUG_FOLDER: Final = "compiler-debug"
 
 
 @contextmanager
@@ -50,3 +67,142 @@ def _prepare(folder: Path) -> list[Path]:
             made.rmdir()
         raise
     return missing
+
+
+def check_container(path: Path, option: str = "output_dir", target: str = "cpu") -> None:
+    """Refuse to replace a file that openqaic did not compile.
+
+    Parameters
+    ----------
+    path : Path
+        Container to write.
+    option : str
+        The option that names it or its folder, as messages show it.
+    target : str
+        A program for the CPU device does not replace one that was compiled for a card.
+
+    Raises
+    ------
+    OptionError
+        There is something at `path`, and it is no program that openqaic compiled.
+    """
+    if not os.path.lexists(path) or (target == "card" and path.name in recorded(path.parent)):
+        return
+    try:
+        if path.is_file() and _core.Qpc(str(path)).elf_section(PLAN_SECTION) is not None:
+            return
+    except (OSError, QpcError):
+        pass
+    raise refused(path.parent, option, f"its {path.name} was not made by openqaic")
+
+
+def check_alone(folder: Path, option: str, target: str) -> None:
+    """Refuse a folder that holds more than the results of an earlier compilation.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the container.
+    option : str
+        The option that names it, as messages show it.
+    target : str
+        What is compiled for.
+
+    Raises
+    ------
+    OptionError
+        It holds something else, or is no folder.
+    """
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise refused(folder, option, "it is no directory")
+    ours = {RECORD_NAME, DEBUG_FOLDER, *recorded(folder)}
+    held = sorted(
+        path.name for path in folder.iterdir() if path.name not in ours and not is_work_folder(path.name)
+    )
+    if held and QPC_FILE_NAME not in {*held, *ours}:
+        raise refused(folder, option, f"it holds {held[0]}" + (" and more" if len(held) > 1 else ""))
+    check_container(folder / QPC_FILE_NAME, option, target)
+
+
+def move_results(made: Path, folder: Path) -> None:
+    """Move the files of one folder into another, the container last: who sees it sees what belongs to it.
+
+    Raises
+    ------
+    OptionError
+        A file of this name is there, and the record does not name it. Nothing is moved then.
+    OSError
+        A file cannot be moved.
+    """
+    found = [path for path in made.rglob("*") if path.is_symlink() or not path.is_dir()]
+    names = sorted((str(path.relative_to(made)) for path in found), key=lambda name: name == QPC_FILE_NAME)
+    record(folder, names)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).replace(folder / name)
+
+
+def record(folder: Path, names: Iterable[str]) -> None:
+    """Note files that are going to be written to a folder.
+
+    Raises
+    ------
+    OptionError
+        A file of this name is there, and the record does not name it.
+    OSError
+        The record cannot be written.
+    """
+    known = recorded(folder)
+    for name in names:
+        if name not in known and os.path.lexists(folder / name):
+            if name == QPC_FILE_NAME:
+                check_container(folder / name, target="card")
+            else:
+                raise refused(folder, "output_dir", f"its {name} was not made by openqaic")
+    _write_record(folder, known.union(names))
+
+
+def _write_record(folder: Path, names: set[str]) -> None:
+    replace_bytes(folder / RECORD_NAME, json.dumps({_KEY: sorted(names)}, indent=1).encode() + b"\n")
+
+
+def recorded(folder: Path) -> set[str]:
+    """Return the paths, relative to a folder, of the files that the record in it names."""
+    try:
+        names = json.loads((folder / RECORD_NAME).read_bytes())[_KEY]
+        return {name for name in names if not (name.startswith("/") or ".." in name.split("/"))}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
+
+
+def debug_folder(output_dir: Path) -> Path:
+    """Make the folder for the files of `enable_debug`, without those of an earlier compilation.
+
+    Raises
+    ------
+    OptionError
+        There is something of this name that openqaic did not make.
+    OSError
+        It cannot be made.
+    """
+    folder = output_dir / DEBUG_FOLDER
+    if os.path.lexists(folder) and not (folder / RECORD_NAME).is_file():
+        raise refused(output_dir, "output_dir", f"its {DEBUG_FOLDER} was not made by openqaic")
+    folder.mkdir(exist_ok=True)
+    for name in recorded(folder):
+        (folder / name).unlink(missing_ok=True)
+    _write_record(folder, set())
+    return folder
+
+
+def refused(folder: Path, option: str, reason: str) -> OptionError:
+    """Return the error about a folder that holds what a compilation would destroy."""
+    return OptionError(
+        f"{option}: {str(folder)!r} cannot be used, {reason}; expected a directory that is missing, empty, "
+        f"or holds a container of openqaic, which is replaced",
+        code="option.output_dir",
+        context={"options": ["output_dir"], "path": str(folder)},
+        hints=("remove the directory, or choose another one",),
+    )

@@ -154,9 +154,9 @@ VERIFY_VARIABLE: Final = "QAIC_VERIFY_PASSES"
 
 
 @contextlib.contextmanager
-def temporary_folder(purpose: str) -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """Make a folder where the system keeps temporary files."""
-    with tempfile.TemporaryDirectory(prefix=f"openqaic-{purpose}-") as folder:
+    with tempfile.TemporaryDirectory(prefix="openqaic-") as folder:
         yield Path(folder)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: keywords that are no word of English: those of several words, and this
 _ONE_WORD: Final = frozenset({"batchsize"})
 _QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`"""
+#: a name as it is written in an options file
+_IN_FILE: Final = r" \([^()\n]*, line \d+\)"
 _CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -60,7 +62,7 @@ def _by_name() -> dict[str, OptionSpec]:
 @cache
 def _pattern() -> re.Pattern[str]:
     names = "|".join(sorted(_by_name(), key=len, reverse=True))
-    return re.compile(rf"{_QUOTED}|(?<![\w./\\-])(?P<name>{names})(?![\w/\\-]|\.\w)")
+    return re.compile(rf"{_QUOTED}|(?<![\w./\\-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
 
 
 def _value(text: str, place: int) -> tuple[object, int]:

@@ -10,20 +10,19 @@ import errno
 import hashlib
 import json
 import re
-import shutil
-import tempfile
 import warnings
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from qaic.errors import QpcError
+from qaic.support.atomic_io import work_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from qaic.qpc import Qpc, Segment
 
@@ -60,18 +59,15 @@ def extract(qpc: Qpc, directory: Path, pattern: str, *, force: bool) -> list[Pat
         return []
     directory.mkdir(parents=True, exist_ok=True)
     _check_free(directory, [path for path, _ in chosen], force=force)
-    aside = Path(tempfile.mkdtemp(prefix=".extract-", dir=directory))
-    try:
+    written = []
+    with work_folder(directory) as aside:
         for number, (_, content) in enumerate(chosen):
             (aside / str(number)).write_bytes(content)
-        written = []
         for number, (path, _) in enumerate(chosen):
             target = directory / path
             target.parent.mkdir(parents=True, exist_ok=True)
             (aside / str(number)).replace(target)
             written.append(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return written
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.stats.descriptor import Descriptor
 from qaic.stats.records import RECORDS, Run
+from qaic.support.atomic_io import write_replacing
 from qaic.support.lazy_module import LazyModule
 from qaic.support.text import counted
 
@@ -142,7 +144,12 @@ class StatsBuffer:
 
     def write_summary(self, path: str | PathLike[str], *, cores: Sequence[int] | None = None) -> None:
         """Write the summary to a file, which is replaced when it is complete; as :meth:`summary` else."""
-        _core.write_stats_summary(path, self.compiled, self._compiled_descriptor, cores=cores)
+        write_replacing(
+            Path(path),
+            lambda aside: _core.write_stats_summary(
+                aside, self.compiled, self._compiled_descriptor, cores=cores
+            ),
+        )
 
     def write_trace(
         self,
@@ -181,15 +188,18 @@ class StatsBuffer:
             The first defect of the records, or of the host's trace.
         """
         network = self._descriptor.network if self._descriptor else "network"
-        _core.write_stats_trace(
-            path,
-            [(self.compiled, self._compiled_descriptor, network, None)],
-            format=format,
-            merge_thread_groups=merge_thread_groups,
-            flow_events=flow_events,
-            barrier_events=barrier_events,
-            cores=cores,
-            host_trace=host_trace,
+        write_replacing(
+            Path(path),
+            lambda aside: _core.write_stats_trace(
+                aside,
+                [(self.compiled, self._compiled_descriptor, network, None)],
+                format=format,
+                merge_thread_groups=merge_thread_groups,
+                flow_events=flow_events,
+                barrier_events=barrier_events,
+                cores=cores,
+                host_trace=host_trace,
+            ),
         )
 
     @property

@@ -1,61 +1,176 @@
-"""Files that are written as a whole.
+"""Files that are written as a whole, and the folders in which they are written.
 
-The one place where they are written aside, then renamed, for a reader of a file that is being replaced must
-get the old one or the new one.
+A reader of a file that is being replaced gets the old content or the new one. All work in progress is in one
+kind of folder, so what a killed process leaves is found and removed by the next one that works there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from typing import TYPE_CHECKING
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer
 
+_PREFIX: Final = ".openqaic-"
+_SUFFIX: Final = ".tmp"
+#: folders with a known name; of as many processes that work in one folder at once nothing stays
+_NUMBERED: Final = 8
 
-def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside `path` and rename it. Blocking.
+
+def is_work_folder(name: str) -> bool:
+    """Return whether a folder of this name is made by :func:`work_folder`."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+
+
+@contextlib.contextmanager
+def work_folder(parent: Path) -> Iterator[Path]:
+    """Make a private folder in `parent` for work in progress; it is removed when the block ends.
+
+    The folder is locked as long as its process lives. Folders of killed processes are reused or removed.
 
     Parameters
     ----------
-    path
-        Where it goes; what is there is replaced. On failure it is as before, and nothing else is left.
-    write
-        Writes to the path it is given, which does not exist.
+    parent
+        Existing folder, on the same file system as the results.
 
     Raises
     ------
     OSError
-        The folder cannot be written to, or what ``write`` raises.
+        Nothing can be written there.
     """
-    # Two processes, or two threads of one, may write the same file.
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    path, handle = _enter(parent)
     try:
-        write(aside)
-        aside.replace(path)
-    except BaseException as error:
-        # What went wrong is of interest, not that there is nothing to remove.
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        # The file that is to be is the one that its reader knows; a copy names its source first.
-        if isinstance(error, OSError) and error.errno and str(aside) in {error.filename, error.filename2}:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def remove_abandoned(parent: Path) -> bool:
+    """Remove the work folders of killed processes; returns whether another of this user works there."""
+    is_in_use = False
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(parent):
+            if is_work_folder(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.geteuid():
+                is_in_use |= not _remove_abandoned(Path(entry.path))
+    return is_in_use
+
+
+def _enter(parent: Path) -> tuple[Path, int]:
+    """Return the first folder that no other process works in, empty and locked."""
+    mine = None
+    for number in range(_NUMBERED):
+        path = parent / f"{_PREFIX}{number}{_SUFFIX}"
+        _remove_abandoned(path)
+        if mine is None:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                handle = _lock(path, is_new=True)
+                mine = None if handle is None else (path, handle)
+    if mine is None:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
+        mine = path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return mine
+
+
+def _lock(path: Path, *, is_new: bool = False) -> int | None:
+    """Lock a work folder of this user; returns its descriptor, or None if another process has it.
+
+    Where the file system has no locks, only a new folder is taken.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_mine = False
+    except OSError:
+        is_mine = is_new
+    else:
+        is_mine = True
+    # Another process may have removed the folder before it was locked.
+    if is_mine and _is_at(path, os.fstat(handle)):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _is_at(path: Path, found: os.stat_result) -> bool:
+    try:
+        return found.st_uid == os.geteuid() and os.path.samestat(path.lstat(), found)
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(path: Path) -> bool:
+    handle = _lock(path)
+    if handle is None:
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(handle)
+    return True
+
+
+def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file aside and rename it to `path`. Blocking.
+
+    Permissions and owner of a file that is replaced are kept. A link is followed. A device or pipe is written
+    to as it is.
+
+    Parameters
+    ----------
+    path
+        File to write. On failure it is as before, and nothing else is left.
+    write
+        Writes to the path it is given, which does not exist; it reports errors of writing and closing.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written to, or what ``write`` raises; the error names `path`.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    aside = None
+    try:
+        before = target.stat() if target.exists() else None
+        if before is not None and not stat.S_ISREG(before.st_mode) and not stat.S_ISDIR(before.st_mode):
+            write(target)
+            return
+        with work_folder(target.parent) as folder:
+            aside = folder / target.name
+            write(aside)
+            if before is not None:
+                _take_over(aside, before)
+            aside.replace(target)
+    except OSError as error:
+        # The reader of the message knows the file that is to be; a copy names its source first.
+        names = {error.filename, error.filename2} - {None}
+        places = (str(target.parent / _PREFIX), str(aside))
+        if error.errno and (not names or any(str(name).startswith(places) for name in names)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
+def _take_over(aside: Path, before: os.stat_result) -> None:
+    """Give a new file the owner and the permissions of the one it replaces."""
+    if (before.st_uid, before.st_gid) != (aside.stat().st_uid, aside.stat().st_gid):
+        # Only the administrator gives files to other users.
+        with contextlib.suppress(PermissionError):
+            os.chown(aside, before.st_uid, before.st_gid)
+    aside.chmod(stat.S_IMODE(before.st_mode))
+
+
 def replace_bytes(path: Path, content: Buffer) -> None:
-    """Write a file of bytes that are there, as :func:`write_replacing`."""
-
-    def write(aside: Path) -> None:
-        try:
-            aside.write_bytes(content)
-        except OSError as error:
-            # A full disk is found by writing, which knows no name.
-            error.filename = error.filename or str(aside)
-            raise
-
-    write_replacing(path, write)
+    """Write a file with the given content, as :func:`write_replacing`."""
+    write_replacing(path, lambda aside: aside.write_bytes(content))

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import qaic
 from qaic.cli import compile as compile_tool
-from qaic.compiler import card_driver, compile_resolved
+from qaic.compiler import card_driver, compile_resolved, output_folder
 from qaic.errors import CompileError, OptionError, QaicError
 from qaic.options import resolve
 from qpc_support import container, program
@@ -112,7 +112,7 @@ def test_set_options_are_passed_on_and_ours_are_not(model, fake, calls, tmp_path
         "-onnx-define-symbol=batch,2",
         "-onnx-define-symbol=other,3",
     ]
-    assert os.listdir(out) == ["programqpc.bin"]  # noqa: PTH208
+    assert sorted(os.listdir(out)) == [".openqaic.json", "programqpc.bin"]  # noqa: PTH208
 
 
 def test_other_results_come_along_and_replace_older_ones(model, fake, tmp_path):
@@ -120,15 +120,29 @@ def test_other_results_come_along_and_replace_older_ones(model, fake, tmp_path):
         "write(); (out / 'notes.txt').write_text('new'); (out / 'more').mkdir(); (out / 'more' / 'x').touch()"
     )
     out = tmp_path / "out"
-    (out / "more").mkdir(parents=True)
-    (out / "more" / "old").touch()
-    (out / "kept").touch()
-    (out / "notes.txt").write_text("old")
-    build(model, output_dir=out)
+    for content in ("old", "new"):
+        build(model, output_dir=out)
+        (out / "more" / "kept").touch()
+        assert (out / "notes.txt").read_text() == "new"
+        (out / "notes.txt").write_text(content)
     assert sorted(str(p.relative_to(out)) for p in out.rglob("*")) == [
-        *("kept", "more", "more/x", "notes.txt", "programqpc.bin")
+        *(".openqaic.json", "more", "more/kept", "more/x", "notes.txt", "programqpc.bin")
     ]
-    assert (out / "notes.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "more", "more/x", "programqpc.bin"])
+def test_what_the_compiler_did_not_write_is_not_replaced(model, fake, tmp_path, name):
+    fake(
+        "write(); (out / 'notes.txt').write_text('new'); (out / 'more').mkdir(); (out / 'more' / 'x').touch()"
+    )
+    place = tmp_path / "out" / name
+    place.parent.mkdir(parents=True)
+    content = container(program(name="mine")) if name == "programqpc.bin" else b"mine"
+    place.write_bytes(content)
+    with pytest.raises((OptionError, OSError)):
+        build(model, output_dir=tmp_path / "out")
+    assert place.read_bytes() == content
+    assert not any(path.name == "programqpc.bin" and path != place for path in place.parent.iterdir())
 
 
 def test_without_a_directory_the_cache_keeps_it(model, fake, calls, tmp_path, monkeypatch):
@@ -186,11 +200,13 @@ def test_what_is_no_container_takes_no_place(model, fake, tmp_path, body, found)
     fake(body)
     out = tmp_path / "out"
     out.mkdir()
+    output_folder.record(out, ["programqpc.bin"])
     (out / "programqpc.bin").write_bytes(b"older")
     with pytest.raises(CompileError, match=found) as caught:
         build(model, output_dir=out)
     assert caught.value.code == "compile.card_compiler_result"
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"programqpc.bin": b"older"}
+    assert (out / "programqpc.bin").read_bytes() == b"older"
+    assert len(list(out.iterdir())) == 2
 
 
 def test_what_the_compiler_prints_is_logged_as_it_comes(model, fake, caplog):

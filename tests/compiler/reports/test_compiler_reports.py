@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from qaic.compiler import compile_model
+from qaic.compiler import compile_model, output_folder
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
+from qaic.errors import OptionError
 from qaic.options import resolve
 
 NODE = helper.make_node
@@ -232,7 +233,7 @@ def test_passes_add_up():
 def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     out = tmp_path / "out"
     build(model, enable_debug=True, convert_to_fp16=True, output_dir=out)
-    folder = out / emit_report.DEBUG_FOLDER
+    folder = out / output_folder.DEBUG_FOLDER
     graphs = sorted(folder.glob("*.onnx"))
     assert [path.stem[:2] for path in graphs] == [f"{number:02}" for number in range(len(graphs))]
     first, last = (onnx.load(path) for path in (graphs[0], graphs[-1]))
@@ -242,10 +243,28 @@ def test_debug_keeps_each_graph_and_a_log(model, tmp_path, caplog):
     assert "Cast" in {node.op_type for node in last.graph.node}
     log = (folder / emit_report.DEBUG_LOG).read_text()
     assert "debug qaic.compiler: pass check-model: " in log
-    # What an earlier run left there is no result of this one.
-    (folder / "99-old.onnx").touch()
+    # What an earlier run left there is no result of this one; what someone else put there stays.
+    (folder / "thesis.txt").touch()
     build(model, enable_debug=True, output_dir=out)
-    assert not (folder / "99-old.onnx").exists()
+    assert len(list(folder.glob("*.onnx"))) < len(graphs)
+    assert (folder / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("taken", ["folder", "file", "link"])
+def test_debug_does_not_take_a_place_that_is_not_its_own(model, tmp_path, taken):
+    folder = tmp_path / "out" / output_folder.DEBUG_FOLDER
+    folder.parent.mkdir()
+    kept = tmp_path / "kept" if taken == "link" else folder
+    if taken == "file":
+        folder.write_text("mine")
+    else:
+        kept.mkdir()
+        (kept / "compile.log").write_text("mine")
+    if taken == "link":
+        folder.symlink_to(kept)
+    with pytest.raises(OptionError, match="compiler-debug was not made by openqaic"):
+        build(model, enable_debug=True, output_dir=tmp_path / "out")
+    assert (kept if taken == "file" else kept / "compile.log").read_text() == "mine"
 
 
 def test_debug_without_a_place_says_so(model, caplog):

@@ -9,9 +9,7 @@ target has to hold with a margin, and it is verified on samples that are not amo
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.accuracy.capture import Totals, loaded
@@ -26,6 +24,7 @@ from qaic.accuracy.precisions import named
 from qaic.accuracy.prepared import merged, prepared
 from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
+from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
 from qaic.errors import OptionError, StateError
 
@@ -190,8 +189,8 @@ class _Search:
             return Score(math.nan)
         half, single = (names, ()) if self._keep == "fp16" else ((), names)
         back = self._passages[-self._held :]
-        with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder, silenced():
-            path = Path(folder, "program.bin")
+        with open_cache().work_folder() as folder, silenced():
+            path = folder / "program.bin"
             self._source.write(path, half, single)
             found = run_passages(path, back, self._decoder)
         return self._target.score(found, [passage.reference for passage in back])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from os import sched_getaffinity
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qaic.accuracy.capture import load
+from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -80,8 +80,8 @@ class Trials:
     def _run(self, names: Sequence[str]) -> list[Arrays]:
         self.count += 1
         half, single = (names, ()) if self._keep == "fp16" else ((), names)
-        with tempfile.TemporaryDirectory(prefix="openqaic-accuracy-") as folder, silenced():
-            path = Path(folder, "program.bin")
+        with open_cache().work_folder() as folder, silenced():
+            path = folder / "program.bin"
             self._source.write(path, half, single)
             return run_passages(path, self._passages, self._decoder)
 

@@ -113,12 +113,13 @@ def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
     from qaic.cli.compile import model_input, output_folder
     from qaic.compiler import compile_resolved
     from qaic.compiler.driver import write_side_files
+    from qaic.compiler.output_folder import check_alone
 
     options = resolved.compile
     assert resolved.session.model_path is not None  # noqa: S101  # the caller has looked
     model = model_input.open_model(resolved.session.model_path)
     if options.output_dir is not None and not only_dumps:
-        output_folder.check_replaceable(options.output_dir, options.target)
+        check_alone(options.output_dir, str(resolved.origins["output_dir"]), options.target)
     print_line(f"reading {resolved.session.model_path}")
     print_line(output_folder.target_line(options))
     print_line(output_folder.precision_line(options))

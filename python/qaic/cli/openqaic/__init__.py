@@ -5,15 +5,15 @@ This module is the way in; only the module of the subcommand that was called is 
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli import console
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from qaic.support.status_line import lines_in_pipes
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
 _EXAMPLES: Final = """\
@@ -30,6 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.run(tool, argv)
 
 
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one, which would silently win."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given: dict[str, Any] = vars(namespace).setdefault("given_once", {})
+        if option_string is not None and given.setdefault(self.dest, values) != values:
+            raise argparse.ArgumentError(self, "it has two values: give it once")
+        setattr(namespace, self.dest, values)
+
+
+class _Parser(console.Parser):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Once)
+
+
 def parser(names: frozenset[str]) -> console.Parser:
     """Build the parser.
 
@@ -43,7 +65,7 @@ def parser(names: frozenset[str]) -> console.Parser:
     from qaic import __version__
 
     version = f"openqaic {__version__}"
-    made = console.Parser(
+    made = _Parser(
         prog="openqaic",
         description="Compile, run and measure models for Qualcomm Cloud AI 100.",
         epilog=_EXAMPLES,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from qaic.cli.console import VALUE_SUFFIX
+from qaic.errors import OptionConflictError
 from qaic.options.argv import read_argv
+from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import resolve
 from qaic.options.spec import FlagForm, Stage
 from qaic.options.table import SPECS
@@ -42,7 +45,8 @@ _OWN: Final = frozenset(
         "mdp_dump_partition_config",
     }
 )
-_PREFIX: Final = "compile_option:"
+_GIVEN: Final = "given_compile_options"
+_NO: Final = "--no-"
 
 
 def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> None:
@@ -75,12 +79,14 @@ def resolve_options(
     qaic.errors.OptionError
         A value is wrong, or options contradict each other.
     """
-    place = [] if output_folder is None else [f"-aic-binary-dir={output_folder}"]
+    flags = read_argv(given_options(arguments))
+    if output_folder is not None:
+        flags.append(RawOption(Origin(OptionSource.ARGV, "-o"), str(output_folder), name="output_dir"))
     return resolve(
         {},
         options_path=arguments.options_path,
         model_is_container=model_is_container,
-        flags=read_argv([*given_options(arguments), *place]),
+        flags=flags,
     )
 
 
@@ -92,36 +98,46 @@ def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
     qaic.errors.OptionError
         An argument is no option, or its value is missing.
     """
-    given = {item.name or item.key: item.value for item in read_argv(given_options(arguments))}
+    items = read_argv(given_options(arguments))
+    given = {item.name or item.key: item.value for item in items}
+    for item in items:
+        if item.value != given[item.name or item.key]:
+            raise OptionConflictError(f"{item.origin} has two values: give it once", code="option.duplicate")
     return given if arguments.options_path is None else {**given, "options_path": arguments.options_path}
 
 
 def set_stats_level(arguments: argparse.Namespace, level: int) -> None:
     """Have the program measure itself, unless the command line says what it is to measure."""
-    dest = f"{_PREFIX}stats_level"
-    if getattr(arguments, dest) is None:
-        setattr(arguments, dest, str(level))
+    if all(name != "stats_level" for name, _, _ in _given(arguments)):
+        setattr(arguments, _GIVEN, [*_given(arguments), ("stats_level", "--stats-level", str(level))])
 
 
 def given_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that were given, as a command line of the compiler."""
-    written = []
-    given = vars(arguments)
-    for spec in _specs():
-        value = given.get(_PREFIX + spec.name)
-        assert spec.flag is not None  # noqa: S101  # see `_specs`
-        flag = f"--{spec.flag.text}" if len(spec.flag.text) > 1 else f"-{spec.flag.text}"
-        if value is None:
-            continue
-        if spec.flag.form is FlagForm.COUNT:
-            written += [flag] * value
-        elif isinstance(value, list):
-            written += [f"{flag}={text}" for text in value]
-        elif isinstance(value, bool):
-            written.append(flag if value else f"{flag}=false")
-        else:
-            written.append(f"{flag}={value}")
-    return written
+    """Return the options that were given, as typed."""
+    return [flag if value is None else f"{flag}={value}" for _, flag, value in _given(arguments)]
+
+
+def _given(arguments: argparse.Namespace) -> list[tuple[str, str, str | None]]:
+    """Return name, flag and value of each option that was given."""
+    given: list[tuple[str, str, str | None]] = getattr(arguments, _GIVEN, [])
+    return given
+
+
+class _Note(argparse.Action):
+    """Notes an option as it is typed: `read_argv` knows what its values mean, and which may be repeated."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        flag = (option_string or "").removesuffix(VALUE_SUFFIX)
+        value = None if values in (None, []) else str(values)
+        if flag.startswith(_NO):
+            flag, value = f"--{flag.removeprefix(_NO)}", "false"
+        setattr(namespace, _GIVEN, [*_given(namespace), (self.dest, flag, value)])
 
 
 def _specs() -> list[OptionSpec]:
@@ -134,25 +150,24 @@ def _specs() -> list[OptionSpec]:
 
 def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
     assert spec.flag is not None  # noqa: S101  # see `_specs`
-    names = [f"--{text}" if len(text) > 1 else f"-{text}" for text in spec.flag.texts]
-    dest = _PREFIX + spec.name
     # Percent signs are argparse's own.
     summary = spec.summary.replace("%", "%%") if spec.name in _SHOWN else argparse.SUPPRESS
+
+    def add(*names: str, shown: str = argparse.SUPPRESS, **more: Any) -> None:
+        group.add_argument(
+            *names, dest=spec.name, action=_Note, default=argparse.SUPPRESS, help=shown, **more
+        )
+
+    texts = spec.flag.texts
+    names = [f"--{text}" if len(text) > 1 else f"-{text}" for text in texts]
     match spec.flag.form:
         case FlagForm.SWITCH | FlagForm.ACTION:
-            group.add_argument(*names, dest=dest, action="store_true", default=None, help=summary)
-            group.add_argument(
-                *(f"--no-{text}" for text in spec.flag.texts),
-                dest=dest,
-                action="store_false",
-                default=None,
-                help=argparse.SUPPRESS,
-            )
+            add(*names, shown=summary, nargs=0)
+            add(*(f"{_NO}{text}" for text in texts), nargs=0)
+            add(*(f"--{text}{VALUE_SUFFIX}" for text in texts))
         case FlagForm.COUNT:
-            group.add_argument(*names, dest=dest, action="count", help=summary)
+            add(*names, shown=summary, nargs=0)
         case FlagForm.OPTIONAL:
-            group.add_argument(*names, dest=dest, nargs="?", const=True, metavar="VALUE", help=summary)
-        case FlagForm.REPEAT:
-            group.add_argument(*names, dest=dest, action="append", metavar="VALUE", help=summary)
-        case FlagForm.VALUE:
-            group.add_argument(*names, dest=dest, metavar="VALUE", help=summary)
+            add(*names, shown=summary, nargs="?", metavar="VALUE")
+        case FlagForm.REPEAT | FlagForm.VALUE:
+            add(*names, shown=summary, metavar="VALUE")

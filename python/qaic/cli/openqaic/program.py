@@ -73,14 +73,14 @@ def compile_model(arguments: argparse.Namespace, folder: Path | None) -> Program
     qaic.errors.QaicError, OSError
         As `qaic.compile`; nothing is written then.
     """
-    from qaic.cli.compile.output_folder import check_replaceable
     from qaic.compiler import compile_resolved
     from qaic.compiler.diagnostics.record import recorded
+    from qaic.compiler.output_folder import check_alone
 
     resolved = resolve_options(arguments, output_folder=folder)
     model = open_model(arguments.model)
-    if folder is not None:
-        check_replaceable(folder, resolved.compile.target)
+    if resolved.compile.output_dir is not None:
+        check_alone(resolved.compile.output_dir, str(resolved.origins["output_dir"]), resolved.compile.target)
     started = time.perf_counter()
     with logged() as set_verbosity:
         set_verbosity(resolved.compile.verbose)

@@ -219,6 +219,7 @@ class _Run:
     def _trace(self, group: list[tuple[StatsFile, StatsBuffer]]) -> Path | None:
         from qaic import _core
         from qaic.cli.opstats.files import trace_name
+        from qaic.support.atomic_io import write_replacing
 
         arguments = self._arguments
         path = self._output / trace_name([file for file, _ in group], arguments.format)
@@ -232,15 +233,18 @@ class _Run:
             for file, buffer in group
         ]
         try:
-            _core.write_stats_trace(
+            write_replacing(
                 path,
-                parts,
-                format=arguments.format,
-                merge_thread_groups=arguments.merge_thread_groups,
-                flow_events=arguments.flow_events == "full",
-                barrier_events=arguments.show_barrier_events,
-                cores=arguments.select_cores,
-                host_trace=self._host_trace,
+                lambda aside: _core.write_stats_trace(
+                    aside,
+                    parts,
+                    format=arguments.format,
+                    merge_thread_groups=arguments.merge_thread_groups,
+                    flow_events=arguments.flow_events == "full",
+                    barrier_events=arguments.show_barrier_events,
+                    cores=arguments.select_cores,
+                    host_trace=self._host_trace,
+                ),
             )
         except QaicError as error:
             foreign = error.code == "stats.host_trace"

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from typing_extensions import Buffer
+
 
 def writable_folder(folder: Path) -> Path:
     """Make a folder in one that exists, or take it as it is.
@@ -47,6 +49,6 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     write_replacing(path, write)
 
 
-def replace_content(path: Path, content: bytes) -> None:
+def replace_content(path: Path, content: Buffer) -> None:
     """Write a file of bytes that are there, as `replace`."""
     replace(path, lambda unfinished: unfinished.write_bytes(content))

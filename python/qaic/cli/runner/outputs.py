@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from qaic.cli.runner.files import replace, writable_folder
+from qaic.cli.runner.files import replace_content, writable_folder
 from qaic.cli.runner.inputs.requests import file_bytes
 from qaic.errors import InputError
 from qaic.rt import BufferDataTypeEnum
@@ -74,7 +74,7 @@ class Writer:
         for part, array in self._buffers(request, slot):
             if not part.skipped:
                 name = f"{safe_name(part.binding.name)}-activation-{activation}-inf-{iteration}.bin"
-                replace(self._folder / name, array.tofile)
+                replace_content(self._folder / name, array.data)
 
     def _buffers(self, request: Request, slot: Slot) -> Iterator[tuple[Part, NDArray[np.uint8]]]:
         if self._inputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -183,32 +182,12 @@ def _act(arguments: argparse.Namespace) -> int:
 
 def _write_json(report: object, target: str) -> None:
     import json
-    import tempfile
     from pathlib import Path
 
+    from qaic.support.atomic_io import replace_bytes
+
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    path = Path(target)
     if target == "-":
         sys.stdout.write(text)
-    elif path.exists() and not path.is_file():
-        # A pipe or a device, as /dev/stdout: it cannot be replaced, only written to.
-        path.write_text(text, encoding="utf-8")
     else:
-        # A reader of the file never sees a half of it.
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(text)
-                file.close()
-                Path(file.name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        replace_bytes(Path(target), text.encode(errors="backslashreplace"))

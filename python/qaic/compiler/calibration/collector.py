@@ -133,7 +133,7 @@ def collect(
     OptionError
         A sample does not fit the model, or there is none.
     """
-    with context.work_folder("calibration") as folder:
+    with context.work_folder() as folder:
         path = folder / "program.bin"
         output_bytes = write_instrumented(path, model, context, measured.results)
         options = context.options

@@ -11,6 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from qaic.compiler.output_folder import record
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -82,5 +84,6 @@ class PassLog:
     def _save(self, folder: Path, graph: onnx.ModelProto) -> None:
         place = folder / f"{self._saved:02}-{self._pass.replace(' ', '-')}.onnx"
         self._saved += 1
+        record(folder, [place.name])
         place.write_bytes(graph.SerializeToString(deterministic=True))
         _log.debug("graph after %s: %s", self._pass, place)

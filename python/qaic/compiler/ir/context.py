@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: level of statistics from which on operations are measured
 OPERATIONS_LEVEL: Final = 70
 #: makes a folder for what is of no use afterwards; the argument says for what
-WorkFolder = Callable[[str], AbstractContextManager[Path]]
+WorkFolder = Callable[[], AbstractContextManager[Path]]
 #: writes a container that the caller loads at once
 WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
 

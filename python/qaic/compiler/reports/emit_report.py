@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import sys
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.output_folder import debug_folder, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,6 @@ _log = logging.getLogger("qaic.compiler")
 _report = logging.getLogger("qaic.compiler.report")
 _report.setLevel(logging.INFO)
 
-#: below the output directory, with `enable_debug`
-DEBUG_FOLDER: Final = "compiler-debug"
 DEBUG_LOG: Final = "compile.log"
 
 #: options that need the passes to run; with one of them a container from the cache is not enough
@@ -115,7 +113,9 @@ def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
     if folder is not None and plan is not None:
         from qaic.compiler.quantization.plan_files import files_of
 
-        for name, content in files_of(plan).items():
+        files = files_of(plan)
+        record(folder, files)
+        for name, content in files.items():
             (folder / name).write_text(content, encoding="utf-8")
 
 
@@ -157,8 +157,6 @@ def _debug_folder(output_dir: Path | None) -> Path | None:
             "enable_debug writes its files to the output directory; without output_dir there are none"
         )
         return None
-    folder = output_dir / DEBUG_FOLDER
-    # What an earlier compilation left there must not be taken for results of this one.
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder = debug_folder(output_dir)
+    record(folder, [DEBUG_LOG])
     return folder

@@ -95,6 +95,5 @@ def write_all(files: Sequence[SideFile]) -> None:
         A file cannot be written.
     """
     for file in files:
-        target = _real(file.path) if file.path.is_symlink() else file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_replacing(target, file.write)
+        _real(file.path).parent.mkdir(parents=True, exist_ok=True)
+        write_replacing(file.path, file.write)

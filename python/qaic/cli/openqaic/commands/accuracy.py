@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Functions of the user are looked for where the command is given, too.
         sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
-        set_verbosity(getattr(arguments, "compile_option:verbose") or 0)
+        set_verbosity(int(str(options.get("verbose", 0))))
         return (_compare if arguments.find is None else _search)(arguments, options)
 
 

@@ -30,7 +30,7 @@ class DescribeOperations(WhenMeasuringOperations):
         if model.provenance is None:
             return False
         provenance = model.provenance
-        with context.work_folder("operations") as folder:
+        with context.work_folder() as folder:
             with declared(model):
                 owners = provenance.owners(model.proto)
             optimized = _optimized(folder / "program.bin", model, context)

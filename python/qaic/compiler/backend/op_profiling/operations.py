@@ -10,7 +10,6 @@ last one.
 from __future__ import annotations
 
 import logging
-import tempfile
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
@@ -19,6 +18,7 @@ from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
 from qaic.compiler.ir.model import OpsTable
+from qaic.support.atomic_io import work_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,8 +60,9 @@ def engine_graph(program: Path) -> onnx.ModelProto:
     """
     import onnx
 
-    with tempfile.TemporaryDirectory(prefix="openqaic-ops-") as folder:
-        return onnx.load(_core.save_optimized_graph(program, folder), load_external_data=False)
+    # The engine writes the weights too.
+    with work_folder(program.parent) as folder:
+        return onnx.load(_core.save_optimized_graph(program, str(folder)), load_external_data=False)
 
 
 def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:

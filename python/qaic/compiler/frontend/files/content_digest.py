@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qaic.compiler.frontend.files.data_files import finds_the_same
 from qaic.compiler.ir.constants.weights import FileRange
+from qaic.support.atomic_io import replace_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,14 +131,9 @@ class DigestIndex:
             "files": [[str(file.path.absolute()), _fingerprint(file.stat)] for file in files],
         }
         entry = self._entry(path)
-        temporary = entry.with_name(f"{entry.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
         with contextlib.suppress(OSError):
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(json.dumps(record))
-                temporary.replace(entry)
-            finally:
-                temporary.unlink(missing_ok=True)
+            entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_bytes(entry, json.dumps(record).encode())
 
     def _entry(self, path: Path) -> Path:
         name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
