@@ -312,12 +312,20 @@ def test_model_in_memory_is_refused(tmp_path):
 # --- where the files are -------------------------------------------------------------------------------
 
 
-def test_files_beside_the_model_and_of_the_named_checkpoint_are_found(tmp_path, weights):
+@pytest.mark.parametrize(
+    "model_id", ["/etc", "/", "", "../checkpoints", "~/x", "{}", "{}/tiny-qeff-prepared-float32"]
+)
+def test_folder_that_the_model_names_is_not_searched(tmp_path, weights, model_id):
+    path = models.export(tmp_path, weights, model_id=model_id.format(tmp_path / "checkpoints"))
+    (tmp_path / "export" / "tiny-qeff-prepared-float32").unlink()
+    refused(path, f"no file .* in '{tmp_path}/export', expected")
+
+
+def test_files_beside_the_model_and_of_the_linked_checkpoint_are_found(tmp_path, weights):
     path = models.export(tmp_path, weights)
     expected = opened(path)
     link = tmp_path / "export" / "tiny-qeff-prepared-float32"
     link.unlink()
-    assert opened(path) == expected  # by model_id alone
     shutil.move(tmp_path / "checkpoints" / "tiny-qeff-prepared-float32", link)
     assert opened(path) == expected  # beside the model
 
@@ -349,6 +357,9 @@ def test_checkpoint_named_by_a_relative_path_is_found_from_there(tmp_path, weigh
     # As the exporter links it: to itself.
     link.symlink_to(link.name)
     refused(path, "no file 'tiny-qeff-prepared-float32/model_0000.safetensors' in .*export'")
+    link.unlink()
+    link.symlink_to(tmp_path / "checkpoints" / link.name)
+    refused(path, "which leads to")
     monkeypatch.chdir(tmp_path)
     assert opened(path).keys() >= {"lm_head.weight"}
 
@@ -362,6 +373,7 @@ def test_cache_of_a_model_hub_is_followed(tmp_path, weights):
     (snapshot / "model.safetensors").symlink_to("../../blobs/9f8e")
     folder = tmp_path / "export"
     folder.mkdir()
+    (folder / "0a1b2c").symlink_to(snapshot)
     path = folder / "model.onnx"
     document = models.spec(["0a1b2c/model.safetensors"], models.places(weights), snapshot)
     path.write_bytes(models.embed(models.graph(), document).SerializeToString())
@@ -403,9 +415,7 @@ def test_link_that_leads_out_of_all_folders_is_refused(tmp_path):
 def test_missing_file_is_refused_with_the_folders_that_were_searched(tmp_path, monkeypatch, file):
     monkeypatch.setenv("AIC_EXTERNAL_DATA_ROOT", str(tmp_path / "root"))
     path = with_file(tmp_path, file, tmp_path / "checkpoints")
-    with pytest.raises(
-        CompileError, match=f"in '{tmp_path}/root', '{tmp_path}/export', '{tmp_path}'"
-    ) as caught:
+    with pytest.raises(CompileError, match=f"in '{tmp_path}/root', '{tmp_path}/export', expected") as caught:
         onnx_file.open_model(path)
     assert "AIC_EXTERNAL_DATA_ROOT" in caught.value.hints[0]
 
@@ -584,9 +594,9 @@ def test_other_files_under_the_same_names_are_compiled_again(tmp_path, monkeypat
     name = "tiny-qeff-prepared-float32"
     # The link beside the model leads elsewhere.
     link = tmp_path / "export" / name
-    safetensors_files.write(tmp_path / "checkpoints" / "other" / "model_0000.safetensors", models.arrays(1))
+    safetensors_files.write(tmp_path / "export" / "other" / "model_0000.safetensors", models.arrays(1))
     link.unlink()
-    link.symlink_to(tmp_path / "checkpoints" / "other")
+    link.symlink_to("other")
     check(1)
     # A folder that comes first is named, and gets the file only later.
     root = tmp_path / "root"

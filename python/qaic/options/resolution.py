@@ -45,8 +45,8 @@ class ResolvedOptions:
     session, compile, runtime, run_step
         Typed values, one attribute per option.
     set_compile
-        JSON form of the compile options that were given and can change the container, by canonical name
-       . Part of the container and of the cache key.
+        JSON form of the compile options that were given and can change the container, by canonical name;
+        part of the container and of the cache key.
     origins
         Where each option that was given came from, by canonical name.
     as_given

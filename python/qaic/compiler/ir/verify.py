@@ -21,8 +21,9 @@ class InvalidModelError(AssertionError):
 def verify(model: Model, after: str) -> None:
     """Check a model.
 
-    In each graph, a value has one producer; what a node or an output reads is there before it; the operator
-    set of every node is imported. Weights are not in the graph too.
+    In each graph, a value has one producer, and none if it is an input, an initializer or a weight. What a
+    node or an output reads is there before it; the operator set of every node is imported. Weights are not in
+    the graph too.
 
     Parameters
     ----------
@@ -42,11 +43,11 @@ def verify(model: Model, after: str) -> None:
     declared |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
     twice = declared & model.weights.keys()
     faults = [f"weight {name!r} is in the graph too" for name in sorted(twice)]
-    faults += _faults(proto.graph, set(model.weights), domains)
+    faults += _faults(proto.graph, set(), domains, given=set(model.weights))
     for function in proto.functions:
         own = {_domain(entry.domain) for entry in function.opset_import}
         known = set(function.input)
-        faults += _node_faults(function.node, known, own | domains)
+        faults += _node_faults(function.node, known, own | domains, given=set(known))
         faults += [f"output {name!r} of {function.name!r}" for name in function.output if name not in known]
     if faults:
         message = f"after the pass {after!r}: {'; '.join(faults[:5])}"
@@ -57,17 +58,23 @@ def _domain(name: str) -> str:
     return "" if name in STANDARD_DOMAINS else name
 
 
-def _faults(graph: onnx.GraphProto, outer: set[str], domains: set[str]) -> list[str]:
-    known = set(outer)
-    known.update(value.name for value in graph.input)
-    known.update(tensor.name for tensor in graph.initializer)
-    known.update(tensor.values.name for tensor in graph.sparse_initializer)
-    faults = _node_faults(graph.node, known, domains)
+def _faults(
+    graph: onnx.GraphProto, outer: set[str], domains: set[str], given: Iterable[str] = ()
+) -> list[str]:
+    own = set(given)
+    own.update(value.name for value in graph.input)
+    own.update(tensor.name for tensor in graph.initializer)
+    own.update(tensor.values.name for tensor in graph.sparse_initializer)
+    known = outer | own
+    faults = _node_faults(graph.node, known, domains, own)
     faults += [f"output {value.name!r} has no producer" for value in graph.output if value.name not in known]
     return faults
 
 
-def _node_faults(nodes: Iterable[onnx.NodeProto], known: set[str], domains: set[str]) -> list[str]:
+def _node_faults(
+    nodes: Iterable[onnx.NodeProto], known: set[str], domains: set[str], given: set[str]
+) -> list[str]:
+    """Check nodes; `known` has the values before them and gets theirs, `given` are those without a node."""
     faults = []
     made: set[str] = set()
     for node in nodes:
@@ -81,6 +88,7 @@ def _node_faults(nodes: Iterable[onnx.NodeProto], known: set[str], domains: set[
         for graph in subgraphs(node):
             faults += _faults(graph, known, domains)
         faults += [f"{name!r} is made twice" for name in node.output if name and name in made]
+        faults += [f"{name!r} is given and made too" for name in node.output if name in given]
         made.update(node.output)
         known.update(node.output)
     return faults

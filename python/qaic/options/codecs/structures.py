@@ -1,7 +1,6 @@
 """Value types with an inner structure: symbol maps, descriptions of model inputs, device ids.
 
-Kept apart from the plain types of `codecs` because their text forms are little grammars of their own
-.
+Their text forms are small grammars, unlike those of the plain types in `scalars`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finding the checkpoint of a model without weights.
 
-A path of such a model is relative to the folder that the environment names, to the model's folder, or to the
-folder in which the exporter had the checkpoint; the first that has it counts. A file outside all of them is
-never read, whatever path or link leads there, with one exception: in the cache of a model hub every file is a
-link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
+A path of such a model is relative to the folder that the environment names or to the model's folder; the
+first that has it counts. A file outside both is never read, whatever path or link leads there, with two
+exceptions. The exporter leaves a link in the model's folder to the checkpoint that the model names. In the
+cache of a model hub every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ class CheckpointFiles:
         if named:
             roots.append(data.absolute(_expanded(named)))
         roots += folders
+        self._roots = list(dict.fromkeys(roots))
+        self._exported_to = ""
+        real = [found for root in self._roots if (found := data.find(root)) is not None]
         if model_id and "\0" not in model_id:
             checkpoint = data.absolute(_expanded(model_id))
-            if data.find(checkpoint) is not None:
-                roots.append(checkpoint.parent)
-        self._roots = list(dict.fromkeys(roots))
-        real = [found for root in self._roots if (found := data.find(root)) is not None]
+            self._exported_to = f", as {str(checkpoint.parent)!r} of the exporter"
+            found = data.find(checkpoint)
+            # What the model names is no place to search: only a link beside the model makes it one.
+            if found is not None and any(data.find(folder / checkpoint.name) == found for folder in folders):
+                real.append(found)
         self._allowed = [*real, *(blobs for root in real for blobs in _blobs(root))]
         self._paths: dict[str, Path] = {}
         self._tensors: dict[Path, dict[str, StoredTensor]] = {}
@@ -114,7 +118,7 @@ class CheckpointFiles:
             code="external_data",
             found=f"no file {file!r} in {self._listed()}",
             expected="the checkpoint of the model",
-            fix=f"name the folder that {file!r} is relative to with {DATA_ROOT}",
+            fix=f"name the folder that {file!r} is relative to with {DATA_ROOT}{self._exported_to}",
         )
 
     def _listed(self) -> str:
