@@ -24,7 +24,7 @@ from qaic.options.codecs.enumerations import (
     Samples,
 )
 from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.file_content import FileContent
 from qaic.options.files.parsed_file import ParsedFile
 from qaic.options.spec import FlagForm, Stage
@@ -117,6 +117,12 @@ def _(codec):
     return st.dictionaries(WORD, st.integers(1, 2**63 - 1), max_size=3)
 
 
+@values_of(OutputShapes)
+def _(codec):
+    dims = st.lists(st.integers(0, 2**63 - 1) | WORD.filter(lambda text: not text.isdigit()), max_size=3)
+    return st.dictionaries(WORD, dims, max_size=3)
+
+
 @values_of(ModelInputs)
 def _(codec):
     described = st.fixed_dictionaries(
@@ -191,6 +197,8 @@ def plain_argv(options):
             argv.append(f"{start}=false")
         elif name == "onnx_define_symbol":
             argv += [f"{start}={symbol},{size}" for symbol, size in value.items()]
+        elif name == "output_shapes":
+            argv += [f"{start}={output},[{','.join(map(str, dims))}]" for output, dims in value.items()]
         elif name == "model_inputs":
             argv += [
                 f"{start}={entry['input_name']},{entry['input_type']},"

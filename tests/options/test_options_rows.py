@@ -57,6 +57,16 @@ ROWS = {
         ],
         ["x", "x,float,[-1]", "x,complex,[1]", {"input_name": "x"}, 3],
     ),
+    "output_shapes": (
+        [
+            ({"y": [1, "n"]}, {"y": (1, "n")}),
+            ({"y": []}, {"y": ()}),
+            ("y,[1, n,2*n]", {"y": (1, "n", "2*n")}),
+            (["y,[1]", "z,[]"], {"y": (1,), "z": ()}),
+            (["y,[1]", "y,[1]"], {"y": (1,)}),
+        ],
+        ["y", "y,1,2", {"y": 3}, {"y": "12"}, {"y": [-1]}, {"y": [1.5]}, {"": [1]}, 7, ["y,[1]", "y,[2]"]],
+    ),
     "onnx_define_symbol": (
         [
             ({"on": 2}, {"on": 2}),
@@ -447,6 +457,7 @@ def test_ours_are_marked():
         "extra_output_tensors",
         "all_intermediate_outputs",
         "whole_caches",
+        "output_shapes",
     }
     assert [spec.name for spec in SPECS if spec.flag and spec.flag.ours] == ["mxint8_kv_cache"]
 

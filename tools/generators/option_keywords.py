@@ -20,7 +20,7 @@ from qaic.options.codecs.enumerations import (
     Samples,
 )
 from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
-from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIoList
 from qaic.options.files.file_content import FileContent
 from qaic.options.files.node_precision import NodePrecisionLists
@@ -186,6 +186,12 @@ def _(codec: ListOf) -> str:  # type: ignore[type-arg]  # singledispatch wants t
 def _(codec: SymbolMap) -> str:
     del codec
     return "Mapping[str, int] | Sequence[tuple[str, int]] | Sequence[str] | str"
+
+
+@annotation.register
+def _(codec: OutputShapes) -> str:
+    del codec
+    return "Mapping[str, Sequence[int | str]] | Sequence[str] | str"
 
 
 @annotation.register

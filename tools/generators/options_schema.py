@@ -19,7 +19,7 @@ from qaic.options.codecs.enumerations import (
     RandomInputData,
 )
 from qaic.options.codecs.scalars import Bool, Codec, Enum, Float, Int, ListOf
-from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIoList
 from qaic.options.files.node_precision import NodePrecisionLists
 from qaic.options.files.parsed_file import JsonFile
@@ -163,6 +163,19 @@ def _(codec: DeviceIds) -> Schema:
     del codec
     one = {"type": "integer", "minimum": 0}
     return {"anyOf": [one, _TEXT, {"type": "array", "items": schema(Int(ge=0)), "uniqueItems": True}]}
+
+
+@schema.register
+def _(codec: OutputShapes) -> Schema:
+    del codec
+    dims = {"type": "array", "items": {"anyOf": [schema(Int(ge=0)), _TEXT]}}
+    return {
+        "anyOf": [
+            {"type": "object", "additionalProperties": dims},
+            {"type": "array", "items": _TEXT},
+            _TEXT,
+        ]
+    }
 
 
 @schema.register

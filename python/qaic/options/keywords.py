@@ -33,6 +33,7 @@ class SessionKeywords(TypedDict, total=False):
     all_intermediate_outputs: bool | None
     model_inputs: "Sequence[Mapping[str, Any] | ModelInput | str] | Mapping[str, Any] | str | None"
     onnx_define_symbol: Mapping[str, int] | Sequence[tuple[str, int]] | Sequence[str] | str | None
+    output_shapes: Mapping[str, Sequence[int | str]] | Sequence[str] | str | None
     dynamic_shape_input: _Names | None
     always_expand_onnx_functions: bool | None
     batchsize: int | None

@@ -64,7 +64,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
             code="dynamic_shape",
             found="a shape that is only known when the program runs",
             expected="a shape that follows from the shapes of the inputs",
-            fix="end the model before the operator whose output size depends on data (NonZero, Unique, "
+            fix=f"give its shape, if it is always the same, e.g. output_shapes={{{value.name!r}: [1, 2]}}; "
+            "or end the model before the operator whose output size depends on data (NonZero, Unique, "
             "NonMaxSuppression, ...) or pad its output to a fixed size",
             context=context,
         )

@@ -13,6 +13,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
+from qaic.compiler.ir.graph_edits import set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.value_info import may_follow_values
@@ -89,13 +90,79 @@ def bind(
     _warn_unknown(model.graph, given, entries)
     for spec in specs:
         _apply_spec(model.graph, spec, sets)
-    common = {
-        name: size for name, size in sets[0].items() if all(values.get(name) == size for values in sets)
-    }
-    substitute(model, common)
+    substitute(model, common_sizes(sets))
     if len(sets) == 1:
         require_static(model.graph.input, entries[0].name if entries else None, sets[0])
     return sets
+
+
+def common_sizes(sets: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Collect the sizes that all specializations have in common."""
+    return {name: size for name, size in sets[0].items() if all(values.get(name) == size for values in sets)}
+
+
+def declare_outputs(
+    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | str]], sets: Sequence[Mapping[str, int]]
+) -> None:
+    """Declare the shapes of outputs that ``output_shapes`` gives.
+
+    Parameters
+    ----------
+    graph : onnx.GraphProto
+        Main graph, changed in place.
+    shapes : Mapping[str, Sequence[int | str]]
+        Values of the option.
+    sets : Sequence[Mapping[str, int]]
+        Sizes of symbols in each specialization.
+
+    Raises
+    ------
+    OptionError
+        There is no such output, or a symbol has no size.
+    """
+    outputs = {value.name: value for value in graph.output}
+    for name, dims in shapes.items():
+        what = f"output_shapes: output {name!r}"
+        if name not in outputs:
+            raise _output_error(f"{what} does not exist; the model has {listing([*outputs], 20)}", name)
+        for text in (dim for dim in dims if isinstance(dim, str)):
+            if any(evaluate(text, sizes) is None for sizes in sets):
+                fix = f"give it one with onnx_define_symbol={{{text!r}: 1}}"
+                raise _output_error(f"{what} has the symbol {text!r}, which has no size; {fix}", name)
+        set_shape(outputs[name], dims)
+
+
+def check_outputs(
+    inferred: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]], sizes: Mapping[str, int]
+) -> None:
+    """Refuse outputs whose inferred shapes are not those of ``output_shapes``.
+
+    Parameters
+    ----------
+    inferred : onnx.ModelProto
+        Model with all types and shapes.
+    shapes : Mapping[str, Sequence[int | str]]
+        Values of the option.
+    sizes : Mapping[str, int]
+        Sizes of symbols.
+
+    Raises
+    ------
+    OptionError
+        A shape is another one.
+    """
+    for value in inferred.graph.output:
+        given = shapes.get(value.name)
+        if given is None:
+            continue
+        wanted = [dim if isinstance(dim, int) else evaluate(dim, sizes) for dim in given]
+        found = [dim.dim_value for dim in _dims(value)]
+        if wanted != found:
+            raise _output_error(
+                f"output_shapes: output {value.name!r} has the shape {found}, not {wanted}; leave it out, "
+                "because it follows from the inputs",
+                value.name,
+            )
 
 
 def substitute(model: onnx.ModelProto, values: Mapping[str, int]) -> None:
@@ -297,6 +364,11 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
+def infer_further(found: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer what follows from shapes that were added to an inferred model; returns a copy."""
+    return _inferred(found, follows_values=may_follow_values(found))
+
+
 def _is_open(inferred: onnx.ModelProto) -> bool:
     """Tell whether a dim of a result is neither a number nor a symbol of the model, or no dims are known."""
     given = {dim.dim_param for value in inferred.graph.input for dim in _dims(value)} - {""}
@@ -390,3 +462,7 @@ def _shape_text(value: onnx.ValueInfoProto) -> str:
 
 def _option_error(message: str, tensor: str) -> OptionError:
     return OptionError(message, code="option.model_inputs", context={"tensor": tensor}, hints=())
+
+
+def _output_error(message: str, tensor: str) -> OptionError:
+    return OptionError(message, code="option.output_shapes", context={"tensor": tensor}, hints=())

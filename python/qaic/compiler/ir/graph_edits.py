@@ -248,14 +248,16 @@ def redescribe(value: onnx.ValueInfoProto, other: onnx.ValueInfoProto) -> None:
     value.CopyFrom(other)
 
 
-def set_shape(value: onnx.ValueInfoProto, sizes: Iterable[int | None]) -> None:
-    """Declare the dims of a tensor; None for a size that is not known."""
+def set_shape(value: onnx.ValueInfoProto, sizes: Iterable[int | str | None]) -> None:
+    """Declare the dims of a tensor: sizes, symbols, and None for a size that is not known."""
     tensor = value.type.tensor_type
     tensor.ClearField("shape")
     tensor.shape.SetInParent()
     for size in sizes:
         dim = tensor.shape.dim.add()
-        if size is not None:
+        if isinstance(size, str):
+            dim.dim_param = size
+        elif size is not None:
             dim.dim_value = size
 
 

@@ -203,4 +203,7 @@ class BindSymbols(Always):
             model.proto, options.dynamic_shape_input, defined
         )
         model.symbol_sizes = symbols.bind(model.proto, defined, options.model_inputs, model.requested)
+        if options.output_shapes:
+            symbols.declare_outputs(model.proto.graph, options.output_shapes, model.symbol_sizes)
+            symbols.substitute(model.proto, symbols.common_sizes(model.symbol_sizes))
         return True

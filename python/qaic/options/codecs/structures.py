@@ -19,6 +19,9 @@ _LARGEST_DIM = 2**63 - 1
 #: ``name,type,[d0,d1,...]``
 _INPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
 
+#: ``name,[d0,d1,...]``
+_OUTPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
+
 #: Element types of graph inputs and the other names in use for them.
 _ELEMENT_TYPES = {
     "float32": "float32",
@@ -167,6 +170,69 @@ class SymbolMap(Codec[Mapping[str, int]]):
         if not words or len(words) % 2:
             raise self.mismatch(text)
         yield from zip(words[::2], words[1::2], strict=True)
+
+
+class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
+    """Shapes of outputs by name; a dimension is a size, or a symbol of the model or arithmetic of symbols.
+
+    Accepted forms: a mapping; a list of ``"name,[d0,d1]"`` texts; one such text.
+    """
+
+    def __init__(self) -> None:
+        self._size = Int(ge=0, le=_LARGEST_DIM)
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return 'shapes of outputs by name, as {"logits": [1, "seq", 512]} or "logits,[1,seq,512]"'
+
+    def parse(self, value: object) -> Mapping[str, tuple[int | str, ...]]:
+        """See `Codec.parse`. An output may be given twice with the same shape."""
+        shapes: dict[str, tuple[int | str, ...]] = {}
+        for name, dims in self._pairs(value):
+            if not isinstance(name, str) or not name.strip():
+                raise ValueMismatchError(self.expected, f"{format_value(name)} as the name of an output")
+            shape = tuple(self._dim(name, dim) for dim in dims)
+            if shapes.setdefault(name.strip(), shape) != shape:
+                raise ValueMismatchError(
+                    f"one shape for the output {format_value(name.strip())}",
+                    f"{list(shapes[name.strip()])} and {list(shape)}",
+                )
+        return shapes
+
+    def to_json(self, value: Mapping[str, tuple[int | str, ...]]) -> Json:
+        """See `Codec.to_json`."""
+        return {name: list(dims) for name, dims in value.items()}
+
+    def to_texts(self, value: Mapping[str, tuple[int | str, ...]]) -> tuple[str, ...]:
+        """See `Codec.to_texts`."""
+        return tuple(f"{name},[{','.join(map(str, dims))}]" for name, dims in value.items())
+
+    def _pairs(self, value: object) -> Iterator[tuple[object, Sequence[object]]]:
+        if isinstance(value, Mapping):
+            for name, dims in value.items():
+                if isinstance(dims, str) or not isinstance(dims, Sequence):
+                    raise ValueMismatchError(self.expected, f"{format_value(dims)} as a shape")
+                yield name, dims
+            return
+        texts = [value] if isinstance(value, str) else value
+        for text in texts if isinstance(texts, Sequence) else [None]:
+            match = _OUTPUT_TEXT.fullmatch(text) if isinstance(text, str) else None
+            if match is None:
+                raise self.mismatch(value)
+            dims = match["shape"].split(",")
+            yield match["name"], [] if dims == [""] else dims
+
+    def _dim(self, name: str, dim: object) -> int | str:
+        text = dim.strip() if isinstance(dim, str) else dim
+        if isinstance(text, str) and text and not text.lstrip("-").isdecimal():
+            return text
+        try:
+            return self._size.parse(text)
+        except ValueMismatchError as error:
+            raise ValueMismatchError(
+                f"sizes of at least 0 or symbols for the output {format_value(name)}", error.found
+            ) from None
 
 
 class ModelInputs(Codec[tuple[ModelInput, ...]]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs.enumerations import CompilationTarget, HardwareVersion
 from qaic.options.codecs.scalars import Bool, Enum, FilePath, Int, ListOf, Str
-from qaic.options.codecs.structures import ModelInput, ModelInputs, SymbolMap
+from qaic.options.codecs.structures import ModelInput, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.file_content import FileContent, InputFileContent
 from qaic.options.files.specializations import SpecializationEntry, Specializations
@@ -77,6 +77,15 @@ class GraphOptions:
         effect=Effect.BEHAVIOR,
         flag=Flag("onnx-define-symbol", FlagForm.REPEAT),
         in_container=True,
+    )
+    output_shapes: Mapping[str, tuple[int | str, ...]] = option(
+        OutputShapes(),
+        default={},
+        summary="Shapes of outputs whose dimensions do not follow from those of the inputs.",
+        effect=Effect.BEHAVIOR,
+        flag=Flag("output-shape", FlagForm.REPEAT),
+        in_container=True,
+        ours=True,
     )
     dynamic_shape_input: tuple[str, ...] = option(
         ListOf(Str()),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.elem_types import CODES, FLOAT
-from qaic.compiler.ir.graph_edits import add_output, clone, describe_value, set_shape
-from qaic.compiler.ir.graph_walk import producers
+from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
+from qaic.compiler.ir.graph_walk import FreshNames, producers
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
-from qaic.compiler.ir.value_info import collect_types
+from qaic.compiler.ir.value_info import collect_types, known_dims
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_where import legalize_where
@@ -57,6 +57,7 @@ def complete(
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)
+    ranks = _add_ranks(probe, names)
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
@@ -75,12 +76,15 @@ def complete(
         return str(error).strip()
     makers = producers(view.graph.node)
     declared = {value.name: value for value in (*view.graph.value_info, *view.graph.output)}
-    for found in session.get_outputs():
-        value = declared.get(found.name)
+    results = {found.name: found for found in session.get_outputs()}
+    for name, found in results.items():
+        if name in ranks.values():
+            continue
+        value = declared.get(name)
         if value is None:
             value = describe_value(view.graph, found.name)
-        name = found.type.removeprefix("tensor(").removesuffix(")")
-        code = CODES.get(_SPELLINGS.get(name, name))
+        spelling = found.type.removeprefix("tensor(").removesuffix(")")
+        code = CODES.get(_SPELLINGS.get(spelling, spelling))
         if code is None or not found.type.startswith("tensor("):
             continue
         tensor = value.type.tensor_type
@@ -89,11 +93,30 @@ def complete(
         elif not tensor.elem_type:
             tensor.elem_type = types[found.name] = _before_widening(makers[found.name], types, code)
         known = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        # Of a value whose rank it does not know the engine says what it says of a scalar.
-        if known or found.shape is None or not (found.shape or folding):
+        # The engine says of a value whose rank it does not know what it says of a scalar.
+        is_scalar = name in ranks and results[ranks[name]].shape == [0]
+        if known or found.shape is None or not (found.shape or is_scalar):
             continue
         set_shape(value, [size if isinstance(size, int) and size >= 0 else None for size in found.shape])
     return ""
+
+
+def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
+    """Add outputs whose shapes tell the ranks of values; maps values to these."""
+    from onnx import helper
+
+    graph = probe.graph
+    fresh = FreshNames(graph)
+    open_names = [
+        value.name
+        for value in graph.output
+        if (value.name in names or known_dims(value) is None) and not value.type.HasField("sequence_type")
+    ]
+    ranks = {name: fresh.make(name, "shape") for name in open_names}
+    append_nodes(graph, [helper.make_node("Shape", [name], [shape]) for name, shape in ranks.items()])
+    for shape in ranks.values():
+        add_output(graph, shape)
+    return ranks
 
 
 def _before_widening(node: onnx.NodeProto, types: Mapping[str, int], widened: int) -> int:

@@ -8,7 +8,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, untyped_values
-from qaic.compiler.passes.shape_inference import engine_shapes, shape_arithmetic
+from qaic.compiler.passes.shape_inference import engine_shapes, loop_shapes, shape_arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,9 +43,7 @@ def inferred(
     CompileError
         The shape of an output does not follow from those of the inputs, or the model contradicts itself.
     """
-    found = symbols.infer(with_weights_as_inputs(model, weights))
-    if _open_outputs(found):
-        shape_arithmetic.complete(found)
+    found = _inferred(with_weights_as_inputs(model, weights))
     missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
         problem = engine_shapes.complete(found, missing, libraries)
@@ -59,6 +57,16 @@ def inferred(
             )
         if not problem and _open_outputs(found):
             engine_shapes.complete(found, _unshaped_values(found), libraries, folding=True)
+    return found
+
+
+def _inferred(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer what follows without the engine; changes `view`."""
+    found = symbols.infer(view)
+    if loop_shapes.complete(found, _inferred):
+        found = symbols.infer_further(found)
+    if _open_outputs(found):
+        shape_arithmetic.complete(found)
     return found
 
 

@@ -43,7 +43,7 @@ def complete(found: onnx.ModelProto) -> None:
     follows_values = may_follow_values(found)
     computed: set[str] = set()
     for _ in range(_MOST_ROUNDS):
-        values = _values(found)
+        values = _computed(found)
         if values.keys() <= computed:
             return
         computed |= values.keys()
@@ -60,8 +60,8 @@ def _is_open(value: onnx.ValueInfoProto) -> bool:
     return value.type.HasField("tensor_type") and known_dims(value) is None
 
 
-def _values(model: onnx.ModelProto) -> dict[str, Array]:
-    """Compute the small values of the main graph that follow from its constants and known shapes."""
+def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
+    """Compute the small values of the main graph that follow from constants and known shapes."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -73,7 +73,6 @@ def _values(model: onnx.ModelProto) -> dict[str, Array]:
         for tensor in graph.initializer
         if math.prod(tensor.dims) <= _MOST_ELEMENTS and not tensor.external_data
     }
-    computed: dict[str, Array] = {}
     for node in graph.node:
         compute = _OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
         if compute is None or len(node.output) != 1:
@@ -95,8 +94,14 @@ def _values(model: onnx.ModelProto) -> dict[str, Array]:
         except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
             continue
         if result.size <= _MOST_ELEMENTS:
-            known[node.output[0]] = computed[node.output[0]] = result
-    return computed
+            known[node.output[0]] = result
+    return known
+
+
+def _computed(model: onnx.ModelProto) -> dict[str, Array]:
+    """Compute the small results of nodes of the main graph."""
+    known = computed_values(model)
+    return {n.output[0]: known[n.output[0]] for n in model.graph.node if n.output and n.output[0] in known}
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

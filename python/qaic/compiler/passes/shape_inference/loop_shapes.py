@@ -1,0 +1,160 @@
+"""Shapes of what a Loop carries: onnx does not infer them, because an iteration may change them.
+
+A state has the shape of its first value in every iteration, if an iteration that is given this shape gives it
+back. Bodies without annotations, as older exporters write them, are inferred with these shapes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qaic.compiler.ir.graph_edits import clone, describe_value, redescribe, set_shape
+from qaic.compiler.ir.graph_walk import read_values
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import known_dims
+from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import onnx
+
+    Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
+
+#: places of the operands that a Loop has before its states
+_COUNT, _CONDITION, _STATES = 0, 1, 2
+
+
+def complete(found: onnx.ModelProto, infer: Infer) -> bool:
+    """Fill in the shapes of the results of loops; changes `found`.
+
+    Parameters
+    ----------
+    found : onnx.ModelProto
+        Inferred model whose inputs have fixed shapes.
+    infer : callable
+        Infers a model.
+
+    Returns
+    -------
+    bool
+        Whether a shape was learned.
+    """
+    learned = False
+    declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
+    for node, body, is_stable in bodies(found, infer):
+        states = len(node.input) - _STATES
+        trips = _trips(found, node, body)
+        for at, (name, result) in enumerate(zip(node.output, body.graph.output[1:], strict=False)):
+            dims = known_dims(result)
+            own = declared.get(name)
+            if not name or dims is None or (own is not None and known_dims(own) is not None):
+                continue
+            if at >= states and trips is None:
+                continue
+            if at < states and not is_stable[at]:
+                continue
+            value = describe_value(found.graph, name) if own is None else own
+            described = clone(result)
+            described.name = name
+            redescribe(value, described)
+            set_shape(value, dims if at < states else (trips, *dims))
+            learned = True
+    return learned
+
+
+def bodies(
+    found: onnx.ModelProto, infer: Infer
+) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto, Sequence[bool]]]:
+    """Yield the loops of the main graph with their inferred bodies, and which states keep their shape.
+
+    Parameters
+    ----------
+    found : onnx.ModelProto
+        Inferred model.
+    infer : callable
+        Infers a model.
+    """
+    loops = [node for node in found.graph.node if standard(node, "Loop")]
+    if not loops:
+        return
+    graph = found.graph
+    outer = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    for node in loops:
+        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+        firsts = [outer.get(name) for name in node.input[_STATES:]]
+        stable = [first is not None and known_dims(first) is not None for first in firsts]
+        while True:
+            inner = infer(_model_of(found, body, firsts, stable, outer))
+            results = inner.graph.output[1 : 1 + len(firsts)]
+            kept = [
+                is_stable and first is not None and known_dims(first) == known_dims(result)
+                for is_stable, first, result in zip(stable, firsts, results, strict=False)
+            ]
+            if kept == stable:
+                break
+            stable = kept
+        yield node, inner, stable
+
+
+def _model_of(
+    found: onnx.ModelProto,
+    body: onnx.GraphProto,
+    firsts: Sequence[onnx.ValueInfoProto | None],
+    stable: Sequence[bool],
+    outer: Mapping[str, onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """Make a model of a body whose states have the shapes of their first values."""
+    graph = clone(body)
+    graph.ClearField("value_info")
+    for value, first, is_stable in zip(graph.input[_STATES:], firsts, stable, strict=False):
+        if first is not None:
+            described = clone(first)
+            described.name = value.name
+            if not is_stable:
+                described.type.tensor_type.ClearField("shape")
+            redescribe(value, described)
+    for value in graph.input[:_STATES]:
+        set_shape(value, ())
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    captured = read_values(body) - own - {name for node in body.node for name in node.output}
+    for tensor in found.graph.initializer:
+        if tensor.name in captured:
+            captured.discard(tensor.name)
+            graph.initializer.append(tensor)
+    constants = {
+        n.output[0]: n for n in found.graph.node if standard(n, "Constant") and n.output[0] in captured
+    }
+    nodes = [*constants.values(), *graph.node]
+    captured -= constants.keys()
+    for name in sorted(captured):
+        if name in outer:
+            graph.input.append(outer[name])
+    model = type(found)(
+        ir_version=found.ir_version, opset_import=found.opset_import, functions=found.functions, graph=graph
+    )
+    if constants:
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+    return model
+
+
+def _trips(found: onnx.ModelProto, node: onnx.NodeProto, body: onnx.ModelProto) -> int | None:
+    """Count the iterations of a loop; None where that depends on data."""
+    going_on = body.graph.output[0].name
+    makers = {name: inner for inner in body.graph.node for name in inner.output}
+    while going_on in makers and standard(makers[going_on], "Identity"):
+        going_on = makers[going_on].input[0]
+    values = computed_values(found)
+    is_endless = going_on == body.graph.input[_CONDITION].name or bool(
+        (constant := computed_values(body).get(going_on)) is not None and constant.all()
+    )
+    count, first = (node.input[at] for at in (_COUNT, _CONDITION))
+    if not is_endless or count not in values:
+        return None
+    if first and first not in values:
+        return None
+    is_entered = not first or bool(values[first].all())
+    return max(int(values[count].reshape(())), 0) if is_entered else 0

@@ -1,0 +1,128 @@
+"""Outputs whose number of dims no body of Loop or If states, and shapes that the user gives."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from compiler_oracle import info, lowered, model_of, node
+from qaic.errors import CompileError, OptionError
+from qaic.options.files.specializations import SpecializationEntry
+
+BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
+X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 24
+
+#: nodes of a body from "s" to "t", and whether the state keeps its shape
+STEPS = {
+    "product": ([node("Mul", ["s", "half"], ["t"])], True),
+    "captured": ([node("Add", ["s", "x"], ["t"])], True),
+    "turned twice": (
+        [node("Transpose", ["s"], ["r"], perm=[2, 1, 0]), node("Transpose", ["r"], ["t"], perm=[2, 1, 0])],
+        True,
+    ),
+    "shaped": ([node("Shape", ["s"], ["r"]), node("Reshape", ["s", "r"], ["t"])], True),
+    "grows": ([node("Concat", ["s", "s"], ["t"], axis=0)], False),
+    "flattened": ([node("Flatten", ["s"], ["t"])], False),
+    "turned": ([node("Transpose", ["s"], ["t"], perm=[2, 1, 0])], False),
+}
+
+
+def looping(step, trips, has_scan, stops, depth=1):
+    """A Loop over a step, inside of as many others as `depth` says."""
+    nodes, body = list(STEPS[step][0]), None
+    constants = {"half": np.float32(0.5), "trips": np.array(trips), "limit": np.float32(-1)}
+    for level in range(depth):
+        state, result = ("s", "t") if level == 0 else (f"s{level}", f"t{level}")
+        if level:
+            nodes = [node("Loop", ["trips", "", state], [result], body=body)]
+        go_on = [node("Identity", [f"c{level}"], [f"d{level}"])]
+        if stops:
+            go_on = [
+                node("ReduceMax", [result], [f"m{level}"], keepdims=0),
+                node("Less", [f"m{level}", "limit"], [f"d{level}"]),
+            ]
+        inputs = [info(f"i{level}", [], INT64), info(f"c{level}", [], BOOL), info(state, None)]
+        outputs = [info(f"d{level}", [], BOOL), info(result, None)]
+        if has_scan and level == depth - 1:
+            nodes = [*nodes, node("ReduceMean", [result], ["mean"], axes=[-1], keepdims=0)]
+            outputs.append(info("mean", None))
+        body = helper.make_graph([*nodes, *go_on], f"body{level}", inputs, outputs)
+    results = ["y", "z"] if has_scan else ["y"]
+    loop = node("Loop", ["trips", "", "x"], results, body=body)
+    return model_of(
+        [loop], [info("x", X.shape)], [info(name, None) for name in results], list(constants.items())
+    )
+
+
+@given(st.sampled_from(sorted(STEPS)), st.integers(0, 4), st.booleans(), st.booleans(), st.integers(1, 2))
+def test_a_loop_has_the_shapes_of_a_run_or_is_refused(step, trips, has_scan, stops, depth):
+    model = looping(step, trips, has_scan, stops, depth)
+    is_known = STEPS[step][1] and not (has_scan and stops)
+    if not is_known:
+        with pytest.raises(CompileError) as caught:
+            lowered(model)
+        assert caught.value.code == "compile.dynamic_shape"
+        assert "output_shapes={'" in caught.value.hints[0]
+        return
+    found = [spec.dims for spec in lowered(model).outputs]
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    # An engine that has not scanned once does not know the other sizes of what it would have scanned.
+    expected = [value.shape for value in session.run(None, {"x": X})]
+    assert found[0] == expected[0]
+    assert len(found) == 1 or not trips or found[1] == expected[1]
+
+
+def branching(rows):
+    then = helper.make_graph([node("Neg", ["x"], ["a"])], "then", [], [info("a", None)])
+    other = helper.make_graph(
+        [node("Exp", ["x"], ["e"]), node("Flatten", ["e"], ["b"])], "else", [], [info("b", None)]
+    )
+    nodes = [
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Greater", ["most", "limit"], ["go"]),
+        node("If", ["go"], ["r"], then_branch=then, else_branch=other),
+        node("Sigmoid", ["r"], ["y"]),
+    ]
+    constants = [("limit", np.float32(100))]
+    return model_of(nodes, [info("x", [rows, 3, 4])], [info("y", None)], constants)
+
+
+def test_branches_of_two_ranks_are_refused():
+    with pytest.raises(CompileError, match="output 'y': found a shape that is only known when") as caught:
+        lowered(branching(2))
+    assert caught.value.code == "compile.dynamic_shape"
+
+
+def test_a_shape_that_does_not_follow_can_be_given():
+    program = lowered(branching(2), output_shapes={"y": (2, 12)})
+    assert [spec.dims for spec in program.outputs] == [(2, 12)]
+
+
+def test_a_given_shape_has_the_sizes_of_each_specialization():
+    entries = (SpecializationEntry("a", {"n": 2}), SpecializationEntry("b", {"n": 5}))
+    program = lowered(
+        branching("n"), output_shapes={"y": ("n", "3*4")}, network_specialization_config=entries
+    )
+    assert [entry.outputs for entry in program.specializations] == [((2, 12),), ((5, 12),)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"q": (2, 12)}, "output 'q' does not exist; the model has 'y'"),
+        ({"y": (2, "k")}, "has the symbol 'k', which has no size"),
+    ],
+)
+def test_a_shape_that_cannot_be_meant_is_an_error(shapes, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        lowered(branching(2), output_shapes=shapes)
+    assert caught.value.code == "option.output_shapes"
+
+
+def test_a_given_shape_must_be_that_which_follows():
+    model = model_of([node("Relu", ["x"], ["y"])], [info("x", [2, 3])], [info("y", None)])
+    assert lowered(model, output_shapes={"y": (2, 3)}).outputs[0].dims == (2, 3)
+    with pytest.raises(OptionError, match=r"output 'y' has the shape \[2, 3\], not \[2, 4\]"):
+        lowered(model, output_shapes={"y": (2, 4)})
