@@ -10,10 +10,7 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-NEEDS_BROWSER = [
-    pytest.mark.skipif(BROWSER is None, reason="no chromium; `make browser` installs it"),
-    pytest.mark.timeout(300),
-]
+NEEDS_BROWSER = pytest.mark.skipif(BROWSER is None, reason="no chromium; `make browser` installs it")
 
 # Kept out of the page's own script: what hands do, as events.
 DRIVER = """
@@ -85,7 +82,7 @@ def opener(home):
                 f"--user-data-dir={home / 'profile'}", "--enable-logging=stderr",
                 "--virtual-time-budget=20000", "--window-size=1280,1000", "--dump-dom", path.as_uri(),
             ],
-            capture_output=True, timeout=120, env={**os.environ, "HOME": str(home)}, check=False,
+            capture_output=True, env={**os.environ, "HOME": str(home)}, check=False,
         )  # fmt: skip
         complaints = [
             line for line in done.stderr.decode("utf-8", "replace").splitlines() if "CONSOLE" in line

@@ -1,16 +1,22 @@
 """What all Python tests share.
 
-A compile cache of their own, property tests without a stop-watch and without chance, emulated cards that are
-left as they were found, which tests are for virtual cards alone, which for engines with profiles of runs, and
-which open no device.
+Signals that no shell ignores, a compile cache of their own, property tests without a stop-watch and without
+chance, emulated cards that are left as they were found, and marks that follow from what a test is about.
 """
+
+import random
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import child_process
 import device_free
 import emulated_cards
 import engine_version
+
+# Here, so that the processes that run the tests have them too.
+child_process.restore_signals()
 
 # How long an example takes says more about the machine than about the code.
 EXPLORING = settings(
@@ -22,7 +28,35 @@ settings.register_profile("explore", EXPLORING)
 settings.load_profile("qaic")
 
 
-def pytest_collection_modifyitems(items):
+#: Modules of time, signals, threads and processes. Files that import one have the mark ``timing``.
+TIMING = {
+    *("asyncio", "child_process", "concurrent", "multiprocessing", "select", "signal", "threading", "time"),
+}
+
+
+def is_timing(module):
+    """Whether a module of tests imports one of these modules, or something of one."""
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if str(name).partition(".")[0] in TIMING:
+            return True
+    return False
+
+
+def pytest_addoption(parser):
+    parser.addoption("--shuffle-files", metavar="SEED", help="run the files in an order that a seed decides")
+
+
+def pytest_collection_modifyitems(config, items):
+    seed = config.getoption("--shuffle-files")
+    if seed is not None:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        places = {path: place for place, path in enumerate(files)}
+        items.sort(key=lambda item: places[item.path])
+    for item in items:
+        if is_timing(item.module):
+            item.add_marker("timing")
     profiled = [item for item in items if item.get_closest_marker("run_profiles")]
     if profiled and not engine_version.profiles_runs():
         for item in profiled:

@@ -18,6 +18,7 @@ from onnx import helper
 
 import qaic
 import session_models
+from child_process import started
 
 WIDTH = 16
 BATCH = 8
@@ -119,27 +120,18 @@ class RunningServer:
         }
         return self.ask("POST", f"/v2/models/{model}/infer", body)
 
-    def end(self, number=signal.SIGTERM, limit=60):
+    def end(self, number=signal.SIGTERM):
         """Send a signal; returns the exit code."""
         self.process.send_signal(number)
-        code = self.process.wait(limit)
-        self._reader.join(limit)
-        return code
-
-    def close(self):
-        """End the process, whatever it does."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        code = self.process.wait()
         self._reader.join()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        return code
 
 
 @contextlib.contextmanager
 def serving(*paths, arguments=(), environment=None, before=()):
     """Run ``openqaic serve`` on free ports of the loopback."""
-    process = subprocess.Popen(
+    with started(
         [
             *before,
             sys.executable,
@@ -157,13 +149,14 @@ def serving(*paths, arguments=(), environment=None, before=()):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(environment or {})},
-    )
-    server = RunningServer(process)
-    try:
-        server.await_ports()
-        yield server
-    finally:
-        server.close()
+    ) as process:
+        server = RunningServer(process)
+        try:
+            server.await_ports()
+            yield server
+        finally:
+            process.kill()
+            server._reader.join()
 
 
 def run_client(source, server, limit=120):
@@ -175,7 +168,6 @@ def run_client(source, server, limit=120):
         [sys.executable, "-c", head + source],
         capture_output=True,
         text=True,
-        timeout=limit,
         check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     )

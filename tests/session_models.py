@@ -83,7 +83,7 @@ def affine(width=4, rows=2):
     )
 
 
-def endless(name="n"):
+def endless(name="n", length=1, start="x", end="y"):
     """Loop that runs ``n`` times: ``y`` is ``x`` plus 1 per turn. It runs as long as a test wants."""
     body = helper.make_graph(
         [
@@ -91,12 +91,12 @@ def endless(name="n"):
             helper.make_node("Add", ["state", "one"], ["next"]),
         ],
         "body",
-        [value("turn", "int64", []), value("go", "bool", []), value("state", "float32", [1])],
-        [value("go_on", "bool", []), value("next", "float32", [1])],
+        [value("turn", "int64", []), value("go", "bool", []), value("state", "float32", [length])],
+        [value("go_on", "bool", []), value("next", "float32", [length])],
     )
     return model(
-        [helper.make_node("Loop", [name, "", "x"], ["y"], body=body)],
-        [(name, "int64", []), ("x", "float32", [1])],
-        [("y", "float32", [1])],
+        [helper.make_node("Loop", [name, "", start], [end], body=body)],
+        [(name, "int64", []), (start, "float32", [length])],
+        [(end, "float32", [length])],
         {"one": np.ones(1, np.float32)},
     )

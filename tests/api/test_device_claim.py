@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from child_process import started
+
 CARDS = 3
 
 #: claims what each line says, and answers with the ids or the code of the error
@@ -32,22 +34,8 @@ for line in sys.stdin:
 class Client:
     """A process that claims."""
 
-    def __init__(self, folder, **variables):
-        environment = {
-            **os.environ,
-            "QAIC_CPU_DEVICES": str(CARDS),
-            "QAIC_CPU_SHARED": str(folder),
-            **variables,
-        }
-        if "QAIC_VISIBLE_DEVICES" not in variables:
-            environment.pop("QAIC_VISIBLE_DEVICES", None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+    def __init__(self, process):
+        self.process = process
 
     def ask(self, count, seconds=0.0):
         self.process.stdin.write(f"{count} {seconds}\n")
@@ -67,18 +55,27 @@ class Client:
         self.process.communicate()
 
 
+@contextlib.contextmanager
+def client_of(folder, **variables):
+    """Start a process that claims in a folder."""
+    environment = {
+        **os.environ,
+        "QAIC_CPU_DEVICES": str(CARDS),
+        "QAIC_CPU_SHARED": str(folder),
+        **variables,
+    }
+    if "QAIC_VISIBLE_DEVICES" not in variables:
+        environment.pop("QAIC_VISIBLE_DEVICES", None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started([sys.executable, "-c", CLIENT], text=True, env=environment, **pipes) as process:
+        yield Client(process)
+
+
 @pytest.fixture
 def client(tmp_path):
-    """Make processes that meet in one folder; all are ended."""
-    made = []
-
-    def make(**variables):
-        made.append(Client(tmp_path / "claims", **variables))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
+    """Make processes that meet in one folder."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **variables: stack.enter_context(client_of(tmp_path / "claims", **variables))
 
 
 def test_each_process_gets_another_card_and_a_killed_one_frees_its_own(client):
@@ -134,18 +131,15 @@ def test_a_folder_that_others_can_use_is_refused(client, tmp_path):
 @given(shares=st.lists(st.sampled_from([0.1, 0.25, 0.5, 1.0]), min_size=1, max_size=5))
 @settings(max_examples=8)
 def test_no_card_is_given_out_more_than_once(tmp_path_factory, shares):
-    clients = [Client(tmp_path_factory.mktemp("claims") / "folder") for _ in shares[:1]]
-    folder = tmp_path_factory.mktemp("claims") / "folder"
-    clients += [Client(folder) for _ in shares]
-    try:
+    apart, folder = (tmp_path_factory.mktemp("claims") / "folder" for _ in range(2))
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(client_of(apart))
+        clients = [stack.enter_context(client_of(folder)) for _ in shares]
         given_out = dict.fromkeys(range(CARDS), 0.0)
-        for one, share in zip(clients[1:], shares, strict=True):
+        for one, share in zip(clients, shares, strict=True):
             answer = one.claim(share)
             if isinstance(answer, tuple):
                 given_out[answer[0]] += share
         assert max(given_out.values()) <= 1 + 1e-9
         # A process of another folder meets none of them.
-        assert clients[0].claim(1) == (0,)
-    finally:
-        for one in clients:
-            one.end()
+        assert other.claim(1) == (0,)

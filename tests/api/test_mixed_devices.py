@@ -166,9 +166,7 @@ def test_a_broken_card_does_not_stand_in_the_way_of_virtual_ones(environment, pa
 
 def test_info_lists_all_kinds(environment, monkeypatch):
     environment(KMD="emu", EMU_FAULTS="open@1=EACCES*all")
-    done = subprocess.run(
-        [sys.executable, "-m", "qaic", "info"], check=True, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-m", "qaic", "info"], check=True, capture_output=True, text=True)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["0", "kmd", "error"] in [row[:3] for row in rows]
     assert ["1", "cpu", "ready"] in [row[:3] for row in rows]

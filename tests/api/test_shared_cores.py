@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import qaic
+from child_process import started
 from qaic import _core
 from qaic.errors import DeviceBusyError, OptionError
 
@@ -65,11 +66,8 @@ for line in sys.stdin:
 class Client:
     """A process that uses the cards."""
 
-    def __init__(self, path, shared):
-        environment = os.environ | {"QAIC_DEVICE": "noop", "QAIC_CPU_SHARED": str(shared)}
-        command = [sys.executable, "-c", CLIENT, str(path)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+    def __init__(self, process):
+        self.process = process
 
     def send(self, command):
         self.process.stdin.write(f"{command}\n")
@@ -95,10 +93,10 @@ def client(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def start(shared=tmp_path / "shared"):
-            started = Client(path, shared)
-            stack.enter_context(started.process)
-            stack.callback(started.kill)
-            return started
+            environment = os.environ | {"QAIC_DEVICE": "noop", "QAIC_CPU_SHARED": str(shared)}
+            command = [sys.executable, "-c", CLIENT, str(path)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            return Client(stack.enter_context(started(command, env=environment, text=True, **pipes)))
 
         yield start
 

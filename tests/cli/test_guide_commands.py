@@ -202,7 +202,6 @@ def test_commands_of_a_page_run(page, tools, tmp_path, monkeypatch):
         ["bash", "-c", "\n".join(script)],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
         env=environment,
     )

@@ -1,5 +1,6 @@
 """``qaic-util`` as its users and the scripts that parse it see it."""
 
+import contextlib
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import qaicrt
+from child_process import WATCHDOG_S, started
 from qaic import _core
 from qaic.cli.util import device_info, main
 from qaic.cli.util.table import DeviceTable, device_lines
@@ -438,36 +440,31 @@ class Terminal:
     """The table in a terminal of its own."""
 
     def __init__(self, *arguments):
-        self.master, slave = pty.openpty()
-        termios.tcsetwinsize(slave, (30, 100))
-        self.before = termios.tcgetattr(slave)
-        self.slave = slave
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "qaic.cli.util", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
+        self.master, self.slave = pty.openpty()
+        termios.tcsetwinsize(self.slave, (30, 100))
+        self.before = termios.tcgetattr(self.slave)
+        self._ends = contextlib.ExitStack()
+        self._ends.callback(os.close, self.master)
+        self._ends.callback(os.close, self.slave)
+        pipes = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
+        command = [sys.executable, "-m", "qaic.cli.util", *arguments]
+        self.process = self._ends.enter_context(started(command, start_new_session=True, **pipes))
         self.seen = ""
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        self._ends.close()
 
     def until(self, text):
         while text not in self.seen:
-            ready, _, _ = select.select([self.master], [], [], 30)
+            ready, _, _ = select.select([self.master], [], [], WATCHDOG_S)
             assert ready, f"{text!r} did not appear; seen: {self.seen!r}"
             self.seen += os.read(self.master, 65536).decode()
 
     def end(self):
-        code = self.process.wait(30)
+        code = self.process.wait(WATCHDOG_S)
         self.until("\x1b[?1049l")
         assert termios.tcgetattr(self.slave) == self.before
         return code

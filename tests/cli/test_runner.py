@@ -11,6 +11,7 @@ import pytest
 import emulated_cards
 import qaicrt
 import session_models
+from child_process import started
 from qaic.cli.runner import command_line
 from qaic.compiler import compile_model
 from qaic.options import resolve
@@ -505,12 +506,12 @@ def test_ctrl_c_ends_it_at_once(program):
         "-r",
         "5",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("Live: "):
                 break
         process.send_signal(2)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qaic
+from child_process import started
 from qaic import stats
 from qaic.cli import compile_and_run
 from qaic.cli.runner import command_line, files, profiling_options
@@ -66,7 +67,7 @@ def metrics(lines):
 def test_the_documented_workflow(tool, tmp_path):
     save(tmp_path, doubling())
     command = [sys.executable, "-m", "qaic.cli.compile", "-model=model.onnx", "-aic-binary-dir=./binaries"]
-    subprocess.run([*command, "-stats-level=70"], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, "-stats-level=70"], check=True, capture_output=True)
     code, lines, err = tool(
         *[
             "--test-data=./binaries",
@@ -422,14 +423,14 @@ def test_ctrl_c_leaves_whole_files_and_no_others(measured, tmp_path):
         *("--aic-profiling-type", "raw_device_stats", "--aic-profiling-type", "latency"),
         *("--aic-profiling-num-samples", "100000", "--aic-profiling-out-dir", str(tmp_path / "out")),
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         seen = 0
         for line in process.stdout:
             seen += line.startswith("Writing file:")
             if seen == 3:
                 break
         process.send_signal(2)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
     written = list((tmp_path / "out").iterdir())

@@ -10,6 +10,7 @@ import pytest
 
 import qaic
 import session_models
+from child_process import WATCHDOG_S
 from qaic import compilation
 from qaic.configs import AicCompilerConfig, AicRuntimeConfig, CompileConfig
 from qaic.errors import (
@@ -320,18 +321,18 @@ def test_of_several_log_levels_the_most_talkative_counts_and_none_stays():
 
     def talk():
         with compilation._log_level(logging.DEBUG):
-            inside.wait(10)
-            done.wait(10)
+            inside.wait(WATCHDOG_S)
+            done.wait(WATCHDOG_S)
 
     other = threading.Thread(target=talk)
     with compilation._log_level(logging.ERROR):
         assert logger.level == logging.ERROR
         other.start()
-        inside.wait(10)
+        inside.wait(WATCHDOG_S)
         assert logger.level == logging.DEBUG
     assert logger.level == logging.DEBUG
-    done.wait(10)
-    other.join(10)
+    done.wait(WATCHDOG_S)
+    other.join(WATCHDOG_S)
     assert logger.level == before
 
 

@@ -89,7 +89,7 @@ BUILT = {build.__name__: build for build in (shuffled, branched, returned, narro
 
 
 def compiled_elsewhere(model, folder):
-    done = run_script(COMPILE, model, folder, limit=300)
+    done = run_script(COMPILE, model, folder)
     return Path(done.stdout.strip())
 
 

@@ -371,9 +371,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path):
     for seed in ("1", "2"):
         out = tmp_path / seed
         values = os.environ | {"QAIC_CACHE_DIR": str(tmp_path / f"cache{seed}"), "PYTHONHASHSEED": seed}
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(path), str(out)], env=values, check=True, timeout=100
-        )
+        subprocess.run([sys.executable, "-c", SCRIPT, str(path), str(out)], env=values, check=True)
         found.add((out / program_names.QPC_FILE_NAME).read_bytes())
     assert len(found) == 1
 

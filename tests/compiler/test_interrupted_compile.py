@@ -56,7 +56,7 @@ def compiled(path, at):
     out = path.parent / f"program-{at}"
     done = subprocess.run(
         [*command, "-convert-to-fp16", f"-aic-binary-dir={out}"],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False,
         # Nothing is found in a cache, and numpy has no threads of its own.
         env={**os.environ, "QAIC_CACHE_DIR": str(path.parent / f"cache-{at}"), "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from onnx_suite import Status
 import emulated_cards
 
 #: two thousand containers are written
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibration_models import convolutional
+from child_process import WATCHDOG_S
 from qaic.cli.compile import main
 from qaic.compiler import driver
 from qaic.errors import OptionError
@@ -107,7 +108,7 @@ def test_a_pipe_without_a_writer_is_refused_instead_of_waited_for(built, capsys,
     arguments = [f"-m={built}", "-aic-binary-dir=out", f"{flag}=pipe"]
     thread = threading.Thread(target=lambda: codes.append(main(arguments)), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(WATCHDOG_S)
     assert codes == [2]
     assert "pipe" in capsys.readouterr().err
     assert not Path("out").exists()

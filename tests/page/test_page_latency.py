@@ -209,4 +209,4 @@ def test_matplotlib_is_imported_for_png_alone(tmp_path):
         "import sys; from qaic import page; page.write_latency([1.0], sys.argv[1]); "
         "sys.exit(any(name.split('.')[0] == 'matplotlib' for name in sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "l.html")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "l.html")], check=True)

@@ -25,8 +25,6 @@ from qaic import _core
 from qaic.errors import QaicError
 from qaicrt import QStatus
 
-pytestmark = pytest.mark.timeout(600)
-
 S = QStatus
 BYTES = 24
 

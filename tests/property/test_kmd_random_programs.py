@@ -39,8 +39,6 @@ from card_programs import (
 from qaic import _core
 from qaic.errors import DeviceError, DeviceTimeoutError
 
-pytestmark = pytest.mark.timeout(600)
-
 #: addresses are drawn from so few that transfers meet
 ADDRESSES = 192
 

@@ -8,6 +8,7 @@ import pytest
 
 import inference_sets
 import qaicrt
+from child_process import WATCHDOG_S
 from inference_sets import Client, S, affine_of, refused
 from qaic import _core
 
@@ -192,7 +193,7 @@ def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop)
     go, calls = threading.Event(), []
 
     def slow(_, info):
-        assert go.wait(30)
+        assert go.wait(WATCHDOG_S)
         calls.append(info)
 
     benchmark.enableExecObjCompletionCallback(slow)

@@ -432,7 +432,6 @@ def test_an_interrupted_calibration_leaves_nothing(tmp_path, threads):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert ran.stdout == "interrupted\n", ran.stderr

@@ -13,8 +13,6 @@ import session_models
 from qaic.errors import InputShapeError, StateError
 from serving_support import BATCH, WIDTH, expected
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def serve(cluster):

@@ -18,7 +18,6 @@ from qaic.ray.shared_program import SharedProgram
 from serving_support import BATCH, WIDTH, expected, several_types
 
 # They compile, and several processes start.
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import session_models
+from child_process import started
 from serving_support import BATCH, WIDTH, expected
-
-pytestmark = pytest.mark.timeout(120)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
 
@@ -58,7 +56,6 @@ def run(*arguments, **environment):
         [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env={**os.environ, **environment},
     )
@@ -114,17 +111,14 @@ def test_serve_model(host, tmp_path):
     model = session_models.save(tmp_path, session_models.affine(WIDTH, BATCH), "affine.onnx")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with subprocess.Popen(
+    with started(
         [sys.executable, EXAMPLES / "serve_model.py", model, str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
-        try:
-            assert f"serving on http://127.0.0.1:{port}\n" in iter(process.stdout.readline, "")
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/affine/ready") as answer:
-                assert json.loads(answer.read()) == {"name": "affine", "ready": True}
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
+        assert f"serving on http://127.0.0.1:{port}\n" in iter(process.stdout.readline, "")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/affine/ready") as answer:
+            assert json.loads(answer.read()) == {"name": "affine", "ready": True}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0

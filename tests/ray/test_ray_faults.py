@@ -11,8 +11,6 @@ from qaic.errors import DeviceLostError
 from qaic.ray.batch_inference import BatchInference, Columns
 from qaic.ray.shared_program import SharedProgram
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_a_killed_actor(cluster):
     killed = []

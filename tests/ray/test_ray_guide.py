@@ -9,8 +9,6 @@ import session_models
 from guide_blocks import blocks
 from serving_support import BATCH, WIDTH, expected
 
-pytestmark = pytest.mark.timeout(120)
-
 CODE = [
     block
     for block in blocks()

@@ -7,8 +7,6 @@ import signal
 import pytest
 from ray_jobs import ROWS, actors, check, descendants, run_and_kill
 
-pytestmark = pytest.mark.timeout(120)
-
 #: what `conftest.cluster` says of addresses counts here too
 LOOPBACK = "127.0.0.2"
 

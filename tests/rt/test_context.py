@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import qaicrt
+from child_process import WATCHDOG_S
 from qaicrt import QLogLevel, QStatus
 
 DATA = Path(__file__).parents[1] / "data" / "qpc"
@@ -32,7 +33,6 @@ def run(program, **environment):
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         env=environment,
     )
@@ -211,7 +211,7 @@ class TestLog:
         del context, qpc
         gc.collect()
         assert program.unload() == QStatus.QS_ERROR
-        assert called.wait(30)
+        assert called.wait(WATCHDOG_S)
         assert "exec object" in got[0]
         del exec_obj
 
@@ -255,7 +255,7 @@ class TestDispatcher:
         one._dispatcher().post(blocked.wait, 30)
         other._dispatcher().post(ended.set)
         # The other context's callbacks do not wait for this one's.
-        assert ended.wait(10)
+        assert ended.wait(WATCHDOG_S)
         blocked.set()
         assert one._dispatcher().flush(10)
 
@@ -306,7 +306,7 @@ class TestDispatcher:
         go, got = threading.Event(), []
 
         def log(level, text):
-            go.wait(30)
+            go.wait(WATCHDOG_S)
             got.append((level, text))
 
         context = qaicrt.Context(logCallback=log)
@@ -325,7 +325,7 @@ class TestDispatcher:
         thread = context._dispatcher()._runner._thread
         assert thread.is_alive()
         del context
-        thread.join(10)
+        thread.join(WATCHDOG_S)
         assert not thread.is_alive()
 
     def test_delivers_what_is_left_when_the_interpreter_ends(self):
@@ -357,9 +357,9 @@ class TestDispatcher:
             context = qaicrt.Context(logCallback=lambda level, text: got.append(text))
             dispatcher = context._dispatcher()
             # The parent's thread is inside of a callback, and letters wait, when it forks.
-            dispatcher.post(lambda: (busy.set(), go.wait(30)))
+            dispatcher.post(lambda: (busy.set(), go.wait(60)))
             dispatcher.post(got.append, "a letter of the parent")
-            assert busy.wait(30)
+            assert busy.wait(60)
             child = os.fork()
             if child == 0:
                 context.setLogLevel(77)

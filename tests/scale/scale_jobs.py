@@ -34,7 +34,6 @@ def run(folder, name, *arguments):
         [sys.executable, EXAMPLES / name, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
         env={**os.environ, "QAIC_CPU_DEVICES": "2", "QAIC_CPU_SHARED": str(shared)},
     )

@@ -1,11 +1,9 @@
 """The example of Dask: each row once, in order, on workers that claim a card each."""
 
 import numpy as np
-import pytest
 import scale_jobs
 
 
-@pytest.mark.timeout(200)
 def test_dask_job(tmp_path):
     x = scale_jobs.rows()
     np.save(tmp_path / "rows.npy", x)

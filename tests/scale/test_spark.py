@@ -11,7 +11,6 @@ import scale_jobs
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="Spark runs on Java, and there is none")
 
 
-@pytest.mark.timeout(300)
 def test_spark_job(tmp_path):
     x = scale_jobs.rows()
     rows = tmp_path / "rows"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from child_process import started
 from guide_blocks import blocks
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "serving"
@@ -27,7 +28,6 @@ def run(name, *arguments):
         [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -38,25 +38,22 @@ def run(name, *arguments):
 def ports(tmp_path_factory):
     http, grpc = free_ports(2)
     repository = tmp_path_factory.mktemp("example") / "model_repository"
-    with subprocess.Popen(
+    with started(
         [sys.executable, str(EXAMPLES / "server.py"), str(repository), str(http), str(grpc)],
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        try:
-            assert process.stdout.readline() == f"serving {repository}\n"
-            # It loads the model, then listens.
-            while process.poll() is None:
-                try:
-                    socket.create_connection(("127.0.0.1", grpc)).close()
-                except ConnectionRefusedError:
-                    continue
-                break
-            yield http, grpc
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
+        assert process.stdout.readline() == f"serving {repository}\n"
+        # It loads the model, then listens.
+        while process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", grpc)).close()
+            except ConnectionRefusedError:
+                continue
+            break
+        yield http, grpc
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
 
 
 def test_client(ports):
@@ -69,9 +66,7 @@ def test_code_of_the_guide(ports):
     (block,) = [one for one in blocks() if one.page == "docs/guide/serving.md" and one.language == "python"]
     assert "127.0.0.1:8000" in block.code
     source = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{ports[0]}")
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[[0. 0. 0. 0.]]\n"
 

@@ -131,7 +131,6 @@ def refused(*arguments):
         [sys.executable, "-m", "qaic", "serve", *map(str, arguments), "--http", "0", "--grpc", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
@@ -155,7 +154,6 @@ def test_a_port_that_is_taken(onnx_file):
                 ],
                 capture_output=True,
                 text=True,
-                timeout=60,
                 check=False,
             )
             assert done.returncode == 1

@@ -5,6 +5,7 @@ import pytest
 
 import qaic
 import session_models
+from child_process import WATCHDOG_S
 from qaic.errors import DeviceBusyError, DeviceNotFoundError, DeviceTimeoutError, OptionError
 
 X = {"x": np.ones((2, 4), np.float32)}
@@ -129,4 +130,4 @@ def test_threads_per_queue_bounds_what_the_device_has_at_a_time(monkeypatch, thr
         assert sum(future.running() for future in futures) == threads
         assert control.executing() == threads
         control.release()
-        assert all(future.result(30) for future in futures)
+        assert all(future.result(WATCHDOG_S) for future in futures)

@@ -10,6 +10,7 @@ import decoder_model
 import qaic
 import rt_programs
 import session_models
+from child_process import WATCHDOG_S
 from qaic.errors import InputError, InputShapeError, InputTypeError, MissingInputError, OptionError
 
 SETS = [
@@ -100,7 +101,7 @@ def test_all_ways_to_run_choose_the_shapes(session):
         check(found, *SHAPES[number % 3], number)
     futures = [session.submit(one) for one in inputs]
     for number, future in enumerate(futures):
-        check(future.result(30), *SHAPES[number % 3], number)
+        check(future.result(WATCHDOG_S), *SHAPES[number % 3], number)
 
 
 def test_out_arrays_have_the_shape_of_the_combination(session):
@@ -247,7 +248,7 @@ def test_maps_and_futures_keep_the_order_of_the_state(stateful_path):
     with qaic.Session(stateful_path, retained_state=True, set_size=4) as session:
         found = [outputs["y"] for outputs in session.map({"x": X} for _ in range(30))]
         futures = [session.submit({"x": X}) for _ in range(30)]
-        found += [future.result(30)["y"] for future in futures]
+        found += [future.result(WATCHDOG_S)["y"] for future in futures]
         for turn, y in enumerate(found, start=1):
             np.testing.assert_array_equal(y, -turn * X)
 

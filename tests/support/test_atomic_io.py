@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from child_process import WATCHDOG_S, started
 from qaic.support import atomic_io
 from qaic.support.atomic_io import replace_bytes, work_folder, write_replacing
 from qaic.support.open_regular import read_regular
@@ -151,21 +152,21 @@ def write(aside):
 write_replacing(Path(sys.argv[1]), write)
 """
     path = tmp_path / "a.txt"
-    children = [
-        subprocess.Popen([sys.executable, "-c", script, path], stdin=subprocess.PIPE) for _ in range(3)
-    ]
-    wait_for(lambda: sum(1 for _ in tmp_path.rglob("a.txt")) == 3)
-    replace_bytes(tmp_path / "b.txt", b"")
-    # Their owners live.
-    assert len(list(tmp_path.iterdir())) == 4
-    for child in children:
-        child.communicate(b".")
+    command = [sys.executable, "-c", script, path]
+    with ExitStack() as stack:
+        children = [stack.enter_context(started(command, stdin=subprocess.PIPE)) for _ in range(3)]
+        wait_for(lambda: sum(1 for _ in tmp_path.rglob("a.txt")) == 3)
+        replace_bytes(tmp_path / "b.txt", b"")
+        # Their owners live.
+        assert len(list(tmp_path.iterdir())) == 4
+        for child in children:
+            child.communicate(b".")
     replace_bytes(tmp_path / "b.txt", b"")
     assert list(tmp_path.iterdir()) == [tmp_path / "b.txt"]
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WATCHDOG_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -31,7 +31,7 @@ with qaic.Session(sys.argv[1], num_activations=2, set_size=4) as session:
     for future in [session.submit(feed) for _ in range(50)]:
         future.result()
     # Threads that have nothing left to do end within two seconds.
-    for _ in range(5):
+    for _ in range(100):
         before = switches()
         threading.Event().wait(2)
         after = switches()
@@ -46,6 +46,6 @@ def test_session_that_runs_nothing_wakes_no_thread(tmp_path, monkeypatch, enviro
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     program = session_models.save(tmp_path, session_models.affine())
-    before, after = json.loads(run_script(IDLE, program, limit=100).stdout)
+    before, after = json.loads(run_script(IDLE, program).stdout)
     assert before
     assert after == before

@@ -17,7 +17,6 @@ def test_closed_streams_are_no_error(tmp_path, module, closed):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -36,7 +36,6 @@ def finishes(code, *arguments, limit=60):
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=limit,
         check=False,
         env={**os.environ, "PYTHONPATH": str(TESTS)},
     )

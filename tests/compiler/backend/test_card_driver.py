@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import qaic
+from child_process import started
 from qaic.cli import compile as compile_tool
 from qaic.compiler import card_driver, compile_resolved, output_folder
 from qaic.errors import CompileError, OptionError, QaicError
@@ -457,21 +458,24 @@ def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
         (out.parent / "half-written").touch()
         subprocess.Popen([sys.executable, "-c",
             "import signal, threading; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-            "f = open({str(pipe)!r}, 'w'); f.write('up'); f.flush(); threading.Event().wait(60)"])
-        threading.Event().wait(60)
+            "f = open({str(pipe)!r}, 'w'); f.write('up'); f.flush(); threading.Event().wait(600)"])
+        threading.Event().wait(600)
         """
     )
     out = tmp_path / "out"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "qaic.cli.compile", f"-m={model}", "-target=card", f"-aic-binary-dir={out}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with pipe.open() as held:
+    command = [
+        sys.executable,
+        "-m",
+        "qaic.cli.compile",
+        f"-m={model}",
+        "-target=card",
+        f"-aic-binary-dir={out}",
+    ]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with started(command, text=True, **pipes) as child, pipe.open() as held:
         assert held.read(2) == "up"
         child.send_signal(signal.SIGINT)
-        assert child.communicate(timeout=30)[1].endswith("error: interrupted\n")
+        assert child.communicate()[1].endswith("error: interrupted\n")
         assert child.returncode == 130
         # Blocks until every process that held the pipe has ended.
         assert held.read() == ""

@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from child_process import started
 from compiler_oracle import info, model_of, node
 from qaic import _core
 from qaic.compiler import cache, cache_contents, compile_model, driver, pipeline
@@ -453,16 +455,19 @@ def test_processes_compile_one_model_at_once(cache_dir, model_path):
     )
     package = Path(qpc_writer.__file__).parents[2]
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(model_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": paths},
-        )
-        for _ in range(3)
-    ]
-    outputs = {process.communicate()[0] for process in processes}
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                started(
+                    [sys.executable, "-c", script, str(model_path)],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {"PYTHONPATH": paths},
+                )
+            )
+            for _ in range(3)
+        ]
+        outputs = {process.communicate()[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert outputs == {f"{compiled(model_path)}\n"}
     assert [name for name in files_below(cache_dir) if not name.startswith(("index", ".in-use"))] == [

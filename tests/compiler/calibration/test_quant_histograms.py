@@ -74,7 +74,6 @@ def test_a_large_tensor_against_numpy():
     assert np.abs(histogram.counts(512) - expected).sum() < 0.02 * data.size
 
 
-@pytest.mark.threads
 def test_threads_that_share_and_merge_histograms_count_the_same():
     random = np.random.default_rng(1)
     samples = [(random.normal(0, 10.0 ** random.integers(-3, 3), 5000)).astype(np.float32) for _ in range(64)]

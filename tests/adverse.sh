@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Runs the Rust and Python tests, twice, under conditions that no verdict may depend on: in the background with SIGINT ignored,
+# niced, on one CPU beside busy loops, the files in another order each time.
+#
+# usage: tests/adverse.sh all|timing [python, default .venv/bin/python]
+#
+# `timing` runs what is about time, signals, threads and processes: the Python tests of that mark, and the crates with threads.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+part=${1:-all}
+python=${2:-.venv/bin/python}
+crates=(--workspace)
+pytest=("$python" -m pytest -q -p no:cacheprovider)
+case $part in
+all) ;;
+timing)
+    crates=(-p qaic-sync -p qaic-kmd -p qaic-runtime)
+    pytest+=(-m timing)
+    ;;
+*)
+    echo "the first argument is \"$part\"; all or timing is expected" >&2
+    exit 2
+    ;;
+esac
+
+# What is built is built at full speed. A test program expects its crate's folder.
+mapfile -t programs < <(cargo test "${crates[@]}" --no-run --quiet --message-format=json | "$python" -c '
+import json, os, sys
+for line in sys.stdin:
+    made = json.loads(line)
+    if made.get("executable") and made["profile"]["test"]:
+        print(os.path.dirname(made["manifest_path"]), made["executable"], sep="\t")
+')
+((${#programs[@]} > 0)) || { echo 'cargo built no tests' >&2; exit 1; }
+PROPTEST_RNG_SEED=$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)
+QAIC_ONNXRUNTIME_LIB=$("$python" -c 'from qaic import _core; print(_core.engine_info()[0])')
+export PROPTEST_RNG_SEED QAIC_ONNXRUNTIME_LIB
+
+cpu=$("$python" -c 'import os; print(min(os.sched_getaffinity(0)))')
+slow=(nice -n 10 taskset -c "$cpu")
+for _ in 1 2; do
+    # Ends with this script, however that ends.
+    "${slow[@]}" bash -c 'while kill -0 "$1" 2>/dev/null; do for ((i = 0; i < 200000; i++)); do :; done; done' busy $$ &
+done
+
+# Runs a command as a shell runs what ends with `&`, and waits for it.
+child=
+trap '[[ -z $child ]] || kill "$child" 2>/dev/null || true' EXIT
+in_background() {
+    (
+        trap '' INT HUP
+        exec "${slow[@]}" "$@"
+    ) &
+    child=$!
+    wait "$child"
+    child=
+}
+
+for round in 1 2; do
+    echo "== round $round, Rust"
+    while IFS=$'\t' read -r folder program; do
+        # The order of tests within a program is an option of development builds of Rust's test harness.
+        RUSTC_BOOTSTRAP=1 in_background env -C "$folder" "$program" -Z unstable-options --shuffle --quiet
+    done < <(printf '%s\n' "${programs[@]}" | shuf)
+    echo "== round $round, Python, $SECONDS s"
+    in_background "${pytest[@]}" "--shuffle-files=$RANDOM" tests
+    echo "== round $round ended, $SECONDS s"
+done
