@@ -18,7 +18,10 @@ PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/config
 # Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
 DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/options \
 	tests/page tests/stats tests/support
-KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS)) --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
+# What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
+ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized
+NOT_ON_KMD := --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
+KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS) $(ABOVE_DEVICES_TESTS)) $(NOT_ON_KMD)
 WHEEL := target/wheel
 # The models of the lock-free structures, a workspace of their own.
 LOOM := rust/qaic-sync/loom
@@ -32,11 +35,11 @@ INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-in
 INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless >/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-py test-kmd test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
+.PHONY: help setup develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
 	node-tests wheels licences site pictures docs clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("openqaic needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -59,6 +62,7 @@ endef
 
 $(VENV)/.installed: $(WHEEL)/.built
 	$(call install,$(VENV),demo$(comma)plot$(comma)test$(comma)dev,--group golden)
+	@rm -f $(VENV)/.developed
 	@touch $@
 
 $(PINS)/.installed: $(WHEEL)/.built
@@ -70,6 +74,18 @@ $(PINS)/.installed: $(WHEEL)/.built
 	@touch $@
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv
+
+# Of the wheel and the editable package, .venv has the one that was asked for last.
+$(VENV)/.developed: $(BIN)/python pyproject.toml
+	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
+	@echo 'building openqaic for development: a minute or two'
+	@$(BIN)/python -m pip install --quiet 'maturin>=1.14,<2'
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --extras demo,plot,test,dev --group golden
+	@rm -f $(VENV)/.installed
+	@touch $@
+
+develop: $(VENV)/.developed ## Install the package editable into .venv, with a debug build of its Rust; again after a change of Rust
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --skip-install
 
 $(SCALE)/.installed: $(WHEEL)/.built
 	@$(PYTHON) -m venv $(SCALE)
@@ -90,14 +106,25 @@ test-rust: setup
 # A file's tests stay in one process, in their order. Tests of threads count switches and wake-ups, so nothing runs beside them.
 JOBS ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
+DURATIONS := --durations=50 --durations-min=1
 
 test-py: setup
-	$(BIN)/python -m pytest -q $(PARALLEL) tests --ignore=tests/threads
+	$(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) tests --ignore=tests/threads
 	$(BIN)/python -m pytest -q tests/threads
 
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(KMD_TESTS) --ignore=tests/threads
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS) --ignore=tests/threads
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q tests/threads
+
+test-kmd-numbers: setup ## Run on an emulated card what says the same on every device: numbers, texts, tools
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
+		$(addprefix --ignore=,$(DEVICE_FREE_TESTS))
+
+adverse: setup ## Run all tests twice, in the background with SIGINT ignored, niced, on one CPU beside busy loops, in other orders
+	tests/adverse.sh all $(BIN)/python
+
+adverse-timing: setup ## The same with what is about time, signals, threads and processes
+	tests/adverse.sh timing $(BIN)/python
 
 test-kernel: setup ## Run the tests of cards on the mainline driver, in a user mode kernel that is built once
 	tests/kernel/run.sh $(BIN)/python
