@@ -191,7 +191,8 @@ def test_other_values_are_refused(monkeypatch, value):
 @pytest.mark.virtual_card("QAIC_CPU_SHARED is about virtual cards")
 def test_a_directory_that_others_can_use_is_refused(monkeypatch, tmp_path):
     place = tmp_path / "shared"
-    place.mkdir(mode=0o755)
+    place.mkdir()
+    place.chmod(0o755)
     monkeypatch.setenv("QAIC_CPU_SHARED", str(place))
     with pytest.raises(OptionError, match=r"mode 755; a directory of user .* with mode 700 is expected"):
         _core.Context()

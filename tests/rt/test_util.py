@@ -179,7 +179,10 @@ class TestVersion:
 
 HOLDER = """
 import sys
+from qaic import _core
 from qaicrt import QStatus, Util
+usual = _core.open_user_directory
+_core.open_user_directory = lambda: usual(sys.argv[1])
 assert Util().lockDevice(0, True, False) == QStatus.QS_SUCCESS
 print("held", flush=True)
 sys.stdin.read()
@@ -187,7 +190,10 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def _serialized(monkeypatch):
+def _serialized(monkeypatch, tmp_path):
+    """Locks among the processes of this test, not among all of the user, as other runs of the tests are."""
+    usual = _core.open_user_directory
+    monkeypatch.setattr(_core, "open_user_directory", lambda path=tmp_path / "locks": usual(path))
     monkeypatch.setenv("QAIC_SERIALIZE_DEVICE", "1")
     monkeypatch.setenv("QAIC_CPU_DEVICES", "2")
     yield
@@ -196,10 +202,13 @@ def _serialized(monkeypatch):
 
 
 @pytest.fixture
-def holder(_serialized):
+def holder(_serialized, tmp_path):
     """Another process that holds device 0."""
     with started(
-        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(tmp_path / "locks")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout.readline() == "held\n"
         yield process
