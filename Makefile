@@ -19,7 +19,10 @@ PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/config
 DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/options \
 	tests/page tests/stats tests/support
 # What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
-ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized
+# That random programs give the same on both is tested in every run, by tests/property/test_kmd_models.py.
+ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized \
+	$(filter-out tests/property/test_kmd_% %/test_exec_obj_properties.py %/test_decoder_states_in_place.py, \
+		$(wildcard tests/property/test_*.py))
 NOT_ON_KMD := --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
 KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS) $(ABOVE_DEVICES_TESTS)) $(NOT_ON_KMD)
 WHEEL := target/wheel
