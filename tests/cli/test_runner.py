@@ -166,14 +166,15 @@ def test_outputs_as_expected(tool, pair, tmp_path):
     assert "Outputs of 30 inferences are as expected" in lines
 
 
-def test_the_first_output_that_differs_ends_the_run(tool, pair, tmp_path):
+def test_outputs_that_differ_are_reported_at_the_end(tool, pair, tmp_path):
     a, b = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
     wrong = a - b
     wrong[2] += 1
     files = ["-i", raw(tmp_path, "a", a), "-i", raw(tmp_path, "b", b), "-o", raw(tmp_path, "s", a + b)]
     code, lines, err = tool("-t", pair, *files, "-o", raw(tmp_path, "d", wrong), "-n", "3", "-S", "1")
     assert code == 1
-    assert " ---- Stats ----" not in lines
+    assert stats(lines)[0] == 3
+    assert "error: output 'difference/out' differs in 3 of 3 inferences; " in err
     assert f"inference 0: output 'difference/out' differs from {tmp_path / 'd'}: 2 of 24 bytes" in err
     assert "the first at 10: 0x80, 0x00 expected" in err
 
@@ -217,15 +218,49 @@ def test_bindings_file_beside_the_container(tool, tmp_path):
     assert stats(lines)[0] == 3
 
 
-def test_a_bindings_file_in_another_form_is_left_alone(tool, tmp_path):
-    program = compiled(tmp_path / "net", doubling())
-    (program / "bindings.json").write_text('{"inputs": []}')
-    code, lines, err = tool("-t", program, "-n", "3")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("-r", "1000"), "--live-reporting-period: no effect without --live-reporting"),
+        (("--aic-batch-max-memory", "1024"), "--aic-batch-max-memory: no effect without a batch of inputs"),
+        (("--aic-lib-path", "lib.so"), "--aic-lib-path: no effect"),
+    ],
+)
+def test_flags_that_do_nothing_are_named_at_any_value(tool, program, flags, message):
+    code, _, err = tool("-t", program, "-n", "1", *flags)
     assert code == 0
-    assert err.startswith(
-        f"note: bindings.json is not used: {program / 'bindings.json'}: an object with a list"
-    )
-    assert lines[0] == "Using bounded random inputs"
+    assert err.startswith(f"warning: {message}")
+
+
+def test_flags_of_other_versions_are_taken(tool, program):
+    flags = ("--bound-random", "--aic-num-activations", "2", "--threads-per-queue", "2")
+    code, lines, err = tool("-t", program, "-n", "4", *flags)
+    assert (code, err) == (0, "")
+    assert "Using bounded random inputs" in lines
+    assert tool("-t", program, "--bound-random", "--unbound-random")[0] == 2
+
+
+@pytest.mark.parametrize(("first", "samples"), [(1, 1), (45, 2)])
+def test_without_a_number_as_many_are_run_as_are_written(tool, program, tmp_path, first, samples):
+    flags = [
+        "--write-output-start-iter",
+        first,
+        "--write-output-num-samples",
+        samples,
+        "--write-output-dir",
+        "out",
+    ]
+    raw(tmp_path, "x", np.ones(8, np.float32))
+    for inputs, count in (
+        ((), max(40, first + samples)),
+        (("--aic-batch-input-directory", tmp_path / "in"), first + samples),
+    ):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        raw(tmp_path / "in", "x", np.ones(8, np.float32))
+        code, lines, err = tool("-t", program, *inputs, *map(str, flags))
+        assert (code, err) == (0, "")
+        assert stats(lines)[0] == count
+        assert len(list((tmp_path / "out").iterdir())) == samples
 
 
 def test_live_reports_come_while_it_runs(tool, program):

@@ -200,7 +200,15 @@ def test_outputs_of_a_batch_are_compared_on_request(tool, program, tmp_path):
     assert tool("-t", program, "--aic-batch-json-input", path)[0] == 0
     code, _, err = tool("-t", program, "--aic-batch-json-input", path, "-c", "-S", "1")
     assert code == 1
-    assert f"inference 1: output 'y' differs from {tmp_path / 'z'}" in err
+    assert (
+        f"output 'y' differs in 1 of 2 inferences; inference 1: output 'y' differs from {tmp_path / 'z'}"
+        in err
+    )
+    # A placeholder of another size is no other thing than one of other values.
+    path = batch_json(tmp_path, [[good[0], entry(raw(tmp_path, "short", numbers(0)[:3]), "out", "y", 4)]])
+    code, lines, err = tool("-t", program, "--aic-batch-json-input", path, "-c", "-n", "4")
+    assert (code, sum("InferenceCnt 4 " in line for line in lines)) == (1, 1)
+    assert "output 'y' differs in 4 of 4 inferences" in err
     path = batch_json(tmp_path, [good, [bad[0], {**bad[1], "skip-validation": True}]])
     assert tool("-t", program, "--aic-batch-json-input", path, "-c")[0] == 0
     path = batch_json(tmp_path, [[good[0], entry("nowhere", "out", "y", 4)]])

@@ -282,7 +282,7 @@ def test_a_delay_lets_inferences_pass(tool, plain, tmp_path):
     delayed = ["--aic-profiling-type", "latency", "--aic-profiling-start-delay"]
     code, _, err = tool("-t", plain, "-n", "3", *delayed, "600000")
     assert code == 0
-    assert err == "note: the run ended before --aic-profiling-start-delay; nothing was recorded\n"
+    assert err == "warning: the run ended before --aic-profiling-start-delay; nothing was recorded\n"
     assert not names(tmp_path)
     code, _, err = tool("-t", plain, "--time", "1", *delayed, "100")
     assert (code, err) == (0, "")
@@ -389,7 +389,27 @@ def test_bad_values_get_one_clear_message(tool, plain, tmp_path, options, code, 
 def test_options_without_effect_warn(tool, plain, options, unused, why):
     code, _, err = tool("-t", plain, "-n", "1", *options)
     assert code == 0
-    assert err == f"note: {unused}: no effect without --aic-profiling-type{why}\n"
+    assert err == f"warning: {unused}: no effect without --aic-profiling-type{why}\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "flags", "count"), [(5, ["-n", "5"], 5), (45, [], 46), (40, ["-n", "41"], 41)]
+)
+def test_profiles_after_the_last_inference_record_nothing_and_say_so(
+    tool, plain, tmp_path, first, flags, count
+):
+    asked = ["--aic-profiling-type", "latency", "--aic-profiling-start-iter", str(first)]
+    code, lines, err = tool("-t", plain, *flags, *asked, "--aic-profiling-out-dir", tmp_path / "out")
+    assert code == 0
+    assert any(f"InferenceCnt {count} " in line for line in lines)
+    is_late = first >= count
+    assert err == (
+        f"warning: --aic-profiling-start-iter {first} is after the last of {count} inferences, "
+        "which are numbered from 0; nothing was recorded\n"
+        if is_late
+        else ""
+    )
+    assert len(list((tmp_path / "out").iterdir())) == (0 if is_late else 1)
 
 
 def test_a_file_that_cannot_be_written_ends_the_run(tool, measured, monkeypatch, tmp_path):

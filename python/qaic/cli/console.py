@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
         """Say which arguments are unknown, and what was perhaps meant by the first."""
-        from difflib import get_close_matches
+        from qaic.options.names import nearest
 
         wrong = next((text for text in arguments if text.startswith("-")), None)
         if wrong is None:
@@ -99,7 +99,7 @@ class Parser(argparse.ArgumentParser):
         names = {name.lstrip("-"): name for name in self.long_options() if not name.endswith(VALUE_SUFFIX)}
         if word in names:
             return f"{wrong} is an option of another command"
-        near = self._meant(word, names) or get_close_matches(word[:_LONGEST_COMPARED], names, n=1)
+        near = self._meant(word, names) or [name for name in [nearest(word, names)] if name is not None]
         meant = " or ".join(names[name] for name in near)
         return f"unknown option {wrong}" + (f"; did you mean {meant}?" if near else "")
 

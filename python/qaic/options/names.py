@@ -10,11 +10,16 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from qaic.support.text import format_value
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: Matching is quadratic in the length; no option name comes near this many characters.
 _LONGEST_COMPARED = 80
+
+#: What makes the opposite of a name when it stands in front.
+_NEGATIONS = ("un", "no_", "no", "non_", "not_", "disable_", "dont_", "in", "dis")
 
 #: Below this likeness (0 to 1) a suggestion is more often confusing than right.
 _LEAST_LIKENESS = 0.6
@@ -44,11 +49,42 @@ def nearest(key: str, names: Iterable[str]) -> str | None:
     key
         Name as the user wrote it.
     names
-        Lookup keys to choose from.
+        Names to choose from, in any spelling. One that negates ``key`` is never near.
     """
     wanted = normalize(key)[:_LONGEST_COMPARED]
-    found = difflib.get_close_matches(wanted, list(names), n=1, cutoff=_LEAST_LIKENESS)
-    return found[0] if found else None
+    by_key = {normalize(name): name for name in names}
+    # Who is told to take the opposite gets the opposite.
+    candidates = [name for name in by_key if not _are_opposite(wanted, name)]
+    found = difflib.get_close_matches(wanted, candidates, n=1, cutoff=_LEAST_LIKENESS)
+    return by_key[found[0]] if found else None
+
+
+def _are_opposite(first: str, second: str) -> bool:
+    shorter, longer = sorted((first, second), key=len)
+    negated = any(longer == prefix + shorter for prefix in _NEGATIONS)
+    enabled = {name.removeprefix("enable_") for name in (first, second) if name.startswith("enable_")}
+    disabled = {name.removeprefix("disable_") for name in (first, second) if name.startswith("disable_")}
+    return negated or bool(enabled & disabled)
+
+
+def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
+    """Say of each key of a user's file that is not known that it is ignored, and which one was perhaps meant.
+
+    Parameters
+    ----------
+    given
+        Keys of an object in the file.
+    known
+        Keys that have a meaning there.
+    """
+    meant = list(known)
+    texts = []
+    for key in given:
+        if key not in meant:
+            near = nearest(str(key), meant)
+            hint = "" if near is None else f"; did you mean {near}?"
+            texts.append(f"the key {format_value(key)} is not known and is ignored{hint}")
+    return texts
 
 
 def in_style_of(name: str, like: str) -> str:

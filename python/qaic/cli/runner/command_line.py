@@ -40,8 +40,8 @@ class RunRequest:
     writes: bool
     #: what is recorded
     profiling: Profiling | None
-    #: options about that without effect
-    unused_profiling: tuple[str, ...]
+    #: what was given and has no effect
+    unused: tuple[str, ...]
 
 
 def parse(argv: Sequence[str]) -> RunRequest:
@@ -101,7 +101,7 @@ def request_of(options: RunnerOptions, program: Path) -> RunRequest:
         num_iter=_DEFAULT_ITERATIONS if is_default else options.num_iter,
         writes=any(value is not None for value in writes),
         profiling=profiling_of(options),
-        unused_profiling=without_effect(options),
+        unused=_unused(options, is_batch=is_batch),
     )
 
 
@@ -126,7 +126,7 @@ def _action(row: Row, flag: Flag) -> dict[str, Any]:
     if flag.form is FlagForm.COUNT:
         return {"action": "count", "default": row.default}
     codec = row.codec.item if isinstance(row.codec, ListOf) else row.codec
-    words = {"type": _typed(codec), "metavar": _placeholder(codec), "default": row.default}
+    words = {"type": _typed(codec), "metavar": _placeholder(codec, flag.text), "default": row.default}
     return {"action": "append", **words, "default": None} if flag.form is FlagForm.REPEAT else words
 
 
@@ -140,11 +140,11 @@ def _typed(codec: Codec[Any]) -> Callable[[str], object]:
     return convert
 
 
-def _placeholder(codec: Codec[Any]) -> str:
+def _placeholder(codec: Codec[Any], name: str) -> str:
     if isinstance(codec, Int):
         return codec.unit.upper() or "N"
     if isinstance(codec, Float):
-        return "SECONDS"
+        return codec.unit.upper() or name.upper()
     if isinstance(codec, Enum):
         return "|".join(codec.values)
     if isinstance(codec, FilePath):
@@ -178,8 +178,14 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
         options.output_file or options.compare_outputs
     ):
         raise _conflict("--rtol and --atol are about -o or -c, which compare outputs")
-    if options.unbound_random and given:
-        raise _conflict(f"--unbound-random is about random inputs, and {given[0]} gives others")
+    if options.unbound_random and options.bound_random:
+        raise _conflict("--unbound-random and --bound-random are different random inputs; give one of them")
+    for flag, is_given in (
+        ("--unbound-random", options.unbound_random),
+        ("--bound-random", options.bound_random),
+    ):
+        if is_given and given:
+            raise _conflict(f"{flag} is about random inputs, and {given[0]} gives others")
     if options.auto_batch_input and given not in (
         ["--aic-batch-input-directory"],
         ["--aic-batch-input-file-list"],
@@ -188,6 +194,22 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
             "--auto-batch-input combines files of --aic-batch-input-directory or --aic-batch-input-file-list"
         )
     return is_batch
+
+
+def _unused(options: RunnerOptions, *, is_batch: bool) -> tuple[str, ...]:
+    """Say which options were given and have no effect, be it with their defaults."""
+    of_profiling = without_effect(options)
+    what = " of this kind" if options.aic_profiling_type else ""
+    texts = (
+        [f"{', '.join(of_profiling)}: no effect without --aic-profiling-type{what}"] if of_profiling else []
+    )
+    if options.live_reporting_period is not None and not options.live_reporting:
+        texts.append("--live-reporting-period: no effect without --live-reporting")
+    if options.aic_batch_max_memory is not None and not is_batch:
+        texts.append("--aic-batch-max-memory: no effect without a batch of inputs")
+    if options.aic_lib_path is not None:
+        texts.append("--aic-lib-path: no effect; the runtime is part of this package")
+    return tuple(texts)
 
 
 def _devices(options: RunnerOptions) -> tuple[tuple[int, ...], bool]:

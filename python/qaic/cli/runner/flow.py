@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
-from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
+from qaic.cli.console import DEVICE, FAILURE, SUCCESS, print_line, print_message
 from qaic.cli.runner.inputs.memory import InputMemory
 from qaic.cli.runner.inputs.sources import requests_of
 from qaic.cli.runner.latencies import Latencies, final_line, write_json
@@ -17,6 +17,7 @@ from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
+from qaic.options.rows.runner import COUNTED
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ _LOG_LEVELS = (
     rt.QLogLevel.QL_DEBUG,
 )
 _MEGABYTE = 2**20
+#: input data held in memory, where the command line does not say
+_BATCH_MEGABYTES = 1024
+#: period of reports, where the command line does not say
+_PERIOD_MS = 1000
 
 
 class _Plan(NamedTuple):
@@ -82,15 +87,14 @@ def _plan(request: RunRequest) -> _Plan:
         from qaic.cli.runner.raw_buffers import require_plain_transfers
 
         require_plain_transfers(request.program)
-    if request.unused_profiling:
-        what = "of this kind" if request.profiling else ""
-        print_message(
-            "note",
-            f"{', '.join(request.unused_profiling)}: no effect without --aic-profiling-type {what}".rstrip(),
-        )
+    for text in request.unused:
+        print_message("warning", text)
     network = Network.of(qpc)
     requests = requests_of(options, request.program, network)
     count = request.num_iter or (len(requests) if options.time is None else None)
+    if count is not None and options.num_iter is None:
+        # Who does not say how many inferences to run wants those that are to be written and recorded.
+        count = max(count, *_wanted(request))
     _check_range(request, count)
     writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
     if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
@@ -100,6 +104,15 @@ def _plan(request: RunRequest) -> _Plan:
     statistics = statistics_of(request.program)
     profiles = checked_folder(request.profiling, statistics) if request.profiling else None
     return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
+
+
+def _wanted(request: RunRequest) -> tuple[int, int]:
+    """Return how many inferences there must be to write, and to record, what was asked for."""
+    first, samples = written_range(request.options)
+    written = first + samples if request.writes or request.options.dump_input_buffers else 0
+    profiling = request.profiling
+    is_counted = profiling is not None and bool(set(profiling.types) & set(COUNTED))
+    return written, profiling.first + 1 if profiling is not None and is_counted else 0
 
 
 def _check_range(request: RunRequest, count: int | None) -> None:
@@ -189,7 +202,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
         if isinstance(error.__cause__, QaicError):
             raise error.__cause__ from None
         raise
-    memory = InputMemory(plan.requests, options.aic_batch_max_memory * _MEGABYTE)
+    memory = InputMemory(plan.requests, (options.aic_batch_max_memory or _BATCH_MEGABYTES) * _MEGABYTE)
     handles = options.in_flight_per_activation * options.aic_num_of_activations
     in_flight = min(handles, plan.iterations or handles)
     batch = plan.network.batch
@@ -209,7 +222,9 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     latencies = Latencies(inference_set) if options.stats or options.json is not None else None
     with ExitStack() as reporters:
         if options.live_reporting:
-            reporters.enter_context(rate_reporter(progress, batch, options.live_reporting_period))
+            reporters.enter_context(
+                rate_reporter(progress, batch, options.live_reporting_period or _PERIOD_MS)
+            )
         if options.stats and latencies is not None:
             reporters.enter_context(latency_reporter(latencies))
         metrics = DeviceMetrics(inference_set) if plan.statistics else None
@@ -221,7 +236,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             reporters.enter_context(recording)
         elapsed_ns = loop.run(plan.iterations, options.time)
     if recording is not None:
-        recording.finish()
+        recording.finish(progress.completed)
     print_line(" ---- Stats ----")
     print_line(_stats_line(progress.completed, elapsed_ns, batch))
     if latencies is not None:
@@ -244,11 +259,14 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             print_line(f"wrote {options.json}")
     for line in metrics.lines() if metrics else ():
         print_line(line)
-    if options.verbose and plan.comparer is not None:
+    differences = plan.comparer.report(progress.completed) if plan.comparer is not None else []
+    for text in differences:
+        print_message("error", f"{text} [runner.output_differs]")
+    if options.verbose and plan.comparer is not None and not differences:
         print_line(f"Outputs of {progress.completed} inferences are as expected")
     if options.verbose:
         print_line(f"{progress.completed} inferences completed successfully")
-    return SUCCESS
+    return FAILURE if differences else SUCCESS
 
 
 def _properties(options: RunnerOptions, ids: list[int]) -> rt.InferenceSetProperties:

@@ -119,6 +119,8 @@ def _floats(content: NDArray[np.uint8], data_type: int) -> NDArray[np.float32]:
 class Comparer:
     """Compares every inference with expected outputs, byte by byte or within a tolerance.
 
+    A difference does not end the run: card users give placeholders as expected outputs, and want the profile.
+
     Parameters
     ----------
     files
@@ -155,15 +157,11 @@ class Comparer:
                     )
                 self._files[binding.position] = path
         self._contents: dict[Path, NDArray[np.uint8]] = {}
+        # By output: in how many inferences it differs, in which first, and how.
+        self._differing: dict[str, tuple[int, int, str]] = {}
 
     def check(self, iteration: int, request: Request, slot: Slot) -> None:
-        """Compare the outputs of one inference.
-
-        Raises
-        ------
-        InputError
-            An output differs from what is expected.
-        """
+        """Compare the outputs of one inference, and keep what differs for the end of the run."""
         for part, array in zip(request.outputs, slot.outputs, strict=True):
             path = part.paths[0] if part.paths else self._files.get(part.binding.position)
             if path is None or part.skipped:
@@ -172,12 +170,21 @@ class Comparer:
             if len(expected) == len(array) and np.array_equal(expected, array):
                 continue
             difference = self._difference(part.binding, expected, array)
-            if difference is None:
-                continue
-            raise InputError(
-                f"inference {iteration}: output {part.binding.name!r} differs from {path}: {difference}",
-                code="runner.output_differs",
-            )
+            if difference is not None:
+                name = part.binding.name
+                count, first, text = self._differing.get(name, (0, iteration, ""))
+                # Inferences end in any order; the first one is told of.
+                if not count or iteration < first:
+                    first, text = iteration, f"differs from {path}: {difference}"
+                self._differing[name] = (count + 1, first, text)
+
+    def report(self, inferences: int) -> list[str]:
+        """Say for each output that was not as expected how often that was so, and how it was at first."""
+        return [
+            f"output {name!r} differs in {count} of {inferences} inferences; inference {first}: "
+            f"output {name!r} {text}"
+            for name, (count, first, text) in self._differing.items()
+        ]
 
     def _difference(
         self, binding: Binding, expected: NDArray[np.uint8], found: NDArray[np.uint8]

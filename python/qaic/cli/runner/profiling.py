@@ -284,8 +284,13 @@ class Recording:
         for recorder in self._recorders:
             recorder.profiler.stop()
 
-    def finish(self) -> None:
+    def finish(self, completed: int) -> None:
         """Write what has not been written. Blocking.
+
+        Parameters
+        ----------
+        completed
+            Inferences of the run.
 
         Raises
         ------
@@ -293,8 +298,14 @@ class Recording:
             A file cannot be written.
         """
         if not self._is_started:
-            print_message("note", "the run ended before --aic-profiling-start-delay; nothing was recorded")
+            print_message("warning", "the run ended before --aic-profiling-start-delay; nothing was recorded")
             return
+        if completed <= self._wanted.first and not all(recorder.is_stream for recorder in self._recorders):
+            print_message(
+                "warning",
+                f"--aic-profiling-start-iter {self._wanted.first} is after the last of "
+                f"{completed} inferences, which are numbered from 0; nothing was recorded",
+            )
         for recorder in self._recorders:
             recorder.finish()
 

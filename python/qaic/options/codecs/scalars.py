@@ -219,16 +219,19 @@ class Float(Codec[float]):
     ----------
     ge, le
         Smallest and largest accepted value.
+    unit
+        Unit of the number, for messages.
     """
 
-    def __init__(self, *, ge: float | None = None, le: float | None = None) -> None:
+    def __init__(self, *, ge: float | None = None, le: float | None = None, unit: str = "") -> None:
         self.ge = ge
         self.le = le
+        self.unit = unit
 
     @property
     def expected(self) -> str:
         """See `Codec.expected`."""
-        return "a number" + _limits(self.ge, self.le)
+        return "a number" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, value: object) -> float:
         """See `Codec.parse`."""

@@ -87,6 +87,9 @@ class RunnerOptions:
         form=FlagForm.REPEAT,
     )
     unbound_random: bool = _switch("Random bytes, whatever the type of an input.", Effect.BEHAVIOR)
+    bound_random: bool = _switch(
+        "Random inputs of small values, also beside a bindings.json.", Effect.BEHAVIOR
+    )
     pre_post_processing: str = _row(
         Enum("on", "off"), "on", "With off, files hold what the device sees.", Effect.BEHAVIOR, "p"
     )
@@ -96,8 +99,12 @@ class RunnerOptions:
     num_iter: int | None = _row(
         Int(ge=1), None, "Inferences; without it 40, of a batch each input once.", Effect.BEHAVIOR, "n"
     )
-    time: float | None = _row(Float(ge=0), None, "Run for this many seconds instead.", Effect.BEHAVIOR)
-    aic_num_of_activations: int = _row(Int(ge=1), 1, "Instances of the program.", Effect.TIMING, "a")
+    time: float | None = _row(
+        Float(ge=0, unit="seconds"), None, "Run for this many seconds instead.", Effect.BEHAVIOR
+    )
+    aic_num_of_activations: int = _row(
+        Int(ge=1), 1, "Instances of the program.", Effect.TIMING, "a", "aic-num-activations"
+    )
     warm_up: int = _row(
         Int(ge=0), 0, "Inferences before the ones that are measured.", Effect.TIMING, ours=True
     )
@@ -108,13 +115,17 @@ class RunnerOptions:
         Effect.TIMING,
         "S",
     )
-    aic_threads_per_queue: int = _row(Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T")
+    aic_threads_per_queue: int = _row(
+        Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T", "threads-per-queue"
+    )
     submit_timeout: int = _row(
         Int(ge=0, unit="ms"), 0, "Longest wait for an inference per try; 0 is the device's.", Effect.TIMING
     )
     submit_retry_count: int = _row(Int(ge=0), 5, "Further tries of that wait.", Effect.TIMING)
     live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "l")
-    live_reporting_period: int = _row(Int(ge=1, unit="ms"), 1000, "Period of -l.", Effect.DIAGNOSTIC, "r")
+    live_reporting_period: int | None = _row(
+        Int(ge=1, unit="ms"), None, "Period of -l; 1000 without it.", Effect.DIAGNOSTIC, "r"
+    )
     stats: bool = _switch(
         "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "s"
     )
@@ -137,8 +148,11 @@ class RunnerOptions:
     aic_batch_json_input: Path | None = _row(
         FilePath("file"), None, "JSON with files and shapes of each inference.", Effect.BEHAVIOR
     )
-    aic_batch_max_memory: int = _row(
-        Int(ge=1, unit="MB"), 1024, "Input data held in memory at a time.", Effect.TIMING
+    aic_batch_max_memory: int | None = _row(
+        Int(ge=1, unit="MB"),
+        None,
+        "Input data of a batch held in memory at a time; 1024 without it.",
+        Effect.TIMING,
     )
     auto_batch_input: bool = _switch(
         "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOR
@@ -146,13 +160,15 @@ class RunnerOptions:
     output_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
-        "Expected output, once per output in their order; every inference is compared.",
+        "Expected output, once per output in their order; every inference is compared, the end reports.",
         Effect.BEHAVIOR,
         "o",
         form=FlagForm.REPEAT,
     )
     compare_outputs: bool = _switch(
-        "Compare with the output files of --aic-batch-json-input.", Effect.BEHAVIOR, "c"
+        "Compare with the output files of --aic-batch-json-input; differences are reported at the end.",
+        Effect.BEHAVIOR,
+        "c",
     )
     rtol: float | None = _row(
         Float(ge=0),

@@ -6,20 +6,20 @@ program keeps for an input is then not copied to the host. ``dims`` of ``[0]`` s
 
 from __future__ import annotations
 
-import json
-import re
 from difflib import get_close_matches
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.runner.inputs.requests import SKIPPED, Part, Request, file_bytes, resolve
-from qaic.errors import InputError
+from qaic.cli.runner.inputs.json_fields import located, read_object, refuse, text_of
+from qaic.cli.runner.inputs.requests import SKIPPED, Part, Request, file_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from qaic.cli.runner.network import Binding, Network
 
-_TOP = "IO-files"
+#: what the file holds
+TOP: Final = "IO-files"
 #: names of ``data-type``, an alternative to ``elem-size`` in newer files
 _TYPE_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool", "int8q", "uint8q"), 1),
@@ -27,8 +27,6 @@ _TYPE_BYTES = {
     **dict.fromkeys(("float", "float32", "int32", "uint32", "int32q", "int32i"), 4),
     **dict.fromkeys(("double", "float64", "int64", "uint64", "int64i"), 8),
 }
-# Halves of characters: JSON can write them, no name of a file or binding has them.
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _LARGEST_DIM = 2**40
 _MOST_DIMS = 8
 # Comparing is quadratic in the length; names of bindings are shorter.
@@ -52,23 +50,15 @@ def read_batch(path: Path, network: Network, *, compare: bool) -> list[Request]:
     InputError
         The text is not as described, or does not fit the program.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        _refuse(str(path), f"not JSON: {error}")
-    sets = document.get(_TOP) if isinstance(document, dict) else None
+    sets = read_object(path).get(TOP)
     if not isinstance(sets, list):
-        _refuse(str(path), f'an object with a list "{_TOP}" is expected')
+        refuse(str(path), f'an object with a list "{TOP}" is expected')
     if not sets:
-        _refuse(f'{path}: "{_TOP}"', "there is no inference in it")
+        refuse(f'{path}: "{TOP}"', "there is no inference in it")
     return [
-        _Inference(network, path.parent, f"{path}: {_TOP}[{number}]", compare=compare).read(entries)
+        _Inference(network, path.parent, f"{path}: {TOP}[{number}]", compare=compare).read(entries)
         for number, entries in enumerate(sets)
     ]
-
-
-def _refuse(where: str, why: str) -> NoReturn:
-    raise InputError(f"{where}: {why}", code="runner.batch_json")
 
 
 class _Inference:
@@ -87,12 +77,12 @@ class _Inference:
     def read(self, entries: object) -> Request:
         """Read all entries, and complete them with what is not listed."""
         if not isinstance(entries, list):
-            _refuse(self._where, "a list of files is expected")
+            refuse(self._where, "a list of files is expected")
         given: dict[int, Part] = {}
         for number, entry in enumerate(entries):
             part = self._part(entry, f"{self._where}[{number}]")
             if part.binding.position in given:
-                _refuse(f"{self._where}[{number}]", f"{part.binding.name!r} is listed a second time")
+                refuse(f"{self._where}[{number}]", f"{part.binding.name!r} is listed a second time")
             given[part.binding.position] = part
         default = self._default_dims(list(given.values()))
         return Request(
@@ -102,16 +92,16 @@ class _Inference:
 
     def _part(self, entry: object, where: str) -> Part:
         if not isinstance(entry, dict):
-            _refuse(where, "an object is expected")
-        direction = _field(entry, "io-direction", str, where)
+            refuse(where, "an object is expected")
+        direction = text_of(entry, "io-direction", where)
         if direction not in self._bindings:
-            _refuse(where, f'"io-direction" is {direction!r}; "in" or "out" is expected')
-        binding = self._binding(_field(entry, "map-to", str, where), direction, where)
-        path = self._located(_field(entry, "path", str, where), where)
+            refuse(where, f'"io-direction" is {direction!r}; "in" or "out" is expected')
+        binding = self._binding(text_of(entry, "map-to", where), direction, where)
+        path = located(entry, "path", self._folder, where)
         item_bytes = _item_bytes(entry, where)
         dims = _dims(entry, where)
         if dims is not None and 0 not in dims and item_bytes != binding.item_bytes:
-            _refuse(
+            refuse(
                 where,
                 f"elements have {item_bytes} bytes; those of {binding.name!r} have {binding.item_bytes}",
             )
@@ -121,28 +111,13 @@ class _Inference:
             else self._output(binding, dims, path, entry, where)
         )
 
-    def _located(self, text: str, where: str) -> Path:
-        """Complete a path by the folder of the file, which a relative one may not leave."""
-        path = resolve(text, self._folder)
-        try:
-            inside = path.resolve().is_relative_to(self._folder.resolve())
-        except RuntimeError:  # links in a circle
-            inside = False
-        if not inside and not Path(text).is_absolute():
-            _refuse(
-                where,
-                f'"path" is {text!r}, which leads out of {str(self._folder)!r}, the folder of this file; '
-                "put the data there, or write an absolute path",
-            )
-        return path
-
     def _binding(self, name: str, direction: str, where: str) -> Binding:
         found = self._bindings[direction].get(name)
         if found is None:
             known = self._bindings[direction]
             near = get_close_matches(name[:_LONGEST_COMPARED], known, n=1)
             suggestion = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
-            _refuse(where, f"the program has no {direction}put {name!r}; {suggestion}")
+            refuse(where, f"the program has no {direction}put {name!r}; {suggestion}")
         return found
 
     def _input(self, binding: Binding, dims: tuple[int, ...] | None, path: Path, where: str) -> Part:
@@ -155,7 +130,7 @@ class _Inference:
             dims = binding.dims_for(found, f"{where}: {path}")
         part = self._checked(Part(binding, dims, (path,)), where)
         if found != part.nbytes:
-            _refuse(where, f"{path} has {found} bytes; {_shape(dims)} takes {part.nbytes}")
+            refuse(where, f"{path} has {found} bytes; {_shape(dims)} takes {part.nbytes}")
         return part
 
     def _output(
@@ -165,20 +140,21 @@ class _Inference:
             return Part(binding, SKIPPED)
         skip = entry.get("skip-validation", False)
         if not isinstance(skip, bool):
-            _refuse(where, f'"skip-validation" is {skip!r}; true or false is expected')
+            refuse(where, f'"skip-validation" is {skip!r}; true or false is expected')
         expected = (path,) if self._compare and not skip else ()
         part = self._checked(Part(binding, dims or binding.dims, expected), where)
-        if expected and (found := file_bytes(path)) != part.nbytes:
-            _refuse(where, f"{path} has {found} bytes; {_shape(part.dims)} takes {part.nbytes}")
+        if expected:
+            # Whether it is there; a size that does not fit is a difference, which the end of the run reports.
+            file_bytes(path)
         return part
 
     def _checked(self, part: Part, where: str) -> Part:
         binding = part.binding
         if binding.allowed and not binding.partial and part.dims not in (binding.dims, *binding.allowed):
             shapes = ", ".join(dict.fromkeys(map(_shape, binding.allowed)))
-            _refuse(where, f"{binding.name!r} has no shape {_shape(part.dims)}; it may have {shapes}")
+            refuse(where, f"{binding.name!r} has no shape {_shape(part.dims)}; it may have {shapes}")
         if not binding.accepts(part.nbytes):
-            _refuse(
+            refuse(
                 where,
                 f"shape {_shape(part.dims)} has {part.nbytes} bytes; {binding.name!r} takes {binding.nbytes}"
                 f"{' or less' if binding.partial else ''} as {_shape(binding.dims)}",
@@ -187,7 +163,7 @@ class _Inference:
 
     def _kept(self, binding: Binding) -> Part:
         if not self._network.keeps(binding):
-            _refuse(self._where, f"there is no data for input {binding.name!r}, and the device keeps none")
+            refuse(self._where, f"there is no data for input {binding.name!r}, and the device keeps none")
         return Part(binding, SKIPPED)
 
     def _default_dims(self, given: list[Part]) -> Any:
@@ -213,27 +189,18 @@ class _Inference:
         return default
 
 
-def _field(entry: dict[str, Any], name: str, kind: type[str], where: str) -> str:
-    if name not in entry:
-        _refuse(where, f'"{name}" is missing')
-    value = entry[name]
-    if not isinstance(value, kind) or not value or "\0" in value or _SURROGATES.search(value):
-        _refuse(where, f'"{name}" is {value!r}; a text is expected')
-    return value
-
-
 def _item_bytes(entry: dict[str, Any], where: str) -> int:
     size = entry.get("elem-size")
     if size is not None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            _refuse(where, f'"elem-size" is {size!r}; a number of bytes is expected')
+            refuse(where, f'"elem-size" is {size!r}; a number of bytes is expected')
         return size
     kind = entry.get("data-type")
     if kind is None:
-        _refuse(where, '"elem-size" is missing')
+        refuse(where, '"elem-size" is missing')
     found = _TYPE_BYTES.get(kind.lower()) if isinstance(kind, str) else None
     if found is None:
-        _refuse(where, f'"data-type" is {kind!r}; one of {", ".join(_TYPE_BYTES)} is expected')
+        refuse(where, f'"data-type" is {kind!r}; one of {", ".join(_TYPE_BYTES)} is expected')
     return found
 
 
@@ -247,7 +214,7 @@ def _dims(entry: dict[str, Any], where: str) -> tuple[int, ...] | None:
         and all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in dims)
     )
     if not proper or prod(dims) > _LARGEST_DIM:
-        _refuse(where, f'"dims" is {str(dims)[:200]}; a list of up to {_MOST_DIMS} sizes is expected')
+        refuse(where, f'"dims" is {str(dims)[:200]}; a list of up to {_MOST_DIMS} sizes is expected')
     # A scalar is written as one element.
     return tuple(dims) or (1,)
 

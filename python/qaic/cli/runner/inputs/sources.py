@@ -44,9 +44,9 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
         for name in options.input_file:
             print_line(f"Input file: {name}")
         return [from_files(network, list(options.input_file), "-i")]
-    bindings = program / "bindings.json"
-    if bindings.is_file() and not options.unbound_random and (found := _bindings_file(bindings, network)):
-        return [found]
+    bindings = (program if program.is_dir() else program.parent) / "bindings.json"
+    if bindings.exists() and not options.unbound_random and not options.bound_random:
+        return [_bindings_file(bindings, network)]
     return [_random(network, bounded=not options.unbound_random)]
 
 
@@ -58,20 +58,19 @@ def _random(network: Network, *, bounded: bool) -> Request:
     return of_data(network, [fill(binding) for binding in network.inputs])
 
 
-def _bindings_file(path: Path, network: Network) -> Request | None:
-    """Inference of the file beside the container; ``None``, and a note, when it cannot be used."""
-    from qaic.cli.runner.inputs.batch_json import read_batch
+def _bindings_file(path: Path, network: Network) -> Request:
+    """Return the inference of the file beside the container."""
+    from qaic.cli.runner.inputs.bindings_json import read_bindings
 
     try:
-        first = read_batch(path, network, compare=False)[0]
-    except (InputError, OSError) as error:
-        # The vendor's form of this file is not public, so one that is not understood is no mistake.
-        print_message("note", f"bindings.json is not used: {error}")
-        return None
-    for part in first.inputs:
+        request = read_bindings(path, network)
+    except InputError as error:
+        hints = (*error.hints, f"-i gives inputs in place of {path}, --bound-random takes random ones")
+        raise InputError(error.message, code=error.code, context=error.context, hints=hints) from error
+    for part in request.inputs:
         for name in part.paths:
             print_line(f"Input file: {name}")
-    return first
+    return request
 
 
 def _folder(folder: Path, network: Network, *, join: bool) -> list[Request]:
