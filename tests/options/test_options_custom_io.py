@@ -59,11 +59,6 @@ def test_relative_path_is_rebased(tmp_path):
         ("- IOName:\n", ["as IOName on line 1", "''"]),
         ("- IOName: x\n  Precision: float8", ["float16", "as Precision on line 2", "'float8'"]),
         ("- IOName: x\n  Layout: NCWH", ["NCHW, NHWC as Layout on line 2", "'NCWH'"]),
-        (
-            "- IOName: x\n  precision: float",
-            ["on line 2", "found the key 'precision' (did you mean Precision?)"],
-        ),
-        ("- IOName: x\n  Extra: 1", ["IOName, Layout, Precision, Scale, Offset on line 2", "'Extra'"]),
         ("- IOName: x\n  Scale: 1\n  Scale: 2", ["once, on line 3", "Scale twice"]),
         ("- IOName: x\n- IOName: y\n- IOName: x", ["one entry per IOName", "x on line 1 and on line 3"]),
         (
@@ -108,7 +103,7 @@ def test_refused_files(tmp_path, text, words):
         ([{"IOName": 7.5, "Precision": "half"}], ["as Precision on entry 1", "'half'"]),
         ([{"IOName": "x"}, {"IOName": "x"}], ["one entry per IOName", "entry 1 and on entry 2"]),
         (["x"], ["a mapping", "as entry 1"]),
-        ([{7: "x"}], ["on entry 1", "the key 7"]),
+        ([{7: "x"}], ["IOName in the entry on entry 1"]),
     ],
 )
 def test_refused_values(value, words):

@@ -65,7 +65,7 @@ def _needs_sdk(view: RuleView) -> str | None:
 
 
 def _unknown_for_card(view: RuleView) -> str | None:
-    if not view.is_set("allow_unknown_options") or view.values["target"] == "card":
+    if not view.is_asked("allow_unknown_options") or view.values["target"] == "card":
         return None
     return f"{view.format('allow_unknown_options')} has no effect without the target card"
 
@@ -146,7 +146,7 @@ def _bfloat16(view: RuleView) -> str | None:
 
 def _percentile(view: RuleView) -> str | None:
     method = view.values["quantization_calibration"]
-    if not view.is_set("percentile_calibration_value") or method == "Percentile":
+    if not view.is_asked("percentile_calibration_value") or method == "Percentile":
         return None
     return (
         f"{view.format('percentile_calibration_value')} has no effect unless "
@@ -180,18 +180,18 @@ def _samples(view: RuleView) -> str | None:
     unused = [
         name
         for name in CALIBRATION_SAMPLES
-        if view.is_set(name) and view.origins[name].source is not OptionSource.ARGV
+        if view.is_asked(name) and view.origins[name].source is not OptionSource.ARGV
     ]
     if not unused:
         return None
     return (
-        f"{format_names(view.given_names(unused))} without {view.format('convert_to_quantize')} or "
+        f"{format_names(view.asked_names(unused))} without {view.format('convert_to_quantize')} or "
         f"{view.format('dump_profile')}: nothing is observed"
     )
 
 
 def _list_or_random(view: RuleView) -> str | None:
-    if len(view.given_names(("input_list_file", "use_random_input_data"))) < 2:
+    if len(view.asked_names(("input_list_file", "use_random_input_data"))) < 2:
         return None
     return (
         f"{view.format('input_list_file')} and {view.format('use_random_input_data')} are both given; "
@@ -222,14 +222,14 @@ def _cores_of_partitions(view: RuleView) -> str | None:
 
 def _several_devices(view: RuleView) -> str | None:
     config = view.values["mdp_load_partition_config"]
-    asked = view.given_names(("allow_mxint8_mdp_io", "mdts_mos"))
+    asked = view.asked_names(("allow_mxint8_mdp_io", "mdts_mos"))
     if not asked or (isinstance(config, PartitionConfig) and config.devices > 1):
         return None
     return f"{format_names(asked)} without a partition of several devices has no effect"
 
 
 def _measured(view: RuleView) -> str | None:
-    asked = view.given_names(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
+    asked = view.asked_names(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
     level = _number(view.values["stats_level"])
     if not asked or level >= _MEASURING:
         return None
@@ -238,7 +238,7 @@ def _measured(view: RuleView) -> str | None:
 
 
 def _compile_only(view: RuleView) -> str | None:
-    asked = view.given_names(_RUNNING)
+    asked = view.asked_names(_RUNNING)
     if not asked or not view.values["compile_only"]:
         return None
     return f"{format_names(asked)} without effect: with {view.format('compile_only')} nothing is run"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
+from qaic.options.codecs.remarks import collecting, remark
 from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError
 from qaic.options.conflicts import broken
 from qaic.options.files.options_file import read_options_file
@@ -153,8 +154,9 @@ def resolve(
         forwarded, unnamed = unnamed, []
     _refuse_unusable([item for item in [*unnamed, *for_tools] if _is_refused(item)])
 
-    as_given = _merge(_typed(named))
-    merged = _loaded(as_given)
+    with collecting() as remarks:
+        as_given = _merge(_typed(named))
+        merged = _loaded(as_given)
     if chosen is not None:
         merged[_OPTIONS_PATH.name] = _Typed(_OPTIONS_PATH, chosen.value, chosen.origin)
     values = {name: item.value for name, item in merged.items()}
@@ -166,6 +168,7 @@ def resolve(
         *_unknown_warnings(left_over),
         *_tool_warnings([item for item in for_tools if not _is_refused(item)]),
         *_container_warnings(ignored),
+        *remarks,
     ]
     origins = {name: item.origin for name, item in merged.items()}
     resolved = _build(values)
@@ -290,7 +293,9 @@ def _typed(named: Sequence[_Named]) -> list[_Typed]:
         try:
             if item.spec.codec.python_only and item.given.origin.source is not OptionSource.KEYWORD:
                 raise item.spec.codec.mismatch(item.given.value)
-            value = item.spec.codec.parse(item.given.value)
+            with collecting() as texts:
+                value = item.spec.codec.parse(item.given.value)
+            remark(texts, str(item.given.origin))
         except ValueMismatchError as error:
             wrong.append((item.spec, str(item.given.origin), error))
             continue
@@ -307,7 +312,9 @@ def _loaded(merged: Mapping[str, _Typed]) -> dict[str, _Typed]:
     wrong: list[tuple[OptionSpec, str, ValueMismatchError]] = []
     for name, item in merged.items():
         try:
-            loaded[name] = replace(item, value=item.spec.codec.load(item.value))
+            with collecting() as texts:
+                loaded[name] = replace(item, value=item.spec.codec.load(item.value))
+            remark(texts, str(item.origin))
         except ValueMismatchError as error:
             wrong.append((item.spec, str(item.origin), error))
     _refuse_values(wrong)

@@ -59,6 +59,14 @@ class RuleView:
         """Return the spellings of those options that have another value than their default."""
         return [self.format(name) for name in names if self.is_set(name)]
 
+    def is_asked(self, name: str) -> bool:
+        """Whether an option was given, be it with its default. A switch that is off asks for nothing."""
+        return name in self.origins and self.values[name] is not False and self.values[name] is not None
+
+    def asked_names(self, names: Iterable[str]) -> list[str]:
+        """Return the spellings of those options that were given, which their effect is asked of."""
+        return [self.format(name) for name in names if self.is_asked(name)]
+
     def format(self, name: str) -> str:
         """Return the name of an option the way the user wrote it, or would write it."""
         origin = self.origins.get(name)
@@ -138,7 +146,7 @@ def needs(
     """
 
     def check(view: RuleView) -> str | None:
-        asked = view.given_names(options)
+        asked = (view.given_names if severity is Severity.ERROR else view.asked_names)(options)
         if not asked or any(view.is_set(option) for option in needed):
             return None
         one_of = format_names([view.format(option) for option in needed], "or")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from qaic.options.codecs.remarks import remark
 from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
+from qaic.options.names import unknown_keys
 from qaic.support.text import format_value
 from qaic.support.yaml import is_null, kind, line
 
@@ -119,7 +120,7 @@ def _mapping(node: Node) -> Mapping[str, object]:
             raise ValueMismatchError(f"a word as key on {_line(key)}", kind(key))
         if key.value in entry:
             raise ValueMismatchError(f"each key of an entry once, on {_line(key)}", f"{key.value} twice")
-        if not isinstance(value, yaml.ScalarNode):
+        if key.value in _KEYS and not isinstance(value, yaml.ScalarNode):
             raise ValueMismatchError(f"one value as {key.value} on {_line(value)}", kind(value))
         entry[key.value] = value.value
     return entry
@@ -138,12 +139,7 @@ def _from_object(item: object, place: str, places: Mapping[str, str] | None = No
         raise ValueMismatchError(f"a mapping with the key {_NAME} as {place}", format_value(item))
     at = {key: (places or {}).get(key, place) for key in item}
     for key in item:
-        if key not in _KEYS:
-            near = get_close_matches(str(key), _KEYS, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueMismatchError(
-                f"the keys {', '.join(_KEYS)} on {at[key]}", f"the key {format_value(key)}{hint}"
-            )
+        remark(unknown_keys([key], _KEYS), at[key])
     if _NAME not in item:
         raise ValueMismatchError(f"the key {_NAME} in the entry on {place}", "none")
 

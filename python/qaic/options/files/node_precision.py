@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from qaic.options.codecs.remarks import remark
 from qaic.options.codecs.scalars import Json, ValueMismatchError
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
+from qaic.options.names import nearest, unknown_keys
 from qaic.support.text import format_value
 from qaic.support.yaml import is_null, kind, line
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 _HALF, _FLOAT = _KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
+#: a key of the vendor's files, a switch
+_BIAS = "enableFP32Bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
             return value
         if not isinstance(value, Mapping):
             raise self.mismatch(value)
-        lists = {_known(key, ""): _names(key, names) for key, names in value.items()}
+        _check_keys(list(value))
+        lists = {str(key): _names(key, names) for key, names in value.items() if key in _KEYS}
         return _separate(lists, lambda _: "")
 
     def decode(self, data: bytes) -> NodePrecision:
@@ -71,11 +75,14 @@ def _content(root: Node | None) -> NodePrecision:
         raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", kind(root))
     lists: dict[str, tuple[str, ...]] = {}
     lines: dict[tuple[str, str], int] = {}
-    for key, value in root.value:
-        place = _line(key)
+    for key, _ in root.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise ValueMismatchError(f"a word as key{place}", kind(key))
-        name = _known(key.value, place)
+            raise ValueMismatchError(f"a word as key{_line(key)}", kind(key))
+    _check_keys([key.value for key, _ in root.value])
+    for key, value in root.value:
+        place, name = _line(key), key.value
+        if name not in _KEYS:
+            continue
         if name in lists:
             raise ValueMismatchError(f"each key once, {name}{place}", "it twice")
         # Nothing behind the key is a list of nothing.
@@ -92,15 +99,18 @@ def _content(root: Node | None) -> NodePrecision:
     return _separate(lists, lambda name: f" (lines {lines[_HALF, name]} and {lines[_FLOAT, name]})")
 
 
-def _known(key: object, place: str) -> str:
-    """Give a key back that is one of the two."""
-    if key not in _KEYS:
-        near = get_close_matches(str(key), _KEYS, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+def _check_keys(keys: Sequence[object]) -> None:
+    """Refuse an object of unknown keys only, in which nothing has a meaning; remark on what has no effect."""
+    unknown = [key for key in keys if key not in {*_KEYS, _BIAS}]
+    if unknown and len(unknown) == len(keys):
+        near = nearest(str(unknown[0]), _KEYS)
+        hint = "" if near is None else f" (did you mean {near}?)"
         raise ValueMismatchError(
-            f"the keys {_HALF} and {_FLOAT}{place}", f"the key {format_value(key)}{hint}"
+            f"the keys {_HALF} and {_FLOAT}", f"the key {format_value(unknown[0])}{hint}"
         )
-    return str(key)
+    if _BIAS in keys:
+        remark([f"the key {_BIAS} has no effect: a bias has the precision of its node"])
+    remark(unknown_keys(unknown, _KEYS))
 
 
 def _names(key: object, names: object) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from qaic.options.codecs.remarks import collecting, remark
 from qaic.options.codecs.scalars import Codec, FilePath, ValueMismatchError
 from qaic.support.json import parse_json
 from qaic.support.yaml import YamlMistakeError, compose
@@ -83,9 +84,12 @@ class ParsedFile(Codec[T]):
                 f"a file {file} of at most {self.most_bytes >> 20} MiB", "one that is larger"
             )
         try:
-            return self.decode(data)
+            with collecting() as texts:
+                content = self.decode(data)
         except ValueMismatchError as error:
             raise ValueMismatchError(f"{error.expected} in the file {file}", error.found) from None
+        remark(texts, str(value))
+        return content
 
 
 class JsonFile(ParsedFile[T]):

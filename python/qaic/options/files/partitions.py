@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from qaic.options.codecs.remarks import remark
 from qaic.options.codecs.scalars import Codec, Enum, Int, Json, ListOf, Str, ValueMismatchError
 from qaic.options.files.parsed_file import JsonFile
+from qaic.options.names import unknown_keys
 from qaic.support.text import format_value
 
 T = TypeVar("T")
@@ -157,10 +159,7 @@ def _object(value: object, needed: set[str], allowed: set[str], what: str) -> _O
     missing = sorted(needed - value.keys())
     if missing:
         raise ValueMismatchError(f"the key {format_value(missing[0])} in {what}", "none")
-    unknown = [key for key in value if key not in needed | allowed]
-    if unknown:
-        keys = ", ".join(sorted(needed | allowed))
-        raise ValueMismatchError(f"the keys {keys} in {what}", f"the key {format_value(unknown[0])}")
+    remark(unknown_keys(value, sorted(needed | allowed)), what)
     return value
 
 

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qaic.options.codecs.remarks import remark
 from qaic.options.codecs.scalars import Json, ValueMismatchError
 from qaic.options.codecs.structures import SymbolMap
 from qaic.options.files.parsed_file import JsonFile
+from qaic.options.names import unknown_keys
 from qaic.support.text import format_value
 
 _KEY = "specializations"
@@ -50,11 +52,10 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
     def content(self, value: object) -> tuple[SpecializationEntry, ...]:
         """See `ParsedFile.content`."""
         if isinstance(value, Mapping):
-            if list(value) != [_KEY]:
+            if _KEY not in value:
                 keys = ", ".join(map(format_value, value)) or "none"
-                raise ValueMismatchError(
-                    f"an object with the one key {format_value(_KEY)}", f"the keys {keys}"
-                )
+                raise ValueMismatchError(f"an object with the key {format_value(_KEY)}", f"the keys {keys}")
+            remark(unknown_keys(value, (_KEY,)))
             value = value[_KEY]
         if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
             raise ValueMismatchError("a list of specializations", format_value(value))
@@ -86,11 +87,7 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
             if _SEQUENCE in symbols:
                 name = "Decode" if symbols[_SEQUENCE] == 1 else "Prefill"
             return SpecializationEntry(self._name(item.get(_NAME, name), place), symbols)
-        extra = [key for key in item if key not in {"name", "symbols"}]
-        if extra:
-            raise ValueMismatchError(
-                f"the keys 'name' and 'symbols' in {place}", f"the key {format_value(extra[0])}"
-            )
+        remark(unknown_keys(item, ("name", "symbols")), place)
         name = self._name(item.get("name", f"Graph_{number}"), place)
         return SpecializationEntry(name, self._sizes(item["symbols"], place))
 

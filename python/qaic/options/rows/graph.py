@@ -304,7 +304,7 @@ class GraphOptions:
     strict_aic: bool = option(
         Bool(),
         default=False,
-        summary="Refuse a model whose operators the card's compiler is not known to support.",
+        summary="Refuse what the card's compiler refuses, and operators that it is not known to support.",
         effect=Effect.BEHAVIOR,
         flag=Flag("strict-aic", FlagForm.SWITCH),
         ours=True,
