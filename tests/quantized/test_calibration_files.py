@@ -7,12 +7,15 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper
 
 import qaic
 from calibration_models import convolutional, lowered, samples_of
 from qaic.compiler import driver
 from qaic.compiler.calibration import collector
+from qaic.compiler.calibration.glow_names import entry_keys
 from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.errors import OptionError
 from qaic.options import resolve
@@ -115,6 +118,51 @@ def test_a_profile_of_another_model_is_refused(tmp_path, caplog):
     found = lowered(other, load_profile=path, allow_profile_mismatch=True).profile
     assert found.tensors == lowered(built, load_profile=path).profile.tensors
     assert "is of another graph" in caplog.text
+
+
+def test_a_profile_of_another_compiler_is_matched_by_names(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "qaic.compiler"):
+        found = loaded(tmp_path, HEAD + entries(KEYS.values()))
+    assert found.tensors.keys() == KEYS.keys()
+    assert "another compiler wrote" in caplog.text
+    assert "GlowToolsVersion 2021" in caplog.text
+    assert "no entries" not in caplog.text
+
+
+@given(st.data())
+def test_numbered_names_of_another_compiler_are_those_of_the_last_part(data):
+    """Keys ``X__N`` belong to node X, whose result has the highest number; other names change nothing."""
+    graph = convolutional().graph
+    own = set(entry_keys(graph).values())
+    wanted, text = {}, HEAD
+    for number, (name, key) in enumerate(KEYS.items()):
+        parts = data.draw(st.lists(st.integers(1, 40), max_size=4, unique=True))
+        node, _, position = key.partition(":")
+        keys = [f"{node}__{part}:{position}" for part in parts]
+        if data.draw(st.booleans()):
+            keys.append(key)
+        keys = [other for other in keys if other == key or other not in own]
+        for place, other in enumerate(data.draw(st.permutations(keys))):
+            text += entries([other], high=100 * (number + 1) + place)
+            highest = max((part for part in parts if f"{node}__{part}:{position}" in keys), default=None)
+            if other == (key if highest is None else f"{node}__{highest}:{position}"):
+                wanted[name] = 100 * (number + 1) + place
+    text += entries(["conv_bias__15:0", "zero__13:0"])
+    found = read_profile(text.encode(), "p.yaml").bind(graph).tensors
+    assert {name: tensor.maximum for name, tensor in found.items()} == wanted
+
+
+def test_a_number_that_is_a_nodes_own_is_not_another_nodes(tmp_path):
+    built = model(
+        [
+            helper.make_node("Relu", ["x"], ["b"], name="n"),
+            helper.make_node("Relu", ["b"], ["y"], name="n__1"),
+        ],
+        [("x", "float32", [2])],
+        [("y", "float32", [2])],
+    )
+    found = loaded(tmp_path, HEAD + entries(["n__1:0"], high=7) + entries(["n:0"], high=5), built)
+    assert (found.tensors["b"].maximum, found.tensors["y"].maximum) == (5, 7)
 
 
 def test_the_hash_covers_shapes_and_not_names(tmp_path):

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -14,6 +15,7 @@ from onnx import helper, numpy_helper
 import qaic
 from lowered_program import lower_program
 from qaic.compiler.calibration.encodings import read_external
+from qaic.compiler.calibration.load_or_collect import profile_digest
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.errors import CompileError, OptionError
@@ -137,6 +139,12 @@ def test_three_forms_have_one_meaning(table, data):
         read_external(json.dumps(held).encode(), "file", graph, ["w", "b"])
         for held in (oldest(table), middle(table), newest(table, signed))
     ]
+    # The same in YAML, in each of its notations.
+    flow = data.draw(st.sampled_from([None, True, False]))
+    for held, profile in zip((oldest(table), middle(table), newest(table, signed)), profiles, strict=True):
+        text = yaml.safe_dump(held, default_flow_style=flow, sort_keys=data.draw(st.booleans()))
+        read = read_external(text.encode(), "file.encodings.yaml", graph, ["w", "b"])
+        assert profile_digest(read) == profile_digest(profile), text
     first, second, third = profiles
     assert first.tensors.keys() == second.tensors.keys() == third.tensors.keys()
     assert first.precisions == second.precisions == third.precisions
@@ -316,3 +324,33 @@ def test_no_content_is_more_than_an_error(content):
             data = json.dumps({"version": version, key: content}).encode()
             with contextlib.suppress(OptionError):
                 read_external(data, "file.json", convolution().graph, ["w", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("activation_encodings:\n  x: [\n", "YAML"),
+        ("- a\nactivation_encodings: 1\n", "YAML"),
+        ("activation_encodings: {}\nactivation_encodings: {}\n", "stands already on line 1"),
+        ("activation_encodings: &a\n  x: *a\n", "deeper values"),
+        (
+            "activation_encodings:\n  x:\n  - {bitwidth: 8, dtype: int, scale: '0.1', offset: 0}\n",
+            "a finite number",
+        ),
+        ("param_encodings: 7\n", "an object"),
+    ],
+)
+def test_mistakes_in_yaml_are_named(text, message):
+    with pytest.raises(OptionError, match=message):
+        read_external(text.encode(), "f.encodings.yaml", convolution().graph, ["w", "b"])
+
+
+def test_words_of_yaml_that_are_names_stay_names():
+    text = "activation_encodings:\n  12:\n  - {bitwidth: 8, scale: 1.e-2, offset: 0}\nparam_encodings: {}\n"
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["12"])],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info("12", 1, [1])],
+    )
+    assert read_external(text.encode(), "f", graph, []).tensors["12"].scale == np.float32(0.01)

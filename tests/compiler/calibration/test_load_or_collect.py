@@ -1,5 +1,7 @@
 """Where the ranges of values come from."""
 
+from pathlib import Path
+
 import pytest
 
 import golden_programs
@@ -30,6 +32,8 @@ def test_profile_of_a_file_has_an_entry_for_each_value(tmp_path):
 def test_profile_of_another_model_is_refused(tmp_path):
     options = golden_programs.ranges(relu(), tmp_path)
     options["allow_profile_mismatch"] = False
+    path = Path(options["load_profile"])
+    path.write_text(path.read_text().replace("'2021'", "'openqaic 0'"))
     model, context = before(NAME, relu(), **options)
     with pytest.raises(OptionError, match="is of another model or of other shapes"):
         applied(NAME, model, context)

@@ -1,4 +1,4 @@
-"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them.
+"""Quantization made elsewhere: a profile, or encodings as AIMET and QAIRT write them, as JSON or YAML.
 
 Encodings count q from 0 and add a negative offset; here q is signed and the offset is subtracted, so an
 8-bit offset ``o`` of theirs is ``-o - 128`` of ours. The versions of the file differ in form alone, and all
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, entries_of
+from qaic.compiler.calibration.encodings_yaml import is_yaml_of_encodings, read_yaml
 from qaic.compiler.calibration.glow_names import legalize
 from qaic.compiler.calibration.glow_profile import read_profile
 from qaic.compiler.calibration.glow_profile_entries import fixed
@@ -56,9 +57,9 @@ def read_external(
     OptionError
         The file is in neither form, or contradicts itself; the message names the tensor or the line.
     """
-    if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return read_profile(data, file).bind(graph)
-    return _Encodings(file, graph, constants).read(data)
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or is_yaml_of_encodings(data):
+        return _Encodings(file, graph, constants).read(data)
+    return read_profile(data, file).bind(graph)
 
 
 class _Encodings:
@@ -78,10 +79,11 @@ class _Encodings:
     def read(self, data: bytes) -> CalibrationProfile:
         if len(data) > _MOST_BYTES:
             raise self._wrong("the file", f"{len(data)} bytes", f"at most {_MOST_BYTES >> 20} MiB")
+        is_yaml = is_yaml_of_encodings(data)
         try:
-            held = parse_json(data)
+            held = read_yaml(data) if is_yaml else parse_json(data)
         except ValueError as error:
-            raise self._wrong("the file", f"a mistake ({error})", "JSON") from None
+            raise self._wrong("the file", f"a mistake ({error})", "YAML" if is_yaml else "JSON") from None
         for entry in entries_of(held, self._wrong):
             self._tensor(self._section(entry), entry)
         return self._profile

@@ -2,6 +2,9 @@
 
 Two nodes may have one name after that; the later ones get ``__1``, ``__2``, ... in
 the order of the graph, so that writing and reading give each tensor the same key.
+
+The card's compiler makes several nodes of one of the model, the conversion of an input first and the result
+last, and numbers their names in that order: ``Conv_228__2`` is then the result of ``Conv_228``.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 #: longer names are cut
 _MOST_CHARS: Final = 500
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
+_NUMBERED: Final = re.compile(r"(.+)__([0-9]{1,9})(:[0-9]{1,9})?", re.DOTALL | re.ASCII)
 
 
 def legalize(name: str) -> str:
@@ -75,12 +79,27 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
         Name of the tensor -> key; tensors without an entry are left out.
     """
     held = set(present)
+    if written_by_us:
+        return {name: key for name, key in keys.items() if key in held}
+    # A key that is a node's own is no numbered one of another node.
+    last = _last_of_each(held - set(keys.values()))
     found: dict[str, str] = {}
     for name, key in keys.items():
         legal = legalize(name)
-        candidates = (key,) if written_by_us else (name, f"{name}:0", key, legal, f"{legal}:0")
-        for candidate in candidates:
-            if candidate in held:
-                found[name] = candidate
+        for candidate in (name, f"{name}:0", key, legal, f"{legal}:0"):
+            if candidate in held or candidate in last:
+                found[name] = last.get(candidate, candidate)
                 break
     return found
+
+
+def _last_of_each(present: Iterable[str]) -> dict[str, str]:
+    """Map each key without its number to the one of these that has the highest."""
+    last: dict[str, tuple[int, str]] = {}
+    for key in present:
+        parts = _NUMBERED.fullmatch(key)
+        if parts is not None:
+            plain, number = parts[1] + (parts[3] or ""), int(parts[2])
+            if number > last.get(plain, (-1, ""))[0]:
+                last[plain] = (number, key)
+    return {plain: key for plain, (_, key) in last.items()}

@@ -50,9 +50,14 @@ class ProfileFile:
     graph_hash: int | None = None
     entries: dict[str, TensorProfile] = field(default_factory=dict)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this package wrote it, so that names and graph hash are of the same making."""
+        return self.tool.startswith(TOOL)
+
     def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:
         """Find the tensors of a graph among the entries."""
-        found = find_keys(entry_keys(graph), self.entries, written_by_us=self.tool.startswith(TOOL))
+        found = find_keys(entry_keys(graph), self.entries, written_by_us=self.is_ours)
         tensors = {name: self.entries[key] for name, key in found.items()}
         return CalibrationProfile(tensors, self.graph_hash or 0)
 

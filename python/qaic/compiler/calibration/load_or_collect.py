@@ -120,6 +120,15 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
             "calibration.profile_without_hash",
             "load_profile: the profile does not say which model it is of",
         )
+    elif found.graph_hash != own and not found.is_ours:
+        writer = f"GlowToolsVersion {found.tool}" if found.tool else "without GlowToolsVersion"
+        warn(
+            "calibration.profile_of_another_compiler",
+            "load_profile: another compiler wrote %s (%s), so its graph hash says nothing here; entries are "
+            "matched by the names of nodes and tensors",
+            file.path,
+            writer,
+        )
     elif found.graph_hash != own:
         if not options.allow_profile_mismatch:
             raise OptionError(
