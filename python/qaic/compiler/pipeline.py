@@ -56,7 +56,11 @@ from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQu
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
 from qaic.compiler.passes.legalize.legalize_where import LegalizeWhere
 from qaic.compiler.passes.name_specializations import NameSpecializations
-from qaic.compiler.passes.partition_config import CheckPartitions, DumpPartitionTemplate
+from qaic.compiler.passes.partition_config import (
+    CheckPartitions,
+    CheckPlacement,
+    DumpPartitionTemplate,
+)
 from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
@@ -91,6 +95,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         SurveyOperators(),
         LowerOpsetVersion(),
         DumpPartitionTemplate(),
+        CheckPlacement(),
         DumpEmbeddingTables(),
         LegalizeQuantizedWeights(),
         NarrowContext(),

@@ -7,11 +7,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import qaic
 from decoder_model import decoder
 from qaic.compiler import compile_model
 from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.reports import operator_list
-from qaic.compiler.reports.support_report import survey_operators, survey_types
+from qaic.compiler.reports.support_report import (
+    survey_operators,
+    survey_specializations,
+    survey_types,
+)
 from qaic.errors import CompileError, OptionError
 from qaic.options import CompileOptions, resolve
 
@@ -279,3 +285,49 @@ def test_files_that_are_no_list(tmp_path, content, message):
     with pytest.raises(OptionError, match=message) as caught:
         operator_list.read(path)
     assert caught.value.code == "option.operator_list"
+
+
+def interface(inputs, sets, outputs=()):
+    """Make an interface of inputs by name, with their shapes in each set."""
+    specs = tuple(TensorSpec(name, TensorProto.FLOAT, (9, 9)) for name in inputs)
+    results = tuple(TensorSpec(name, TensorProto.FLOAT, (9, 9)) for name in outputs)
+    named = tuple(Specialization(f"S{n}", {}, dims, ()) for n, dims in enumerate(sets))
+    return Interface(specs, results, named)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sets", "is_refused"),
+    [
+        (["x"], [], False),
+        (["x"], [((1, 8),), ((1, 1),)], False),
+        (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4))], False),
+        # Two inputs together tell the sets apart, none by itself.
+        (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 4)), ((1, 1), (4, 8))], True),
+        (["x", "y"], [((1, 8), (4, 4)), ((1, 1), (4, 8)), ((1, 1), (4, 16))], False),
+        # The state stays on the device.
+        (["x", "past"], [((1, 8), (4, 4)), ((1, 8), (4, 8))], True),
+    ],
+)
+def test_sets_of_sizes_need_an_input_that_identifies_them(inputs, sets, is_refused):
+    survey = Survey()
+    survey_specializations(interface(inputs, sets, ["past_RetainedState"]), survey)
+    what = "several sets of sizes without an input that has another shape in each"
+    assert survey.refusals == ({what: [f"S{n}" for n in range(len(sets))]} if is_refused else {})
+
+
+def test_what_a_card_refuses_is_a_warning_and_an_error_when_strict(caplog):
+    model = built(
+        [NODE("Add", ["x", "x"], ["a"], name="one"), NODE("Add", ["a", "x"], ["y"], name="two")],
+        [floats("x", 2)],
+        [floats("y", 2)],
+    )
+    lists = [{"name": "P", "devices": [{"deviceId": 0}], "nodeList": ["two", "one"]}]
+    options = {"mdp_load_partition_config": {"partitions": lists}}
+    text = "nodes that 'P' lists before the ones whose results they read at 'two'"
+    with caplog.at_level(logging.WARNING):
+        qaic.compile(model, **options)
+    assert f"a card's compiler refuses this: {text}" in caplog.text
+    with pytest.raises(CompileError, match="what the card's compiler takes") as caught:
+        qaic.compile(model, strict_aic=True, **options)
+    assert caught.value.code == "compile.card_refusal"
+    assert text in str(caught.value)

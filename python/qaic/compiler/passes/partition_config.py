@@ -10,21 +10,21 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import SideFile
-from qaic.compiler.ir.graph_walk import all_nodes, producers
+from qaic.compiler.ir.graph_walk import all_nodes, producers, read_values, subgraphs
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import onnx
 
+    from qaic.compiler.diagnostics.survey import Survey
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
     from qaic.options.files.partitions import PartitionConfig
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 _KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")
 
 
-def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
+def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Survey) -> None:
     """Compare the node lists of a partition file with a graph.
 
-    Names the graph lacks are a warning: a compiler may have optimized those nodes away.
+    The survey receives the names that no node has, and nodes that a partition lists before one whose result
+    they read: a virtual card runs the graph whole, and the card's compiler refuses the file.
 
     Raises
     ------
@@ -46,22 +47,26 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
     place = {
         node: number for number, partition in enumerate(config.partitions) for node in partition.nodes or ()
     }
+    order = {
+        node: number for partition in config.partitions for number, node in enumerate(partition.nodes or ())
+    }
     unknown = sorted(place.keys() - {_name(node) for node in all_nodes(graph.node)})
-    if unknown:
-        warn(
-            "partitions.unknown_nodes",
-            "mdp_load_partition_config: the model has no %d of the nodes it lists: %s",
-            len(unknown),
-            listing(unknown),
-            nodes=unknown,
-        )
+    for name in unknown:
+        survey.note_refusal("names in mdp_load_partition_config that no node has", name)
     makers = producers(node for node in graph.node if _name(node) in place)
     for node in graph.node:
         if _name(node) not in place:
             continue
         for name in node.input:
             maker = makers.get(name)
-            if maker is None or place[_name(maker)] <= place[_name(node)]:
+            if maker is None or place[_name(maker)] < place[_name(node)]:
+                continue
+            if place[_name(maker)] == place[_name(node)]:
+                if order[_name(maker)] > order[_name(node)]:
+                    partition = config.partitions[place[_name(node)]].name
+                    survey.note_refusal(
+                        f"nodes that {partition!r} lists before the ones whose results they read", _name(node)
+                    )
                 continue
             earlier, later = (config.partitions[place[_name(n)]].name for n in (node, maker))
             raise refuse(
@@ -74,6 +79,37 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig) -> None:
             )
 
 
+def check_placement(
+    model: onnx.ModelProto, constants: Iterable[str], config: PartitionConfig, survey: Survey
+) -> None:
+    """Look for nodes that no partition lists, where every partition lists its own.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model as the user gave it, without initializers among its inputs.
+    constants : iterable of str
+        Names of its weights that are not in the graph.
+    config : PartitionConfig
+        The partitions.
+    survey : Survey
+        Receives the findings.
+    """
+    if any(partition.nodes is None for partition in config.partitions):
+        return
+    placed = {node for partition in config.partitions for node in partition.nodes or ()}
+    # The nodes of a function may be listed in place of its call.
+    placed |= {node.rpartition("/")[0] for node in placed}
+    graph = inline_small_functions(model).graph
+    needed = {value.name for value in graph.output}
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input, *(read_values(inner) for inner in subgraphs(node)))
+    for node, is_constant in _with_constants(graph, constants):
+        if not is_constant and needed.intersection(node.output) and _name(node) not in placed:
+            survey.note_refusal("nodes in no partition", _name(node))
+
+
 def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
     """List the nodes that the card's compiler leaves: it expands small functions and folds constants.
 
@@ -84,16 +120,23 @@ def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
     constants : iterable of str
         Names of its weights that are not in the graph.
     """
-    graph = inline_small_functions(model).graph
+    return [
+        _name(node)
+        for node, is_constant in _with_constants(inline_small_functions(model).graph, constants)
+        if not is_constant or standard(node, *_KEPT)
+    ]
+
+
+def _with_constants(
+    graph: onnx.GraphProto, constants: Iterable[str]
+) -> Iterator[tuple[onnx.NodeProto, bool]]:
+    """Yield each node, and whether constants decide what it computes."""
     known = {tensor.name for tensor in graph.initializer} | set(constants)
-    names: list[str] = []
     for node in graph.node:
         is_constant = all(not name or name in known for name in node.input)
         if is_constant:
             known.update(node.output)
-        if not is_constant or standard(node, *_KEPT):
-            names.append(_name(node))
-    return names
+        yield node, is_constant
 
 
 def write_template(names: list[str], cores: int, path: Path) -> None:
@@ -134,5 +177,19 @@ class CheckPartitions(WithOption):
         """Check."""
         config = context.options.mdp_load_partition_config
         if config is not None:
-            check_partitions(inline_small_functions(model.proto).graph, config)
+            check_partitions(inline_small_functions(model.proto).graph, config, context.survey)
+        return False
+
+
+class CheckPlacement(WithOption):
+    """Look for nodes of the user's model that a partition file leaves out."""
+
+    name = "check-placement"
+    option = "mdp_load_partition_config"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Check."""
+        config = context.options.mdp_load_partition_config
+        if config is not None:
+            check_placement(model.proto, model.weights, config, context.survey)
         return False

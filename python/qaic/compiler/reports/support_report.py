@@ -17,6 +17,7 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, 
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from qaic.compiler.diagnostics.survey import Survey
     from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.interface import Interface
     from qaic.compiler.ir.model import Model
     from qaic.compiler.reports.operator_list import OperatorList
     from qaic.options.models import CompileOptions
@@ -138,6 +140,32 @@ def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Surv
             survey.note("type bfloat16 (with aic_hw_version ai100)", name)
 
 
+def survey_specializations(interface: Interface, survey: Survey) -> None:
+    """Look for an input that has another shape in every set of shapes: a card tells the sets apart by it.
+
+    Values that stay on the device are left out of most inferences, so that they identify none.
+
+    Parameters
+    ----------
+    interface : Interface
+        Inputs, outputs and sets of shapes.
+    survey : Survey
+        Receives the finding.
+    """
+    outputs = {spec.name for spec in interface.outputs}
+    shapes = zip(*(specialization.inputs for specialization in interface.specializations), strict=True)
+    identifying = any(
+        len(set(dims)) == len(dims)
+        for spec, dims in zip(interface.inputs, shapes, strict=False)
+        if spec.name + RETAINED_STATE_SUFFIX not in outputs
+    )
+    if interface.specializations and not identifying:
+        for specialization in interface.specializations:
+            survey.note_refusal(
+                "several sets of sizes without an input that has another shape in each", specialization.name
+            )
+
+
 def choose_list(options: CompileOptions) -> OperatorList:
     """Return the list that the options name, or the one that is shipped."""
     chosen = options.aic_operator_list
@@ -152,10 +180,21 @@ def report(survey: Survey, options: CompileOptions) -> None:
     CompileError
         Something was found and ``strict_aic`` is set.
     """
+    if survey.refusals:
+        text = _listed(survey.refusals)
+        if options.strict_aic:
+            raise refuse(
+                "the model with its options",
+                code="card_refusal",
+                found=text,
+                expected="what the card's compiler takes (strict_aic is set)",
+                fix="correct what is named, or leave strict_aic out",
+                context={"findings": dict(survey.refusals)},
+            )
+        warn("support.refused", "a card's compiler refuses this: %s", text)
     if not survey.findings:
         return
-    parts = [f"{what} at {listing(where, 3)}" for what, where in sorted(survey.findings.items())]
-    text = "; ".join(parts)
+    text = _listed(survey.findings)
     if options.strict_aic:
         raise refuse(
             "the model",
@@ -166,6 +205,10 @@ def report(survey: Survey, options: CompileOptions) -> None:
             context={"findings": dict(survey.findings)},
         )
     warn("support.unlikely", "a compiler for the card is unlikely to take this model: %s", text)
+
+
+def _listed(findings: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{what} at {listing(where, 3)}" for what, where in sorted(findings.items()))
 
 
 def _complaint(kind: tuple[str, str], opsets: Mapping[str, int], operators: OperatorList) -> str | None:
@@ -256,12 +299,13 @@ class SurveyOperators(Always):
 
 
 class SurveyTypes(Always):
-    """Look for element types that a card does not compute with, and report all that was found."""
+    """Look for element types and sets of sizes that a card does not take, and report all that was found."""
 
     name = "survey-types"
 
     def run(self, model: Model, context: Context) -> bool:
         """Warn, or with ``strict_aic`` refuse."""
         survey_types(model.facts.types, context.options, context.survey)
+        survey_specializations(model.interface, context.survey)
         report(context.survey, context.options)
         return False
