@@ -28,7 +28,7 @@ DEFAULTS = {
     "debug": False,
     "device_custom_configs": None,
     "enable_backend_trace": False,
-    "enable_intermediate_outputs": False,
+    "enable_intermediate_outputs": None,
     "graph_custom_configs": None,
     "group_context_config": None,
     "io_tensor_mem_type": "raw",
@@ -141,7 +141,7 @@ def test_two_choices_of_outputs_exclude_each_other():
     config = CompileConfig(backend="AIC", set_output_tensors=["a"])
     with pytest.raises(ValidationError, match="exclude each other"):
         config.enable_intermediate_outputs = True
-    assert config.enable_intermediate_outputs is False
+    assert config.enable_intermediate_outputs is None
     config = CompileConfig(backend="AIC", enable_intermediate_outputs=True)
     with pytest.raises(ValidationError, match="exclude each other"):
         config.set_output_tensors = ["a"]
@@ -326,7 +326,7 @@ def test_other_dots_belong_to_the_name():
 
 
 @pytest.mark.parametrize(
-    ("level", "name"), [(logging.DEBUG, "debug"), (logging.ERROR, "error"), (60, "error")]
+    ("level", "name"), [(logging.DEBUG, "debug"), (logging.ERROR, "error"), (60, "critical")]
 )
 def test_without_a_log_level_the_logger_decides(level, name):
     logger = logging.getLogger("qaic")
@@ -337,6 +337,19 @@ def test_without_a_log_level_the_logger_decides(level, name):
     finally:
         logger.setLevel(before)
     assert config.log_level == name
+
+
+@pytest.mark.parametrize("name", ["critical", "CRITICAL", "Error", "WARN", "Trace"])
+def test_log_levels_are_read_in_any_case(name):
+    config = CompileConfig(backend="AIC", log_level=name)
+    assert config.log_level == name.lower()
+    config.log_level = name.swapcase()
+    assert config.log_level == name.lower()
+
+
+def test_the_data_format_may_be_a_path(tmp_path):
+    path = tmp_path / "format.json"
+    assert CompileConfig(backend="AIC", data_format_config=path).data_format_config == str(path)
 
 
 def test_soc_details_are_for_htp(caplog):

@@ -149,8 +149,10 @@ def test_profiles_are_kept_per_run_and_printed(path, capsys):
     assert rows
     totals = []
     for row in two.split(header)[1].strip().split("\n\n"):
-        matched = re.fullmatch(r"\(.*, \d+, .*\) (\d+) (\d+\.\d+) (\d+\.\d+)", row.strip())
+        # Numbers as in the vendor's sample, where 2.38 microseconds are 2.38e-06.
+        matched = re.fullmatch(r"\(.*, \d+, .*\) (\d+) (\S+) (\S+)", row.strip())
         assert matched, row
+        assert all(str(round(float(number), 9)) == number for number in matched.groups()[1:]), row
         assert float(matched[2]) <= float(matched[3]) + 1e-9
         totals.append(float(matched[3]))
     assert totals == sorted(totals, reverse=True)

@@ -26,6 +26,7 @@ _STEM_SUFFIX = "_backend"
 
 #: Levels by the name in a configuration; the tools have finer ones than Python.
 LOG_LEVELS = {
+    "critical": logging.CRITICAL,
     "error": logging.ERROR,
     "warn": logging.WARNING,
     "warning": logging.WARNING,
@@ -35,7 +36,7 @@ LOG_LEVELS = {
     "trace": logging.DEBUG,
 }
 
-LogLevel = Literal["error", "warn", "warning", "info", "verbose", "debug", "trace"]
+LogLevel = Literal["critical", "error", "warn", "warning", "info", "verbose", "debug", "trace"]
 
 
 class OpPackageIdentifier(OpenModel):
@@ -68,8 +69,8 @@ class CompileConfig(ConfigModel):
     debug
         For AIC the option ``enable_debug``.
     log_level
-        For AIC the level of the logger ``qaic`` while compiling, if it is set; ``None`` takes the level
-        that logger has now.
+        For AIC the level of the logger ``qaic`` while compiling, if it is set; in upper or lower case.
+        ``None`` takes the level that logger has now.
     context_custom_configs, device_custom_configs, graph_custom_configs, group_context_config,
     memory_custom_config
         Options of HTP and HTP MCP: configurations, or mappings of their keywords.
@@ -108,15 +109,15 @@ class CompileConfig(ConfigModel):
             backend_binary_path: str | os.PathLike[str] | None = ...,
             compiler_custom_configs: AicCompilerConfig | Mapping[str, Any] | None = ...,
             context_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
-            data_format_config: dict[str, Any] | str | None = ...,
+            data_format_config: dict[str, Any] | str | os.PathLike[str] | None = ...,
             debug: bool = ...,
             device_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
             enable_backend_trace: bool = ...,
-            enable_intermediate_outputs: bool = ...,
+            enable_intermediate_outputs: bool | None = ...,
             graph_custom_configs: Sequence[OpenModel | Mapping[str, Any]] | None = ...,
             group_context_config: OpenModel | Mapping[str, Any] | None = ...,
             io_tensor_mem_type: Literal["raw", "memhandle"] = ...,
-            log_level: LogLevel | None = ...,
+            log_level: LogLevel | str | None = ...,
             memory_custom_config: OpenModel | Mapping[str, Any] | None = ...,
             module_format: Literal["bin", "dlc"] = ...,
             op_packages: Sequence[OpPackageIdentifier] | None = ...,
@@ -133,7 +134,7 @@ class CompileConfig(ConfigModel):
     debug: bool = False
     device_custom_configs: list[OpenModel] | None = None
     enable_backend_trace: bool = False
-    enable_intermediate_outputs: bool = False
+    enable_intermediate_outputs: bool | None = None
     graph_custom_configs: list[OpenModel] | None = None
     group_context_config: OpenModel | None = None
     io_tensor_mem_type: Literal["raw", "memhandle"] = "raw"
@@ -218,6 +219,16 @@ class CompileConfig(ConfigModel):
             return [kind(**item) if isinstance(item, Mapping) else item for item in value]
         return value
 
+    @field_validator("data_format_config", mode="before")
+    @classmethod
+    def _as_text(cls, value: object) -> object:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _in_lower_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
     @field_validator("set_output_tensors", mode="before")
     @classmethod
     def _as_names(cls, value: object) -> object:
@@ -254,12 +265,13 @@ class CompileConfig(ConfigModel):
         if self.log_level is None:
             level = logging.getLogger("qaic").getEffectiveLevel()
             names: dict[int, LogLevel] = {
+                logging.CRITICAL: "critical",
                 logging.ERROR: "error",
                 logging.WARNING: "warn",
                 logging.INFO: "info",
             }
             # Past the validation, which would count it among the fields that were set.
-            self.__dict__["log_level"] = names.get(level, "error" if level > logging.ERROR else "debug")
+            self.__dict__["log_level"] = names.get(level, "critical" if level > logging.CRITICAL else "debug")
 
     # --- as data --------------------------------------------------------------------------------------------
 

@@ -130,5 +130,11 @@ class CallProfile:
         header = "|  File-Line-Function  | |  num calls  | |  func time  | |  tot time  |"
         rows = sorted(self.calls.items(), key=lambda item: -item[1][2])
         return "\n\n".join(
-            [header, *(f"{where} {calls} {own:.9f} {total:.9f}" for where, (calls, own, total) in rows)]
+            [
+                header,
+                *(
+                    f"{where} {calls} {round(own, 9)} {round(total, 9)}"
+                    for where, (calls, own, total) in rows
+                ),
+            ]
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,14 @@ _HOST: Final = 1
 _HOST_MEMORY: Final = frozenset({_HOST, 3, 11, 13})
 
 
-class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
+class ShapeAndType(NamedTuple):
+    """What an array of an input or output is like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class ShapeDict(dict[str, ShapeAndType]):
     """Name -> ``(shape, dtype)``, in binding order.
 
     Public code uses ``model_input_shape_dict`` both as an attribute and as a method, so calling the
@@ -33,7 +40,7 @@ class ShapeDict(dict[str, tuple[tuple[int, ...], "np.dtype[Any]"]]):
     @classmethod
     def of(cls, tensors: Iterable[_core.Tensor]) -> Self:
         """Make the dictionary of the tensors that belong to the model."""
-        return cls((t.name, (t.shape, np.dtype(t.dtype))) for t in tensors if t.visible)
+        return cls((t.name, ShapeAndType(t.shape, np.dtype(t.dtype))) for t in tensors if t.visible)
 
     def __call__(self) -> Self:
         """Return the dictionary itself."""

@@ -118,6 +118,8 @@ class _Run:
         self._host_trace: bytes | None = None
         self._programs: list[Descriptor] = []
         self._has_noted_level = False
+        # Cores that a buffer does not have; named once, not for every inference.
+        self._noted_cores: set[tuple[int, ...]] = set()
 
     def run(self) -> int:
         """Decode what there is; returns the exit code."""
@@ -202,8 +204,10 @@ class _Run:
             )
         cores = self._arguments.select_cores
         missing = sorted(set(cores or ()) - {int(core) for core in buffer.cores["core"]})
-        if missing:
-            print_message("warning", f"{file.path}: there is no {_some('core', missing)}")
+        if missing and tuple(missing) not in self._noted_cores:
+            self._noted_cores.add(tuple(missing))
+            verb = "is" if len(missing) == 1 else "are"
+            print_message("warning", f"{file.path}: there {verb} no {_some('core', missing)}")
 
     def _summary(self, file: StatsFile, buffer: StatsBuffer) -> Path | None:
         from qaic.cli.opstats.files import summary_name
