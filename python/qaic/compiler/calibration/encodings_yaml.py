@@ -67,7 +67,7 @@ class _Reader:
             return {key: self.of(value, depth + 1) for key, _, value in pairs(node)}
         text = str(node.value)
         # A plain word has no style, which the two parsers write differently.
-        if node.style:
+        if isinstance(node, yaml.ScalarNode) and node.style:
             return text
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
