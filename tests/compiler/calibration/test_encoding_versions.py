@@ -139,8 +139,8 @@ def test_three_forms_have_one_meaning(table, data):
         read_external(json.dumps(held).encode(), "file", graph, ["w", "b"])
         for held in (oldest(table), middle(table), newest(table, signed))
     ]
-    # The same in YAML, in each of its notations.
-    flow = data.draw(st.sampled_from([None, True, False]))
+    # The same in YAML, with lists of numbers in one line or not.
+    flow = data.draw(st.sampled_from([None, False]))
     for held, profile in zip((oldest(table), middle(table), newest(table, signed)), profiles, strict=True):
         text = yaml.safe_dump(held, default_flow_style=flow, sort_keys=data.draw(st.booleans()))
         read = read_external(text.encode(), "file.encodings.yaml", graph, ["w", "b"])
