@@ -88,15 +88,6 @@ def write_calibration(folder):
     np.save(folder / "img1.npy", np.linspace(-1, 1, 8, dtype=np.float32)[None])
 
 
-def write_card(folder):
-    write_model(folder)
-    (folder / "infer.py").write_text(
-        "import numpy as np, qaic\n"
-        "with qaic.Session('model/qpc') as session:\n"
-        "    session.run({'x': np.ones((1, 16), np.float32)})\n"
-    )
-
-
 def write_compiling(folder):
     write_model(folder)
     (folder / "export").mkdir()
@@ -157,7 +148,7 @@ def write_tools(folder):
 WRITES = {
     "docs/guide/accuracy.md": write_accuracy,
     "docs/guide/calibration.md": write_calibration,
-    "docs/guide/card.md": write_card,
+    "docs/guide/card.md": write_model,
     "docs/guide/compiling.md": write_compiling,
     "docs/guide/containers.md": write_containers,
     "docs/guide/quantization.md": write_quantization,

@@ -16,7 +16,7 @@ case $status in
     0) ;;
     77)
         cat >&2 <<'END'
-test-kernel: not run. Of what docs/guide/card.md says under "The mainline driver" nothing is shown here:
+test-kernel: not run. These claims of docs/reference/emulated-cards.md are not tested here:
   * that the emulated driver answers each call as the driver does
   * that programs run on the driver, also with late transfers, and leave nothing on the card
   * that programs make the same calls on both, and what each answers

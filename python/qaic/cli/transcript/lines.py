@@ -1,7 +1,7 @@
 """Transcripts of system calls as they are in files, and what of them says something about one run only.
 
 A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (the form is
-described in docs/guide/card.md). It may also come from elsewhere, so nothing in it is trusted.
+described in docs/reference/emulated-cards.md). It may also come from elsewhere, so nothing in it is trusted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 //! One list of calls, played on the emulated driver and on the driver of the running kernel: what each answers and what comes
-//! of it is the same, or explained in docs/guide/card.md.
+//! of it is the same, or explained in docs/reference/emulated-cards.md.
 //!
 //! Without the other driver the emulated one is compared with itself, which shows that calls have one outcome. The tests that
 //! need the mainline driver run in the guest of `make test-kernel`.
@@ -25,7 +25,7 @@ const EXPLAINED: [&str; 5] = [
     "replies_that_are_cut",
     "replies_with_another_count",
 ];
-const GUIDE: &str = include_str!("../../../../docs/guide/card.md");
+const GUIDE: &str = include_str!("../../../../docs/reference/emulated-cards.md");
 
 /// The calls with their outcomes, and where they differ.
 fn difference(calls: &[Call], first: &Rig, second: &Rig) -> Option<String> {
@@ -74,7 +74,7 @@ fn differences_that_stay_are_in_the_guide() {
     let names: Vec<_> = scripted::all().into_iter().map(|(name, _)| name).collect();
     for name in EXPLAINED {
         assert!(names.iter().any(|known| known == name), "{name} is no sequence");
-        assert!(GUIDE.contains(&format!("| `{name}` |")), "{name} is not in the table of docs/guide/card.md");
+        assert!(GUIDE.contains(&format!("| `{name}` |")), "{name} is not in the table of docs/reference/emulated-cards.md");
     }
 }
 
