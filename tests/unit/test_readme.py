@@ -42,7 +42,7 @@ def test_code_of_the_readme_runs(folder, capsys):
     assert len(blocks) == 1
     exec(blocks[0], {})
     printed = capsys.readouterr().out
-    assert "{'x': ((1, 16), dtype('float32'))}" in printed
+    assert "{'x': ShapeAndType(shape=(1, 16), dtype=dtype('float32'))}" in printed
     assert "Number of inferences utilized for calculation are 99" in printed
     assert (folder / "build" / "programqpc.bin").is_file()
 
@@ -122,9 +122,16 @@ def test_code_of_the_guide_to_shapes_runs(folder):
         [("y", "int32", ["batch", "seq"])],
     )
     onnx.save(encoder, "encoder.onnx")
-    (block,) = python_of("docs/guide/shapes-and-state.md")
+    decoder = session_models.model(
+        [helper.make_node("Neg", ["x"], ["logits"])],
+        [("x", "float32", ["batch", 171, 50])],
+        [("logits", "float32", ["batch", 171, 50])],
+    )
+    onnx.save(decoder, "model.onnx")
+    sized, shaped = python_of("docs/guide/shapes-and-state.md")
     namespace = {}
-    exec(block, namespace)
+    exec(sized, namespace)
+    exec(shaped, namespace)
     for size in (1, 7, 512):
         assert namespace["session"].run({"input_ids": np.ones((1, size), np.int32)})["y"].shape == (1, size)
 
