@@ -1,4 +1,4 @@
-"""Which tests cards are spared, and that the reference and the Makefile say so (docs/reference/emulated-cards.md)."""
+"""Tests that cards are spared, listed in docs/reference/emulated-cards.md and the Makefile."""
 
 import ast
 import importlib.util
