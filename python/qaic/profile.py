@@ -19,7 +19,7 @@ from qaic.stats.reports import Capture, Report
 from qaic.support.atomic_io import replace_bytes, write_replacing
 from qaic.support.attribute_dict import AttributeDict
 from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
-from qaic.support.text import counted
+from qaic.support.text import counted, escape_html, escape_lines
 
 _LARGEST_COUNT: Final = 2**63 - 1
 _FORMATS: Final = ("json", "perfetto")
@@ -304,8 +304,8 @@ class Profile:
 
     def _repr_html_(self) -> str:
         if not len(self):
-            return f"<p>{html.escape(repr(self))}</p>"
-        return f"<pre>{html.escape(str(self))}</pre>"
+            return f"<p>{escape_html(repr(self))}</p>"
+        return f"<pre>{html.escape(escape_lines(str(self)))}</pre>"
 
     def __str__(self) -> str:
         """Lines about latencies, where they come from, and the device."""

@@ -8,9 +8,9 @@ import stats_captures as made
 from page_captures import HOSTILE, one_op
 from qaic.page.bars import changed_nodes, costliest_nodes
 from qaic.page.kind_colors import PALETTE
-from qaic.page.text import escape
 from qaic.page.timeline.capture_page import capture_page
 from qaic.stats.reports import REPORTS, Capture, diff
+from qaic.support.text import escape_html as escape
 from qaic.support.text import shortened
 
 

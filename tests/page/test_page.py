@@ -19,11 +19,12 @@ import stats_captures as made
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import _core, page
 from qaic.page.document import document
-from qaic.page.text import escape, visible
 from qaic.page.timeline import Labels, Merger, Timeline, Track, lanes, pack
 from qaic.page.timeline.capture_page import capture_page
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.stats.reports import REPORTS, Capture, Column, HostLatencies, Report, Table
+from qaic.support.text import escape_html as escape
+from qaic.support.text import escape_unprintable as visible
 
 
 def unpacked(text):

@@ -10,8 +10,9 @@ from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.report_tables import is_facts
-from qaic.page.text import escape, visible
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
+from qaic.support.text import escape_html as escape
+from qaic.support.text import escape_unprintable as visible
 
 pytestmark = NEEDS_BROWSER
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from qaic.accuracy.metrics import OutputSums
 from qaic.errors import OptionError
+from qaic.support.library_errors import library_errors
 from qaic.support.program_names import safe_name
 
 if TYPE_CHECKING:
@@ -192,11 +193,14 @@ class CardOutputs:
 
 
 def _archive(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
-        raise OptionError(
-            f"against: found {str(path)!r}, which cannot be read as .npz ({error}), expected arrays by name",
+    def refuse(found: object) -> OptionError:
+        return OptionError(
+            f"against: found {str(path)!r}, which cannot be read as .npz ({found}), expected arrays by name",
             code="option.accuracy_against",
-        ) from error
+        )
+
+    try:
+        with library_errors(refuse), np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise refuse(error) from error

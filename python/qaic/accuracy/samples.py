@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import numpy as np
 from qaic.compiler.calibration.dataset import FileSource, Sample, fitted
 from qaic.compiler.calibration.random_samples import RandomSource, index_limits
 from qaic.errors import OptionError
+from qaic.support.library_errors import library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,10 +125,13 @@ class Samples:
         for file in files:
             path = Path(str(file))
             try:
-                with np.load(path, allow_pickle=False) as archive:
+                with (
+                    library_errors(partial(_unreadable, path)),
+                    np.load(path, allow_pickle=False) as archive,
+                ):
                     arrays = {name: archive[name] for name in archive.files}
-            except (OSError, ValueError, EOFError) as error:
-                raise _wrong(f"{str(path)!r}, which cannot be read ({error})") from error
+            except OSError as error:
+                raise _unreadable(path, error) from error
             yield from _split(path.name, arrays, inputs)
 
 
@@ -141,6 +146,10 @@ def _split(
         return
     for number in range(len(stacked[0])):
         yield Sample(f"{name}, sample {number + 1}", {key: array[number] for key, array in arrays.items()})
+
+
+def _unreadable(path: Path, why: object) -> OptionError:
+    return _wrong(f"{str(path)!r}, which cannot be read ({why})")
 
 
 def _wrong(found: str) -> OptionError:

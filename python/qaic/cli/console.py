@@ -15,9 +15,10 @@ import sys
 import threading
 import warnings
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
+from qaic.support.text import escape_json, escape_lines, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -38,18 +39,23 @@ VALUE_SUFFIX = ":value"
 _LONGEST_COMPARED = 80
 
 
-def print_line(text: str = "", *, flush: bool = False) -> None:
-    """Print one line of output; with ``flush`` a pipe has it at once."""
-    sys.stdout.write(text + "\n")
+def print_line(text: str = "", *, flush: bool = False, to: TextIO | None = None) -> None:
+    """Print one line of output, whatever names are in it; with ``flush`` a pipe has it at once."""
+    print_text("\t".join(map(escape_unprintable, text.split("\t"))), to=to)
     if flush:
         sys.stdout.flush()
+
+
+def print_text(text: str, *, to: TextIO | None = None) -> None:
+    """Print lines whose names are escaped already, so that none of them has a line of its own."""
+    (to or sys.stdout).write(escape_lines(text.removesuffix("\n")) + "\n")
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON."""
     import json
 
-    print_line(json.dumps(value, indent=2, ensure_ascii=False))
+    print_text(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 #: what flags of options of the compiler begin with where a tool takes them; None where it takes none
@@ -62,12 +68,17 @@ def take_options_as_flags(dashes: str) -> None:
 
 
 def print_message(kind: str, text: str) -> None:
-    """Print one line about what went wrong, to stderr; options in the form in which the tool takes them."""
+    """Print what went wrong, to stderr; options in the form in which the tool takes them.
+
+    Lines after the first are indented: a name with a line end in it does not look like another message.
+    """
     if (dashes := _option_dashes.get()) is not None:
         from qaic.options.flags_in_text import with_flags
 
         text = with_flags(text, dashes)
-    sys.stderr.write(f"{kind}: {text}\n")
+    first, *more = text.split("\n")
+    lines = [f"{kind}: {first}", *(line if line.startswith(" ") else f"  {line}" for line in more)]
+    print_text("\n".join(lines), to=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
@@ -144,13 +155,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
         print_message("error", message)
-        sys.stderr.write(f"hint: {self.prog} --help shows the options\n")
+        print_message("hint", f"{self.prog} --help shows the options")
         raise SystemExit(USAGE)
 
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str]) -> str:
-    """Columns aligned on their widest cell; numbers to the right."""
-    cells = [list(header), *[[str(cell) for cell in row] for row in rows]]
+    """Columns aligned on their widest cell; numbers to the right. What a terminal cannot show is escaped."""
+    cells = [list(header), *[[escape_unprintable(str(cell)) for cell in row] for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]
 
@@ -241,10 +252,13 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         where = f"{error.filename}: " if error.filename else ""
         print_message("error", f"{where}{error.strerror or error}")
         return exit_code(error)
+    except MemoryError as error:
+        print_message("error", f"memory is used up ({error or 'no more is known'})")
+        return FAILURE
     except Exception as error:  # noqa: BLE001  # whatever it is, it is a bug of ours and must be seen whole
         import traceback
 
-        traceback.print_exc()
+        print_text(traceback.format_exc(), to=sys.stderr)
         print_message("error", "this is a bug of openqaic; please report it with the lines above")
         return exit_code(error)
     finally:

@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from qaic import __version__, _core
-from qaic.cli.console import print_json, print_line, table
+from qaic.cli.console import print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import DeviceError
 
@@ -47,7 +47,7 @@ def info(*, as_json: bool) -> int:
         print_line(f"engine       onnxruntime {engine['version']}, {engine['path']}")
     print_line()
     for line in device_lines(facts["devices"]):
-        print_line(line)
+        print_text(line)
     return 0
 
 

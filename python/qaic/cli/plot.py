@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.console import print_line, print_message, table
+from qaic.cli.console import print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import InputError
 from qaic.page.drawing import suffix_of
@@ -106,7 +106,7 @@ def _plot_latencies(
     if target is None:
         from qaic.page.latency.terminal import latency_text
 
-        print_line(latency_text(distribution, width=_width()))
+        print_text(latency_text(distribution, width=_width()))
         _show_reports(reports)
         return 0
     from qaic.page.drawing import draw_latencies
@@ -151,12 +151,12 @@ def _show_timeline(timeline: Timeline) -> None:
     from qaic.page.timeline.summary_rows import kind_rows, track_rows
 
     rows = track_rows(timeline)
-    print_line(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
+    print_text(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
     if len(rows) > _SHOWN_ROWS:
         print_line(f"... and {len(rows) - _SHOWN_ROWS} rows more; -o page.html shows them all")
     print_line()
     kinds = kind_rows(timeline)
-    print_line(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
+    print_text(table(kinds[:_SHOWN_ROWS], header=["kind", "events", "time us", "%"]))
     for note in timeline.notes:
         print_line(note)
 
@@ -166,7 +166,7 @@ def _show_reports(reports: list[Report]) -> None:
 
     for report in reports:
         print_line()
-        print_line(to_text(report, width=_width()).rstrip("\n"))
+        print_text(to_text(report, width=_width()).rstrip("\n"))
 
 
 def _width() -> int:

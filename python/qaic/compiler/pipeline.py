@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from qaic.compiler.backend.op_profiling.describe_operations import DescribeOpera
 from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
 from qaic.compiler.backend.op_profiling.record_provenance import RecordProvenance
 from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import custom_ops, value_options
 from qaic.compiler.frontend.check_model import (
     CheckModel,
@@ -72,6 +74,7 @@ from qaic.compiler.quantization.plan_quantization import PlanQuantization
 from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
+from qaic.support.library_errors import library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from qaic.compiler.frontend.files.onnx_file import OnnxFile
     from qaic.compiler.ir.context import WorkFolder
     from qaic.compiler.ir.pass_contract import Pass
+    from qaic.errors import CompileError
     from qaic.options.models import CompileOptions
 
 #: what makes the float graph that values are measured on
@@ -230,6 +234,17 @@ def begin(
     return model, context
 
 
+def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
+    """Return the error for what a library says about a model; of a checked model it is perhaps a defect."""
+    return refuse(
+        f"model, in the pass {name!r}",
+        code="invalid_model",
+        found=found,
+        expected="a model that onnx can read",
+        fix="report it with the model, which passed the checker" if is_checked else "check the model",
+    )
+
+
 def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
     """Run the passes that are needed, in order; each is timed, and with `enable_debug` checked and kept."""
     is_verified = context.options.enable_debug or VERIFY_VARIABLE in os.environ
@@ -239,6 +254,7 @@ def run_passes(passes: Sequence[Pass], model: Model, context: Context) -> None:
             continue
         # A graph is kept where it is another one.
         context.progress.stage(step.name, model.copy_for_tools if is_changed else None)
-        is_changed = step.run(model, context)
+        with library_errors(partial(_of_library, step.name, is_checked=context.is_checked), among_ours=True):
+            is_changed = step.run(model, context)
         if is_verified and context.is_checked:
             verify(model, step.name)

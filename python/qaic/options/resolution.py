@@ -22,6 +22,7 @@ from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, flags_meant, names_meant, nearest_name
+from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
     import os
@@ -181,7 +182,7 @@ def resolve(
     _refuse_broken(view)
     warnings += [text for _, text in broken(view, Severity.WARNING)]
     for text in warnings:
-        _LOG.warning("%s", text)
+        _LOG.warning("%s", escape_lines(text))
     session, compile_, runtime, run_step = resolved
     return ResolvedOptions(
         session=session,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
-from qaic.page.text import escape
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.support.text import duration, shortened
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

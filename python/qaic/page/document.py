@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from qaic import __version__
 from qaic.page.kind_colors import OTHER, PALETTE
-from qaic.page.text import escape
 from qaic.support.atomic_io import replace_bytes
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     import os

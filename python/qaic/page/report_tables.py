@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qaic.page.bars import advice_html, changed_nodes, costliest_nodes, shares_html
-from qaic.page.text import escape
 from qaic.stats.reports.render.table import Column
 from qaic.support.text import duration, shortened
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,6 +19,7 @@ import numpy as np
 
 from qaic.errors import QpcError
 from qaic.support.atomic_io import work_folder
+from qaic.support.program_names import free_name, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,7 @@ def items(qpc: Qpc, folder: str = "") -> Iterator[Item]:
         yield Item(folder + file, _payload(segment))
         parts = _PARTS.get(name, {}) if qpc.is_program else {}
         if parts or name in qpc.slices:
-            inside = folder + _free_name(file + _FOLDER_SUFFIX, taken) + "/"
+            inside = folder + free_name(file + _FOLDER_SUFFIX, taken) + "/"
             for part, read in parts.items():
                 yield Item(inside + part, _part(inside + part, read, qpc))
             if name in qpc.slices:
@@ -134,30 +135,19 @@ _PARTS: Final[dict[str, dict[str, Callable[[Qpc], object]]]] = {
 def file_names(segments: Iterable[str]) -> dict[str, str]:
     """Segment name -> name of a file that lies where it is put, different for each."""
     taken: set[str] = set()
-    return {name: _free_name(_file_name(name), taken) for name in segments}
+    return {name: free_name(_file_name(name), taken) for name in segments}
 
 
 def _file_name(segment: str) -> str:
     quoted = "".join(
-        char if char.isprintable() and char not in _RESERVED else _quote(char) for char in segment
+        char if char.isprintable() and char not in _RESERVED else quote(char) for char in segment
     )
     if quoted.startswith("."):
-        quoted = _quote(".") + quoted[1:]
+        quoted = quote(".") + quoted[1:]
     if len(quoted.encode()) > _NAME_BYTES:
         digest = hashlib.sha256(segment.encode()).hexdigest()[:12]
         quoted = quoted.encode()[: _NAME_BYTES - 13].decode(errors="ignore") + "~" + digest
     return quoted
-
-
-def _quote(char: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in char.encode())
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "~"
-    taken.add(name)
-    return name
 
 
 def _json_bytes(value: object) -> bytes:

@@ -16,6 +16,7 @@ from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
 from qaic.rt.enums import QAicDeviceType, QStatus
 from qaic.rt.module_name import of_qaicrt
 from qaic.rt.sequences import QIDList
+from qaic.support.text import escape_unprintable
 
 _DISTRIBUTION: Final = "openqaic"
 _VARIANT: Final = "OPENQAIC"
@@ -184,4 +185,4 @@ def _say(text: str) -> None:
     """Write a line to standard error, in the form of a context's log: there is no context here."""
     now = time.time()
     clock = time.strftime("%H:%M:%S", time.gmtime(now))
-    sys.stderr.write(f"[{clock}.{int(now * 1000) % 1000:03}][ERROR][Util]{text}\n")
+    sys.stderr.write(f"[{clock}.{int(now * 1000) % 1000:03}][ERROR][Util]{escape_unprintable(text)}\n")

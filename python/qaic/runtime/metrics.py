@@ -19,6 +19,7 @@ from qaic.errors import StateError
 from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
 from qaic.runtime.program_view import ProgramView
 from qaic.support.lazy_module import LazyModule
+from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
     import pathlib
@@ -207,4 +208,4 @@ class Measurements(ProgramView):
                 hints=("pass enable_profiling=True to Session",),
             )
         for profile in self.profiling_results[:n]:
-            print(profile)  # noqa: T201 (printing is what this method is for)
+            print(escape_lines(str(profile)))  # noqa: T201 (printing is what this method is for)

@@ -6,6 +6,8 @@ import json
 import logging
 from datetime import UTC, datetime
 
+from qaic.support.text import escape_json
+
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON."""
@@ -20,7 +22,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return escape_json(json.dumps(line, ensure_ascii=False))
 
 
 def log_to_stderr(*, access: bool) -> None:

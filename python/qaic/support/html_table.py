@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Final
+
+from qaic.support.text import escape_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,14 +26,14 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, capti
         Text above the table.
     """
     listed = list(rows)
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    head = "".join(f"<th>{escape_html(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in listed[:MOST_ROWS])
     more = len(listed) - MOST_ROWS
     rest = f'<tr><td colspan="{len(titles)}">and {more} more</td></tr>' if more > 0 else ""
-    above = f"<p>{html.escape(caption)}</p>" if caption else ""
+    above = f"<p>{escape_html(caption)}</p>" if caption else ""
     return f"<div>{above}<table><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table></div>"
 
 
 def _cell(value: object) -> str:
     text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return f"<td>{html.escape(text)}</td>"
+    return f"<td>{escape_html(text)}</td>"

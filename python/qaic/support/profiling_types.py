@@ -19,7 +19,6 @@ PREFIX: Final = "aic-profiling"
 #: has one, whose name goes on with an underscore
 STATS_OUTPUT: Final = "aiccyclecounts"
 
-_NOT_IN_NAMES: Final = str.maketrans("/\\\0", "___")
 #: of longer names of networks this much of either end is kept: a file name has room for 255 bytes, and what
 #: is made of a buffer is called as it, with more behind. The end tells devices from each other
 _BEGIN_BYTES: Final = 80
@@ -54,7 +53,7 @@ def buffer_name(program: int, activation: int, inference: int, network: str, *, 
 
 def in_file_names(network: str) -> str:
     """Return the name of a network as file names have it."""
-    name = network.translate(_NOT_IN_NAMES)
+    name = "".join(char if char.isprintable() and char not in "/\\" else "_" for char in network)
     content = name.encode(errors="replace")
     if len(content) <= _BEGIN_BYTES + _END_BYTES:
         return name

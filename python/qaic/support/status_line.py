@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+from qaic.support.text import escape_unprintable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,7 +64,8 @@ class StatusLine:
         """Replace the text. A pipe that nothing reads any more is no reason to end the work."""
         self._is_shown = True
         with suppress(BrokenPipeError):
-            sys.stderr.write(f"\r\x1b[K{text}" if self._is_terminal else f"note: {text}\n")
+            begin, end = ("\r\x1b[K", "") if self._is_terminal else ("note: ", "\n")
+            sys.stderr.write(f"{begin}{escape_unprintable(text)}{end}")
             sys.stderr.flush()
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 from typing import Final
 
@@ -47,7 +49,30 @@ def format_value(value: object) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Replace what could move a cursor or reorder a line by its escape, as in ``\u202e``."""
+    r"""Replace what could move a cursor, end a line or reorder one by its escape, as in ``\u202e``.
+
+    Every name that comes from a file or a device passes through this function before a terminal, a page or a
+    log shows it; the printers of `qaic.cli.console` call it.
+    """
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def escape_lines(text: str) -> str:
+    """Escape every line of a text, as `escape_unprintable`; tabs stay."""
+    return "\n".join("\t".join(map(escape_unprintable, line.split("\t"))) for line in text.split("\n"))
+
+
+def escape_json(text: str) -> str:
+    """Escape what a JSON text has unescaped in its strings; its value stays the same."""
+    return (
+        "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+        if not text.isprintable()
+        else text
+    )
+
+
+def escape_html(text: object) -> str:
+    """Escape a text for HTML and SVG, between tags and in quoted attributes."""
+    return html.escape(escape_unprintable(str(text)))

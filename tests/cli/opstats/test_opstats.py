@@ -157,7 +157,7 @@ def test_a_network_called_over_several_lines_is_found(run, folder):
     (folder / "stats" / "p-program-0-activation-0-inf-3-two\nlines-aiccyclecounts.bin").write_bytes(encoded())
     code, out, err = run("--summary")
     assert (code, err) == (0, "")
-    assert " p-program-0-activation-0-inf-3-two\nlines.qaic-opstats.summary.txt\n" in out
+    assert " p-program-0-activation-0-inf-3-two\\nlines.qaic-opstats.summary.txt\n" in out
 
 
 def test_force_takes_the_buffer_of_another_program(run, folder):

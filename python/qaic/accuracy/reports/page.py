@@ -11,7 +11,7 @@ from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import report_html, table_html, verdict_html
-from qaic.page.text import escape
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     import numpy as np

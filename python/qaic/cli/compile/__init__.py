@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import SUCCESS, USAGE, print_line, print_message
+from qaic.cli.console import SUCCESS, USAGE, print_line, print_message, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
     if _HELP & set(argv):
         from qaic.cli.compile.help_text import help_text
 
-        print_line(help_text(name, runs=runs))
+        print_text(help_text(name, runs=runs))
         return SUCCESS
     from qaic.cli.compile.log import logged
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import print_line, print_message
+from qaic.cli.console import print_message, print_text
 from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.name == OUTPUT_LOGGER and record.levelno > logging.INFO:
-            sys.stderr.write(f"{text}\n")
+            print_text(text, to=sys.stderr)
         elif record.name in {_REPORTS, OUTPUT_LOGGER}:
-            print_line(text)
+            print_text(text)
             sys.stdout.flush()
         elif record.levelno >= self.least:
             print_message(_KINDS.get(record.levelno, record.levelname.lower()), text)

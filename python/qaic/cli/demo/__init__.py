@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic import Session
-from qaic.cli.console import print_line, print_message, table
+from qaic.cli.console import print_line, print_message, print_text, table
 from qaic.cli.demo.filetype_model import FileTypeModel
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
@@ -144,7 +144,7 @@ def _classify(
         best = int(scores[0].argmax())
         rows.append([path, model.labels[best], f"{scores[0, best]:.1%}"])
     print_line()
-    print_line(table(rows[:shown], header=["file", "label", "confidence"]))
+    print_text(table(rows[:shown], header=["file", "label", "confidence"]))
     if len(rows) > shown:
         print_line(f"... and {len(rows) - shown} more")
     return largest_difference
@@ -170,7 +170,7 @@ def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSessi
         ["onnxruntime", *_percentiles(theirs), f"{median(theirs_per_second):.0f}"],
     ]
     print_line()
-    print_line(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
+    print_text(table(rows, header=["", "p50 ms", "p90 ms", "p99 ms", f"inferences/s on {threads} threads"]))
 
 
 def _milliseconds(work: Callable[[], object]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.macs import macs_of
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
+from qaic.support.library_errors import library_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +54,21 @@ def read(qpc: Qpc) -> onnx.ModelProto:
 
 
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with what is known of the types of its values."""
+    """Return the graph with what is known of the types of its values.
+
+    Raises
+    ------
+    QpcError
+        The graph is damaged.
+    """
     from onnx import shape_inference
 
-    return shape_inference.infer_shapes(model)
+    with library_errors(partial(_damaged, "the graph")):
+        return shape_inference.infer_shapes(model)
+
+
+def _damaged(what: str, found: str) -> QpcError:
+    return QpcError(f"{what} cannot be read: {found}", code="inspect.graph")
 
 
 def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
@@ -118,13 +131,8 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
             array = qpc.initializers[tensor.name]
         elif tensor.data_location != TensorProto.EXTERNAL:
             # Small ones lie in the graph itself.
-            try:
+            with library_errors(partial(_damaged, f"{qpc.path}: constant {tensor.name!r} of its graph")):
                 array = numpy_helper.to_array(tensor)
-            except (TypeError, ValueError) as error:
-                raise QpcError(
-                    f"{qpc.path}: constant {tensor.name!r} of its graph cannot be read: {error}",
-                    code="inspect.graph",
-                ) from error
         else:
             continue
         row: dict[str, Any] = {

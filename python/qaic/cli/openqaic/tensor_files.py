@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from qaic.errors import InputError
 from qaic.model_path import missing_file
 from qaic.support.atomic_io import write_replacing
+from qaic.support.library_errors import library_errors
+from qaic.support.program_names import archive_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +60,8 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
         name, file = "", text
     path = Path(file)
     if path.suffix == ".npz":
-        return list(_loaded(path).items())
+        named = {member: name for name, member in archive_names(inputs).items()}
+        return [(named.get(key, key), array) for key, array in _loaded(path).items()]
     if not name:
         if len(inputs) != 1:
             raise InputError(
@@ -84,18 +88,26 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
     if not path.exists():
         raise missing_file(path)
-    try:
+
+    def refuse(found: str) -> InputError:
+        return InputError(
+            f"{path}: found {found}, expected a sound file of numpy",
+            code="run.input_file",
+            hints=("numpy.save and numpy.savez write such files",),
+        )
+
+    with library_errors(refuse):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
         with loaded:
             return dict(loaded)
-    except (ValueError, EOFError, KeyError) as error:
-        raise InputError(f"{path}: {error}", code="run.input_file") from error
 
 
 def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Write arrays to a file ``.npz``; it appears complete or not at all. Blocking.
+
+    Their names are those of outputs, but for what would lead out of a folder: `archive_names`.
 
     Raises
     ------
@@ -104,7 +116,9 @@ def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
     """
 
     def write(aside: Path) -> None:
-        with aside.open("wb") as file:
-            np.savez(file, **outputs)  # type: ignore[arg-type]  # names of arrays, none is `allow_pickle`
+        with zipfile.ZipFile(aside, "w") as archive:
+            for name, member in archive_names(outputs).items():
+                with archive.open(f"{member}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, outputs[name], allow_pickle=False)
 
     write_replacing(path, write)

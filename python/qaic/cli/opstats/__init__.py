@@ -91,7 +91,7 @@ def _parser() -> console.Parser:
 def _numbers(text: str) -> list[int]:
     """Return the numbers of a list as `0,5,1`."""
     parts = text.replace(",", " ").split()
-    if not parts or not all(part.isascii() and part.isdigit() and int(part) < 1 << 16 for part in parts):
+    if not parts or not all(part.isascii() and part.isdigit() and int(part[:6]) < 1 << 16 for part in parts):
         from argparse import ArgumentTypeError
 
         raise ArgumentTypeError(f"{text!r} is not a list of numbers as 0,5,1")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text
 from qaic.errors import QaicError, StatsError
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Repo
 
     if arguments.output_dir is None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-        sys.stdout.write(rendered(reports, arguments.format, width=width))
+        print_text(rendered(reports, arguments.format, width=width))
         return
     folder = Path(arguments.output_dir)
     folder.mkdir(exist_ok=True)

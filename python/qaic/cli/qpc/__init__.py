@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli import console
-from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, table
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, print_text, table
 from qaic.cli.qpc.info_text import info_text, segments_text, summary_lines
 from qaic.errors import QaicError, QpcError
 from qaic.support.text import escape_unprintable
@@ -81,7 +81,7 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(described)
     else:
-        print_line(info_text(described))
+        print_text(info_text(described))
     return SUCCESS
 
 
@@ -90,7 +90,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
-        print_line(segments_text(rows))
+        print_text(segments_text(rows))
     return SUCCESS
 
 
@@ -120,7 +120,7 @@ def _extract(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([str(path) for path in written])
     elif written:
-        print_line(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
+        print_text(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
     if not written:
         console.print_message("error", f"no file matches {arguments.pattern!r}")
         console.print_message(
@@ -202,7 +202,7 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        print_line(diff_text(found))
+        print_text(diff_text(found))
     return SUCCESS if found["same"] else FAILURE
 
 

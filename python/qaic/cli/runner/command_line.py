@@ -13,6 +13,9 @@ from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf, Valu
 from qaic.options.rows.runner import RunnerOptions
 from qaic.options.spec import FlagForm, Row, rows_of
 
+#: of a device's id; Python refuses to read thousands
+_MOST_DIGITS = 9
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -218,7 +221,7 @@ def _devices(options: RunnerOptions) -> tuple[tuple[int, ...], bool]:
         return () if options.aic_device_id is None else (options.aic_device_id,), False
     separator = ":" if ":" in text else ","
     parts = text.split(separator)
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
         raise _conflict(f"-D {text!r} is neither a map as 3:1:2 nor a list as 3,4,5 of device ids")
     ids = tuple(map(int, parts))
     if len(set(ids)) < len(ids):

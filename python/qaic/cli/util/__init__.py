@@ -6,8 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from qaic.cli import console
-from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message
+from qaic.cli.console import DEVICE, SUCCESS, print_line, print_message, print_text
 from qaic.errors import DeviceError, OptionError
+from qaic.support.text import escape_json
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +122,7 @@ def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[D
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
         # The text is the vendor's; scripts look for it.
-        sys.stderr.write(f"Device {number} invalid\n")
+        print_line(f"Device {number} invalid", to=sys.stderr)
     code = DEVICE if unknown else SUCCESS
     if arguments.filter is None or not devices:
         return devices, code
@@ -188,6 +189,6 @@ def _write_json(report: object, target: str) -> None:
 
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     if target == "-":
-        sys.stdout.write(text)
+        print_text(escape_json(text))
     else:
         replace_bytes(Path(target), text.encode(errors="backslashreplace"))

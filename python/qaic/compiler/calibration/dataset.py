@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from qaic.errors import OptionError
+from qaic.support.library_errors import library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,16 +202,18 @@ class FileSource:
             )
 
     def _read(self, number: int, item: SampledInput, file: Path) -> NDArray[Any]:
+        def refuse(found: object) -> OptionError:
+            return self._wrong(number, f"{str(file)!r} for input {item.name!r}: {found}", "a readable array")
+
         try:
             if file.suffix.lower() == ".npy":
                 # Mapped, so that a header cannot ask for more than the file holds.
-                mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+                with library_errors(refuse):
+                    mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
                 return mapped
             data = np.fromfile(file, item.dtype.newbyteorder("<"))
-        except (OSError, ValueError, EOFError) as error:
-            raise self._wrong(
-                number, f"{str(file)!r} for input {item.name!r}: {error}", "a readable array"
-            ) from error
+        except OSError as error:
+            raise refuse(error) from error
         shape = next(
             (shape for shape in item.shapes if int(np.prod(shape, dtype=np.int64)) == data.size), None
         )

@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from qaic.support.text import escape_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -47,7 +49,7 @@ class Diagnostic:
 
     def show(self) -> None:
         """Log it."""
-        _log.log(_LEVELS[self.severity], "%s", self.message)
+        _log.log(_LEVELS[self.severity], "%s", escape_lines(self.message))
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
+from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.graph_edits import rename_output
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
@@ -132,7 +133,7 @@ def check_texts(model: onnx.ModelProto) -> None:
 
 
 def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None:
-    """Refuse two constants of the main graph that have one name.
+    """Refuse two constants of the main graph that have one name, and small ones whose data do not fit.
 
     Raises
     ------
@@ -149,6 +150,9 @@ def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None
             found="two of that name",
             expected="unique names",
         )
+    for tensor in model.graph.initializer:
+        if tensor.data_location != tensor.EXTERNAL:
+            as_weight(tensor)
 
 
 def _is_all_text(model: onnx.ModelProto) -> bool:

@@ -25,6 +25,7 @@ from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
+from qaic.support.program_names import archive_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,12 +102,14 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
     small = {tensor.name: tensor for tensor in model.graph.initializer}
     unknown: list[str] = []
     loaded = 0
+    named = {member: name for name, member in archive_names([*weights, *small]).items()}
     try:
         with zipfile.ZipFile(file) as tables:
             members = [member for member in tables.infolist() if not member.is_dir()]
             _check_members(file, members)
             for member in members:
                 name = member.filename.removesuffix(_SUFFIX)
+                name = name if name in weights or name in small else named.get(name, name)
                 known = weights.get(name) or (as_weight(small[name]) if name in small else None)
                 if known is None or not member.filename.endswith(_SUFFIX):
                     unknown.append(member.filename)
@@ -178,8 +181,11 @@ def write_tables(tables: list[Weight], target: Path) -> None:
         The file cannot be written.
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        members = archive_names(table.name for table in tables)
         for table in tables:
-            with archive.open(zipfile.ZipInfo(table.name + _SUFFIX, _EPOCH), "w", force_zip64=True) as member:
+            with archive.open(
+                zipfile.ZipInfo(members[table.name] + _SUFFIX, _EPOCH), "w", force_zip64=True
+            ) as member:
                 member.write(_header(table))
                 for piece in table.source.chunks():
                     member.write(piece)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
 from qaic.compiler.output_folder import debug_folder, record
+from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ def publish(title: str, text: str) -> None:
     if _report.hasHandlers():
         _report.info("%s", message)
     else:
-        sys.stderr.write(f"{message}\n")
+        sys.stderr.write(f"{escape_lines(message)}\n")
 
 
 def publish_hints(

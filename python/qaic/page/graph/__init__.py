@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.page.graph.groups import grouped
 from qaic.page.kind_colors import OTHER, PALETTE
-from qaic.page.text import visible
+from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,7 +119,7 @@ class _Texts:
 
     @property
     def known(self) -> list[str]:
-        return [visible(text) for text in self._places]
+        return [escape_unprintable(text) for text in self._places]
 
 
 def _coloring(coloring: Coloring) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _coloring(coloring: Coloring) -> dict[str, Any]:
     places = {value: place for place, value in enumerate(values)}
     return {
         "name": coloring.name,
-        "values": [visible(value) or "not known" for value in values],
+        "values": [escape_unprintable(value) or "not known" for value in values],
         "colors": [color_of(value, place) for place, value in enumerate(values)],
         "codes": [places[text] for text in coloring.texts],
     }

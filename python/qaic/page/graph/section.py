@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.page.document import document
 from qaic.page.graph import pack
-from qaic.page.text import escape
 from qaic.support.text import counted
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

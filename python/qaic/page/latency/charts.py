@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qaic.page.latency.distribution import PERCENTILES, curve, histogram
-from qaic.page.text import escape
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,8 +8,8 @@ from qaic import __version__
 from qaic.page.document import document
 from qaic.page.latency.charts import curve_note, curve_svg, histogram_svg, percentiles_svg
 from qaic.page.report_tables import report_html, stat_cards_html, verdict_html
-from qaic.page.text import escape
 from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

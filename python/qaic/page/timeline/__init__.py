@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qaic.page.kind_colors import color_of
-from qaic.page.text import visible
+from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,13 +60,13 @@ class Labels:
         group: str = "",
     ) -> int:
         """Add an entry and return its index."""
-        self.names.append(visible(name))
-        self.kinds.append(visible(kind))
-        self.nodes.append(tuple(visible(node) for node in nodes))
+        self.names.append(escape_unprintable(name))
+        self.kinds.append(escape_unprintable(kind))
+        self.nodes.append(tuple(escape_unprintable(node) for node in nodes))
         self.bytes.append(output_bytes)
-        self.memories.append(visible(memory))
-        self.types.append(visible(types))
-        self.groups.append(visible(group))
+        self.memories.append(escape_unprintable(memory))
+        self.types.append(escape_unprintable(types))
+        self.groups.append(escape_unprintable(group))
         return len(self.names) - 1
 
 
@@ -220,8 +220,8 @@ def pack(timeline: Timeline) -> str:
         }
         tracks.append(
             {
-                "group": visible(track.group),
-                "name": visible(track.name),
+                "group": escape_unprintable(track.group),
+                "name": escape_unprintable(track.name),
                 "role": track.role,
                 "count": len(start),
                 "ns_per_unit": float(track.ns_per_unit),
@@ -238,7 +238,11 @@ def pack(timeline: Timeline) -> str:
             **_labels(timeline.labels),
             "tracks": tracks,
             "samples": [
-                {"name": visible(sample.name), "start_ns": sample.start_ns, "end_ns": sample.end_ns}
+                {
+                    "name": escape_unprintable(sample.name),
+                    "start_ns": sample.start_ns,
+                    "end_ns": sample.end_ns,
+                }
                 for sample in timeline.samples
             ],
             "shown": timeline.shown,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.page.text import escape
 from qaic.support.text import counted
+from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
     from qaic.page.timeline import Timeline

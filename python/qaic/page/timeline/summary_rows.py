@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaic.page.text import visible
+from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def track_rows(timeline: Timeline) -> list[tuple[str, int, float, float, float]]
         end = (track.start + track.duration).max()
         rows.append(
             (
-                visible(f"{track.group} {track.name}"),
+                escape_unprintable(f"{track.group} {track.name}"),
                 int(_counts(track).sum()),
                 round(float(track.duration.sum()) * scale, 3),
                 round(origin + float(track.start[0]) * scale, 3),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli.compile.log import logged
-from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.console import SUCCESS, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.output_file import check_output_file
@@ -119,7 +119,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(report.to_json())
     else:
-        print_line(str(report).rstrip("\n"))
+        print_text(str(report).rstrip("\n"))
     if arguments.output is not None:
         _say(report.page(arguments.output))
     if arguments.json not in {None, "-"}:
@@ -146,7 +146,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     if arguments.json == "-":
         print_json(plan.to_json())
     else:
-        print_line(str(plan))
+        print_text(str(plan))
         print_line(f"next: {_next_step(arguments, options)}")
     _say(written)
     return SUCCESS
@@ -173,4 +173,4 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
 
 
 def _say(written: Path) -> None:
-    sys.stderr.write(f"wrote {written} ({written.stat().st_size / 1e3:.1f} kB)\n")
+    print_line(f"wrote {written} ({written.stat().st_size / 1e3:.1f} kB)", to=sys.stderr)

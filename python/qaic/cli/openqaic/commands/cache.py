@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionConflictError, OptionError
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             return SUCCESS
         if before:
             rows = [[human_bytes(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
-            print_line(table(rows, header=["size", "last used", "program"]))
+            print_text(table(rows, header=["size", "last used", "program"]))
         print_line(f"{_programs(len(before))}, {human_bytes(sum(one.nbytes for one in before))} in {folder}")
         if before:
             print_line("next: openqaic cache prune --limit SIZE")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qaic.cli.console import SUCCESS, print_line
+from qaic.cli.console import SUCCESS, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import StateError
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = frozenset(subcommand.name for subcommand in SUBCOMMANDS)
     completed = parser(names)
     _complete_files(completed, shtab.FILE, shtab.DIRECTORY)
-    print_line(shtab.complete(completed, shell=arguments.shell))
+    print_text(shtab.complete(completed, shell=arguments.shell))
     return SUCCESS
 
 

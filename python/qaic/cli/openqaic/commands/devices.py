@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line
+from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, duration_s, set_examples
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(devices)
     else:
         for line in device_lines(devices):
-            print_line(line)
+            print_text(line)
         print_line(f"next: {_next_step(devices)}")
     return SUCCESS if devices else DEVICE
 

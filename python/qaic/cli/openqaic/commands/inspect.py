@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_view import next_view
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(described)
         else:
-            print_line(info_text(described))
+            print_text(info_text(described))
             print_line(f"next: {next_view(qpc, str(program.path))}")
         return SUCCESS
     if arguments.view == "fit":
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     if rows:
         header = list(rows[0])
-        print_line(table([[_cell(row[name]) for name in header] for row in rows], header=header))
+        print_text(table([[_cell(row[name]) for name in header] for row in rows], header=header))
     split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
     print_line(counted(len(rows), arguments.view.removesuffix("s")) + (f": {split}" if split else ""))
     return SUCCESS
@@ -139,7 +139,7 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     if found["fits"]:
         header = ["device", "name", "activations that fit", "now", "limited by"]
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
-        print_line(table(rows, header=header))
+        print_text(table(rows, header=header))
     else:
         print_line("no device to compare with; openqaic info says why")
     return SUCCESS

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, print_line
+from qaic.cli.console import SUCCESS, print_line, print_text
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_json,
@@ -108,7 +108,7 @@ def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str) -> N
     capture = profile.capture()
     capture.name = name
     if arguments.json:
-        sys.stdout.write(rendered([make(capture) for make in REPORTS.values()], "json", width=_PIPE_WIDTH))
+        print_text(rendered([make(capture) for make in REPORTS.values()], "json", width=_PIPE_WIDTH))
     if arguments.output is not None:
         from qaic import page
 
@@ -121,5 +121,5 @@ def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str) -> N
             print_line(f"wrote {shlex.quote(str(written))}, {size}, of {inferences}; a browser opens it")
     elif not arguments.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-        sys.stdout.write(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
+        print_text(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
         print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")

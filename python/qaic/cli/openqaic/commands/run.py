@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qaic.cli.console import SUCCESS, print_json, print_line, table
+from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         [name, "x".join(map(str, array.shape)) or "scalar", array.dtype, *_shown(described[name])]
         for name, array in outputs.items()
     ]
-    print_line(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
+    print_text(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {seconds_text(elapsed_s)}")
     if arguments.output is not None:

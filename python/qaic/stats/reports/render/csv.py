@@ -6,6 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from qaic.support.text import escape_unprintable
+
 if TYPE_CHECKING:
     from qaic.stats.reports.render.table import Cell, Table
 
@@ -22,6 +24,8 @@ def to_csv(table: Table) -> str:
 def _value(cell: Cell) -> str | int | float:
     if cell is None:
         return "N/A"
+    if isinstance(cell, str):
+        cell = escape_unprintable(cell)
     # Spreadsheets run cells that begin like a formula; names come from files.
     if isinstance(cell, str) and cell[:1] in {"=", "+", "-", "@", "\t", "\r"}:
         return f"'{cell}"

@@ -9,6 +9,7 @@ from qaic.stats.reports.render.csv import to_csv
 from qaic.stats.reports.render.json import to_json
 from qaic.stats.reports.render.text import to_text
 from qaic.support.atomic_io import replace_bytes
+from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +29,7 @@ def rendered(reports: Sequence[Report], form: str, *, width: int) -> str:
         return to_json(reports) + "\n"
     if form == "csv":
         return "\n".join(
-            f"# {report.name}: {table.title}\n{to_csv(table)}"
+            f"# {report.name}: {escape_unprintable(table.title)}\n{to_csv(table)}"
             for report in reports
             for table in report.tables
         )

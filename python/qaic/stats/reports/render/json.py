@@ -6,6 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from qaic.support.text import escape_json
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,7 +42,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def to_json(reports: Sequence[Report]) -> str:
     """Several reports as one JSON text."""
-    return json.dumps([as_json(report) for report in reports], indent=1, ensure_ascii=False, allow_nan=False)
+    held = [as_json(report) for report in reports]
+    return escape_json(json.dumps(held, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def _value(cell: Cell) -> Cell:

@@ -5,12 +5,12 @@ One value for all forms: text, CSV, JSON and the page show the same rows, so the
 
 from __future__ import annotations
 
-import html
 import importlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from qaic.errors import StateError
+from qaic.support.text import escape_html
 
 Kind = Literal["text", "int", "float", "percent", "change", "bytes", "significant"]
 #: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
@@ -134,9 +134,9 @@ class Report:
         return to_text(self).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        verdict = "".join(f"<p>{html.escape(line)}</p>" for line in self.verdict)
+        verdict = "".join(f"<p>{escape_html(line)}</p>" for line in self.verdict)
         tables = "".join(table._repr_html_() for table in self.tables if table.rows)
-        return f"<div><h4>{html.escape(self.title)}</h4>{verdict}{tables}</div>"
+        return f"<div><h4>{escape_html(self.title)}</h4>{verdict}{tables}</div>"
 
 
 def _library(name: str) -> Any:

@@ -36,7 +36,7 @@ def to_text(report: Report, *, width: int = 120, most_rows: int | None = MOST_RO
 
 
 def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
-    yield f"== {report.title} =="
+    yield f"== {escape_unprintable(report.title)} =="
     for line in report.verdict:
         yield from _wrapped(line, width, "")
     for table in report.tables:
@@ -47,14 +47,14 @@ def _lines(report: Report, width: int, most_rows: int | None) -> Iterator[str]:
 
 def _advice(table: Table, width: int) -> Iterator[str]:
     """Sentences, which columns would cut: hazard, then its reason and remedy."""
-    yield table.title
+    yield escape_unprintable(table.title)
     for number, (hazard, reason, remedy) in enumerate(table.rows, 1):
         yield from _wrapped(f"{hazard}: {reason}", width, f"  {number}. ")
         yield from _wrapped(f"{remedy}", width, "     ")
 
 
 def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
-    yield table.title
+    yield escape_unprintable(table.title)
     if table.rows:
         rows = table.rows[:most_rows]
         columns = [_texts(column, [row[place] for row in rows]) for place, column in enumerate(table.columns)]

@@ -1,0 +1,53 @@
+"""Exceptions of onnx, numpy and other libraries on damaged input, translated where they enter."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from qaic.errors import QaicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Never
+
+
+@contextlib.contextmanager
+def library_errors(refuse: Callable[[str], Exception], *, among_ours: bool = False) -> Iterator[None]:
+    """Raise one error for whatever a library raises on input that it cannot read.
+
+    Headers of arrays are Python expressions and archives have damaged members, so the exceptions are of many
+    types. Errors of the system and of this package pass through.
+
+    Parameters
+    ----------
+    refuse
+        Makes the error from the first line of what the library says.
+    among_ours
+        The block does more than call a library; what our own code raises is a defect and passes through.
+    """
+    try:
+        yield
+    except QaicError:
+        raise
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        _raise(refuse, error)
+    except Exception as error:
+        if among_ours and not _is_of_library(error):
+            raise
+        _raise(refuse, error)
+
+
+def _raise(refuse: Callable[[str], Exception], error: Exception) -> Never:
+    raise refuse((str(error) or type(error).__name__).split("\n", 1)[0]) from error
+
+
+def _is_of_library(error: Exception) -> bool:
+    """Return whether the innermost function is none of this package; too deep a recursion has no culprit."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    module = "qaic" if frame is None else str(frame.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] != "qaic" or isinstance(error, MemoryError | RecursionError)
