@@ -45,9 +45,11 @@ _IR_FREE_INITIALIZERS: Final = 4
 def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Bring the model into the one form the passes expect; changes `model` in place.
 
-    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones, text
-    for humans and traces of exporters go: they hold paths of the machine that exported the model.
+    Initializers stop being inputs and have no second declaration, negative sizes become unknown ones. Calls
+    of functions state the attributes they leave at their default. Text for humans and traces of exporters
+    go: they hold paths of the machine that exported the model.
     """
+    _write_defaults(model)
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}.union(weights)
     constants |= {tensor.values.name for tensor in graph.sparse_initializer}
@@ -99,6 +101,28 @@ def _name_left_out(model: onnx.ModelProto) -> None:
             for position, name in enumerate(node.output):
                 if not name:
                     rename_output(node, position, fresh.make(node.name or node.op_type, "left_out"))
+
+
+def _write_defaults(model: onnx.ModelProto) -> None:
+    """Give each call of a function the attributes that it leaves at their default.
+
+    Tools that expand functions (onnx.inliner) or look into them (onnx.shape_inference) forget the defaults.
+    """
+    defaults = {
+        ("" if function.domain in STANDARD_DOMAINS else function.domain, function.name, function.overload): (
+            function.attribute_proto
+        )
+        for function in model.functions
+        if function.attribute_proto
+    }
+    if not defaults:
+        return
+    for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        given = {attribute.name for attribute in node.attribute}
+        for default in defaults.get((domain, node.op_type, node.overload), ()):
+            if default.name not in given:
+                node.attribute.add().CopyFrom(default)
 
 
 def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection[str]) -> None:

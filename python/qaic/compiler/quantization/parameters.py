@@ -49,6 +49,11 @@ class QuantParamsChooser:
         """Whether the profile has a tensor."""
         return name in self._tensors
 
+    def varies(self, name: str) -> bool:
+        """Whether a profiled tensor had more than one value."""
+        found = self._tensors.get(name)
+        return found is not None and found.minimum != found.maximum
+
     def activation(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
         """Choose for a profiled tensor; a scalar is never calibrated."""
         key = (name, precision)

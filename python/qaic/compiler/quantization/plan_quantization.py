@@ -10,7 +10,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
@@ -37,7 +37,7 @@ from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
@@ -63,6 +63,12 @@ _CHOSEN: Final = frozenset(
         FloatReason.NO_RANGE,
     }
 )
+
+#: levels of the common scale that the values of each operand of a Concat need, or the Concat stays in float
+_LEAST_LEVELS: Final = 32
+
+#: operators whose results have one range, whatever the range of their operand
+_EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 
 #: operator set from which on Clip takes its bounds as inputs
 _CLIP_INPUTS_VERSION: Final = 11
@@ -182,6 +188,10 @@ class _Planner:
         #: results of planned groups
         self.made: set[str] = set()
         self.tables: dict[str, PlannedTable] = {}
+        #: joined values of unlike ranges, and what is computed from them -> the Concat
+        self.unlike: dict[str, str] = {}
+        #: quantized products that read such values -> the Concat
+        self.flattened: dict[str, str] = {}
         #: constant operand -> whether all its values are finite
         self.finite: dict[str, bool] = {}
         self.precision = "Int8"
@@ -195,6 +205,8 @@ class _Planner:
             kind = self.classes.get(node_key(group.node))
             self.precision = "Int16" if kind is PrecisionClass.INT16 else "Int8"
             reason = self._reason(group, kind)
+            if self._passes_on_unlike_ranges(group):
+                reason = reason or FloatReason.UNLIKE_RANGES
             if kind in INTEGERS:
                 self._note_ranges(group, plan)
             if reason is not None:
@@ -208,6 +220,7 @@ class _Planner:
             self.known |= planned.operands | planned.results
             self.made |= planned.results.keys()
         plan.constants = {name for name in plan.values() if name in self.constants}
+        self._warn_flattened()
         infinite = sorted(name for name, finite in self.finite.items() if not finite)
         if infinite:
             warn(
@@ -269,6 +282,68 @@ class _Planner:
         if is_preserving and not self._is_rowwise(group):
             return None
         return None if self.parameters.profiled(group.output) else FloatReason.NO_RANGE
+
+    def _passes_on_unlike_ranges(self, group: Group) -> bool:
+        """Whether a group makes or reads joined values that one scale is too coarse for; it stays in float.
+
+        One scale for pixels from 0 to 640 and scores from 0 to 1 makes all scores zero. Products read such
+        values with one scale nevertheless, and are noted.
+        """
+        node = group.node
+        origin = next((self.unlike[name] for name in node.input if name in self.unlike), "")
+        if (
+            not origin
+            and node.op_type == "Concat"
+            and node.domain in STANDARD_DOMAINS
+            and self._joins_unlike(group)
+        ):
+            origin = node_key(node)
+        if not origin:
+            return False
+        if node.op_type in WEIGHTED:
+            if self.classes.get(node_key(node)) in INTEGERS:
+                self.flattened[node_key(node)] = origin
+            return False
+        if not _EQUALIZING.intersection(inner.op_type for inner in group.nodes):
+            self.unlike.update((name, origin) for inner in group.nodes for name in inner.output)
+        return quantizable(node)
+
+    def _joins_unlike(self, group: Group) -> bool:
+        """Whether the scale of a Concat leaves too few levels to one of its operands."""
+        result = group.output
+        if not self.parameters.profiled(result) or self.parameters.fixed(result, self.precision) is not None:
+            return False
+        needed = self._result(result).scale * _LEAST_LEVELS
+        return any(
+            params.scale * (params.limits[1] - params.limits[0]) < needed
+            for params in self._known_operands(group.node)
+        )
+
+    def _known_operands(self, node: onnx.NodeProto) -> Iterator[QuantParams]:
+        """Yield the parameters that the operands of a node have by themselves, as far as they vary."""
+        for name in node.input:
+            if name in self.constants:
+                if (
+                    self.constants.is_float(name)
+                    and self._is_finite(name)
+                    and self.constants.read(name).any()
+                ):
+                    yield self._constant(name)
+            elif self.parameters.varies(name):
+                yield self.known.get(name) or self._result(name)
+
+    def _warn_flattened(self) -> None:
+        """Name the joined values that products read with one scale."""
+        joined = sorted(set(self.flattened.values()))
+        if joined:
+            warn(
+                "quantization.unlike_ranges",
+                f"quantization: Concat {listing(joined)} joins values whose ranges are too different for "
+                f"one scale, and {listing(sorted(self.flattened))} reads them as integers, so the smaller "
+                "values lose most of their digits; node_precision_info_file keeps the readers in floating "
+                "point, and `openqaic accuracy MODEL --to int8` shows what it costs",
+                nodes=joined,
+            )
 
     def _is_rowwise(self, group: Group) -> bool:
         return is_rowwise(group.node, self.constants, self.options, self.precision)

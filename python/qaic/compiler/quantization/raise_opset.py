@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.graph_edits import import_opset, remove_inputs, replace_graph
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inputs, replace_graph
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 NEEDED: Final = 10
 #: all operators that can run on integers do
 WANTED: Final = 12
+
+#: the first set whose Resize says which coordinates it uses
+_COORDINATES_VERSION: Final = 11
+#: what becomes a Resize of that set
+_ENLARGING: Final = frozenset({"Resize", "Upsample"})
 
 #: the only operator whose form changed between versions 11 and 12
 _CHANGED_IN_12: Final = "Dropout"
@@ -51,30 +58,99 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = WANTED
         return True
+    if _changes_inside(model, version):
+        return _as_it_is(version, "a nested graph has operators of another form in newer sets")
+    constants = ConstantReader(model.graph, weights)
+    rounding = {
+        node_key(node): _nearest_mode(node, constants)
+        for node in model.graph.node
+        if node.op_type in _ENLARGING and version < _COORDINATES_VERSION
+    }
+    if None in rounding.values():
+        return _as_it_is(version, "newer sets have no Resize that shrinks one dimension and enlarges another")
     from onnx import version_converter
 
     try:
         converted = version_converter.convert_version(with_weights_as_inputs(model, weights), WANTED)
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parts do
-        if version < NEEDED:
-            warn(
-                "quantization.operator_set",
-                "quantization: the model stays in floating point; its operator set %d is older than %d and "
-                "cannot be converted (%s)",
-                version,
-                NEEDED,
-                str(error).strip().partition("\n")[0],
-            )
-        return version >= NEEDED
+        return _as_it_is(version, str(error).strip().partition("\n")[0])
     made = {name for node in converted.graph.node for name in node.output}
     if not made.issuperset(name for node in model.graph.node for name in node.output if name):
-        return version >= NEEDED
+        return _as_it_is(version, "onnx gives values other names")
     remove_inputs(converted.graph, weights)
+    for node in converted.graph.node:
+        nearest_mode = rounding.get(node_key(node)) if node.op_type == "Resize" else None
+        if nearest_mode is not None:
+            _keep_coordinates(node, nearest_mode)
     for entry in model.opset_import:
         if entry.domain not in STANDARD_DOMAINS:
             import_opset(converted, entry.domain, entry.version)
     replace_graph(model, converted)
     return True
+
+
+def _as_it_is(version: int, reason: str) -> bool:
+    """Keep the operator set of a model; tells whether it can be quantized, and warns where it cannot."""
+    if version < NEEDED:
+        warn(
+            "quantization.operator_set",
+            "quantization: the model stays in floating point; its operator set %d is older than %d and "
+            "cannot be converted (%s)",
+            version,
+            NEEDED,
+            reason,
+        )
+    return version >= NEEDED
+
+
+def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
+    """Whether a nested graph has an operator of another form in the wanted set.
+
+    onnx converts the main graph only.
+    """
+    from onnx import defs
+
+    inner = {
+        node.op_type
+        for outer in model.graph.node
+        for graph in subgraphs(outer)
+        for node in all_nodes(graph.node)
+        if node.domain in STANDARD_DOMAINS and defs.has(node.op_type, version, "")
+    }
+    return any(
+        not defs.has(name, WANTED, "")
+        or defs.get_schema(name, version, "").since_version != defs.get_schema(name, WANTED, "").since_version
+        for name in inner
+    )
+
+
+def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None:
+    """Name the rounding by which a Resize picks what an Upsample or Resize of a set before 11 picks.
+
+    Upsample takes the element before a coordinate, Resize the one behind it where it shrinks. None where
+    that is not known or differs between dimensions.
+    """
+    if node.op_type == "Upsample":
+        return "floor"
+    if len(node.input) < 2 or node.input[1] not in constants:
+        return None
+    scales = constants.read(node.input[1]).reshape(-1)
+    if all(scale >= 1 for scale in scales):
+        return "floor"
+    return "ceil" if all(scale <= 1 for scale in scales) else None
+
+
+def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
+    """Give a converted Resize the coordinates of the sets before 11, which onnx's converter leaves out."""
+    from onnx import helper
+
+    given = {attribute.name: attribute.s for attribute in node.attribute}
+    added = {"coordinate_transformation_mode": "asymmetric"}
+    if given.get("mode", b"nearest") == b"nearest":
+        added["nearest_mode"] = nearest_mode
+    for name, value in added.items():
+        if name not in given:
+            add_attribute(node, helper.make_attribute(name, value))
 
 
 def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:

@@ -20,19 +20,42 @@ if TYPE_CHECKING:
 #: largest finite float16
 FLOAT16_MAX: Final = 65504.0
 
+#: constants that a warning describes one by one
+_MOST_TOLD: Final = 5
+
 #: bits of infinity
 _NOT_FINITE: Final = 0x7C00
 
 
 @dataclass(slots=True)
 class Overflows:
-    """Finite constants beyond float16, by the name of their initializer.
+    """Finite constants beyond float16, and those that it turns into zeros, by the name of their initializer.
 
     Filled while constants are converted: complete only when the container was written.
     """
 
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
+    #: constant -> its largest magnitude in an array of which all values became 0
+    lost: dict[str, float] = field(default_factory=dict)
+    #: constants with other arrays, of which some value did not
+    survived: set[str] = field(default_factory=set)
+    #: constant -> a node that reads it
+    readers: dict[str, str] = field(default_factory=dict)
+
+    def forget(self, name: str) -> None:
+        """Start the account of a constant again, which is about to be read."""
+        self.counts.pop(name, None)
+        self.lost.pop(name, None)
+        self.survived.discard(name)
+
+    def note_lost(self, name: str, values: npt.NDArray[np.generic]) -> None:
+        """Count an array if it has values and float16 turns all of them into zeros."""
+        import numpy as np
+
+        with np.errstate(over="ignore"):
+            if values.any() and not values.astype(np.float16).any():
+                self.lost[name] = max(self.lost.get(name, 0.0), float(np.abs(values).max()))
 
     def round_to(
         self, name: str, values: npt.NDArray[np.generic], float_format: int
@@ -50,7 +73,12 @@ class Overflows:
         with np.errstate(over="ignore", invalid="ignore"):
             half = values.astype(np.float16)
         # Infinity and NaN have the highest exponent; asking isfinite takes half as long as converting.
-        if int((half.view(np.uint16) & 0x7FFF).max(initial=0)) >= _NOT_FINITE:
+        highest = int((half.view(np.uint16) & 0x7FFF).max(initial=0))
+        if highest:
+            self.survived.add(name)
+        else:
+            self.note_lost(name, values)
+        if highest >= _NOT_FINITE:
             lost = np.isinf(half) & np.isfinite(values)
             count = int(np.count_nonzero(lost))
             if count:
@@ -81,7 +109,7 @@ class Float16Source:
 
         dtype = np.dtype(TABLE[self.elem_type][0]).newbyteorder("<")
         rest = b""
-        self.overflows.counts.pop(self.name, None)
+        self.overflows.forget(self.name)
         for piece in self.inner.chunks():
             data = rest + bytes(piece) if rest else piece
             whole = len(data) // dtype.itemsize * dtype.itemsize
@@ -91,7 +119,24 @@ class Float16Source:
 
 
 def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
-    """Yield one warning about the constants beyond float16 that were read so far, if there are any."""
+    """Yield a warning about the constants read so far that became 0, and one about those beyond float16."""
+    vanished = {name: value for name, value in overflows.lost.items() if name not in overflows.survived}
+    if vanished:
+        described = [
+            f"{name!r} ({value:.3g}"
+            + (f", read by {overflows.readers[name]!r})" if name in overflows.readers else ")")
+            for name, value in sorted(vanished.items())
+        ]
+        yield Diagnostic(
+            "warning",
+            "float16.underflow",
+            f"{len(vanished)} constants are too small for float16 and became 0, so a division or logarithm "
+            "that they protect can become infinite or not a number; node_precision_info_file keeps their "
+            "nodes in float32: "
+            + ", ".join(described[:_MOST_TOLD])
+            + (f" and {len(described) - _MOST_TOLD} more" if len(described) > _MOST_TOLD else ""),
+            tuple(sorted(vanished)),
+        )
     if overflows.counts:
         names, total = sorted(overflows.counts), sum(overflows.counts.values())
         became = (

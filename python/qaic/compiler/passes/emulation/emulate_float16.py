@@ -47,6 +47,8 @@ from qaic.compiler.ir.precision_ops import (
 )
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
+from qaic.compiler.passes.emulation.integer_sums import IntegerSums
+from qaic.compiler.passes.emulation.vanishing_constants import note_vanishing
 from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ class Float16Emulator:
         self.fresh = FreshNames(model.graph)
         self.uses = uses(model.graph)
         self.preserved = value_preserving_inputs(self.types)
+        self.sums = IntegerSums(model.graph, self.types, decided, self.weights.keys())
         self.constants = ConstantClasses()
         #: computed constants that may lie beyond float16, where those are clipped
         self.beyond: set[str] = set()
@@ -132,11 +135,13 @@ class Float16Emulator:
     def run(self) -> None:
         """Rewrite the model."""
         classify(self.model.graph, self.weights.keys(), self, self.constants)
+        note_vanishing(self.model, self.constants, self.shapes, self.overflows)
         if self.overflows.clip and standard_version(self.model) >= _WHERE:
             self.beyond = may_exceed(
                 self.model.graph, self.constants.folded, lambda node: self.preserved(node, FLOAT16)
             )
         self._graph(self.model.graph, None, None)
+        self.sums.report()
 
     def format_of(self, node: onnx.NodeProto) -> int:
         """Tell the format that a node computes in; 0 for none."""
@@ -148,6 +153,7 @@ class Float16Emulator:
         float_format = self.format_of(node)
         if (
             not float_format
+            or node_key(node) in self.sums.scaling
             or position in parameter_inputs(node)
             or not self._wanted(node, node.input[position])
         ):
@@ -224,7 +230,8 @@ class Float16Emulator:
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
         """Put the inputs of a node in its format, and its outputs where they are not by themselves."""
         float_format = self.format_of(node)
-        made = [bool(float_format) and self._wanted(node, name) for name in node.output]
+        is_rounded = bool(float_format) and node_key(node) not in self.sums.unrounded
+        made = [is_rounded and self._wanted(node, name) for name in node.output]
         casts = float_format and cast_target(node) == float_format
         for position, name in enumerate(node.input):
             if casts or not self.reads(node, position):
@@ -236,8 +243,10 @@ class Float16Emulator:
         for inner in nested:
             self._graph(inner, scope, node)
         scope.nodes.append(node)
-        if any(made) and float_format == FLOAT16 and self.overflows.clip:
-            self._clip_filling(node)
+        if any(made) and float_format == FLOAT16:
+            self._note_bounds(node)
+            if self.overflows.clip:
+                self._clip_filling(node)
         for one in FLOAT_FORMATS:
             if self._selects(scope, node, one):
                 scope.in_format.update((name, one) for name in node.output)
@@ -403,6 +412,8 @@ class Float16Emulator:
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
             formats = self._constant_formats(tensor.name)
+            if formats:
+                self._name_reader(scope, tensor.name)
             if not formats or tensor.name in self.constants.read_plain:
                 kept.append(tensor)
             for float_format in formats:
@@ -420,6 +431,8 @@ class Float16Emulator:
         self.weights.clear()
         for weight in entries:
             formats = self._constant_formats(weight.name)
+            if formats:
+                self._name_reader(scope, weight.name)
             if not formats or weight.name in self.constants.read_plain:
                 self.weights[weight.name] = weight
             for float_format in formats:
@@ -432,6 +445,22 @@ class Float16Emulator:
                 else:
                     # The device decodes to the type it is asked for.
                     self.weights[narrow] = replace(weight, name=narrow, elem_type=float_format)
+
+    def _name_reader(self, scope: _Scope, name: str) -> None:
+        """Tell the account of constants which node reads one."""
+        for node, position in scope.readers.get(name, ()):
+            if self.reads(node, position):
+                self.overflows.readers[name] = node.name or node_key(node)
+                return
+
+    def _note_bounds(self, node: onnx.NodeProto) -> None:
+        """Count the bounds that a float16 node has as attributes."""
+        import numpy as np
+
+        for attribute in node.attribute:
+            if standard(node, "Clip") and attribute.name in {"min", "max"}:
+                name = f"{node.name or node_key(node)}.{attribute.name}"
+                self.overflows.round_to(name, np.array([attribute.f], np.float32), FLOAT16)
 
     def _constant_formats(self, name: str) -> list[int]:
         return [

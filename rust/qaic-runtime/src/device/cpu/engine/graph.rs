@@ -197,6 +197,7 @@ impl Graph {
         }
 
         let weights = Weights::of_plan(engine, plan, constants, settings.purpose)?;
+        let graph = weights.pinned_in(graph, plan);
         if !weights.values.is_empty() {
             let name_pointers: Vec<_> = weights.names.iter().map(|name| name.as_ptr()).collect();
             let value_pointers: Vec<_> = weights.values.iter().map(|value| value.raw.cast_const()).collect();

@@ -1,14 +1,23 @@
 //! The initializers of a plan as tensors, used where they are mapped.
 
-use std::ffi::CString;
+use std::borrow::Cow;
+use std::ffi::{CStr, CString};
 
 use qaic_qpc::plan::Plan;
 
 use super::encoded::{self, Elements};
 use super::graph::Purpose;
 use super::library::Engine;
+use super::protobuf;
 use super::value::{Shape, Value, c_name, element_type};
 use crate::device::cpu::executable::Constants;
+
+/// `ModelProto.graph`.
+const MODEL_GRAPH: u32 = 7;
+/// `GraphProto.output`.
+const GRAPH_OUTPUT: u32 = 12;
+/// `ValueInfoProto.name`.
+const VALUE_INFO_NAME: u32 = 1;
 
 /// The initializers of a plan as tensors, with the memory that they are in.
 #[derive(Debug)]
@@ -55,5 +64,28 @@ impl Weights {
             names.push(name);
         }
         Ok(Self { names, values, _decoded: decoded, _constants: constants.clone() })
+    }
+
+    /// Returns the graph with every weight as one more output, which no inference asks for.
+    ///
+    /// The engine's transpose optimizer permutes or reshapes a constant in place, under its name, if it knows every reader of
+    /// the constant; the session would then use the value that it was given by that name, which is not permuted. The reader of
+    /// an output is not known, so the optimizer makes a new constant instead (docs/adr/0005).
+    pub(super) fn pinned_in<'a>(&self, graph: &'a [u8], plan: &Plan) -> Cow<'a, [u8]> {
+        if self.names.is_empty() {
+            return Cow::Borrowed(graph);
+        }
+        let is_output =
+            |name: &CStr| plan.outputs.iter().any(|output| output.name.as_bytes() == name.to_bytes());
+        let mut outputs = Vec::new();
+        for name in self.names.iter().filter(|name| !is_output(name)) {
+            let mut value_info = Vec::new();
+            protobuf::append_bytes(&mut value_info, VALUE_INFO_NAME, name.to_bytes());
+            protobuf::append_bytes(&mut outputs, GRAPH_OUTPUT, &value_info);
+        }
+        // Parsers join a message that is written in two parts.
+        let mut pinned = graph.to_vec();
+        protobuf::append_bytes(&mut pinned, MODEL_GRAPH, &outputs);
+        Cow::Owned(pinned)
     }
 }

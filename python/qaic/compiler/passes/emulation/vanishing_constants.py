@@ -1,0 +1,106 @@
+"""Which small computed constants float16 turns into zeros: an epsilon that is cast, expanded or multiplied.
+
+A constant that is stored is counted where it is rounded. The value of a computed one is known only to the
+engine, so this module computes the few nodes of a small one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.elem_types import FLOAT16
+from qaic.compiler.passes.emulation.constant_bounds import filling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.ir.constants.float16_weights import Overflows
+    from qaic.compiler.ir.constants.propagation import ConstantClasses
+
+#: elements of a constant, and nodes that compute it, at most
+_ELEMENTS: Final = 64
+_NODES: Final = 8
+
+
+def note_vanishing(
+    model: onnx.ModelProto,
+    constants: ConstantClasses,
+    shapes: Mapping[str, tuple[int, ...]],
+    overflows: Overflows,
+) -> None:
+    """Count the computed constants of the main graph of which nothing is left in float16.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without weight data.
+    constants : ConstantClasses
+        What its nodes read rounded, and which of them compute constants.
+    shapes : Mapping[str, tuple of int]
+        Shapes of its values.
+    overflows : Overflows
+        Receives the constants.
+    """
+    makers = {
+        name: node
+        for node in model.graph.node
+        if node_key(node) in constants.folded
+        for name in node.output
+        if name
+    }
+    for node in model.graph.node:
+        for name in node.input:
+            if (
+                name not in makers
+                or (name, FLOAT16) not in constants.read_rounded
+                or name in overflows.readers
+            ):
+                continue
+            values = filling(makers[name])
+            if values is None and name in shapes and math.prod(shapes[name]) <= _ELEMENTS:
+                values = _computed(name, model, makers)
+            if values is not None and values.dtype.kind == "f":
+                overflows.readers[name] = node.name or node_key(node)
+                overflows.note_lost(name, values)
+
+
+def _computed(
+    name: str, model: onnx.ModelProto, makers: Mapping[str, onnx.NodeProto]
+) -> npt.NDArray[Any] | None:
+    """Compute a constant; None where that takes many nodes, large weights, or operators of other domains."""
+    import numpy as np
+    import onnx
+    from onnx import reference
+
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes: dict[str, onnx.NodeProto] = {}
+    leaves: dict[str, onnx.TensorProto] = {}
+    pending = [name]
+    while pending:
+        current = pending.pop()
+        if current in stored:
+            leaves[current] = stored[current]
+        elif current not in makers or len(nodes) > _NODES:
+            return None
+        elif node_key(makers[current]) not in nodes:
+            nodes[node_key(makers[current])] = makers[current]
+            pending.extend(filter(None, makers[current].input))
+    graph = onnx.helper.make_graph(
+        [node for node in model.graph.node if node_key(node) in nodes],
+        "constant",
+        [],
+        [onnx.helper.make_empty_tensor_value_info(name)],
+        list(leaves.values()),
+    )
+    program = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    try:
+        (values,) = reference.ReferenceEvaluator(program).run(None, {})
+    except Exception:  # noqa: BLE001 - the evaluator raises whatever its parts do, and a note is not worth an error
+        return None
+    return np.asarray(values)

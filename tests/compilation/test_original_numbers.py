@@ -1,0 +1,266 @@
+"""Operators of every operator set, in every precision, compared with onnxruntime on the user's model."""
+
+import logging
+import re
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import qaic
+from operator_cases import OPERATOR_SETS, OPERATORS, drawn
+from qaic.errors import QaicError
+
+INT8 = {"convert_to_quantize": True, "enable_channelwise": True}
+
+
+def reference(model, feeds):
+    """Run a model in onnxruntime without optimization."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+
+
+def found(model, feeds, **options):
+    if "convert_to_quantize" in options:
+        options["calibration_data"] = [feeds]
+    with qaic.Session(model.SerializeToString(), **options) as session:
+        return np.array(next(iter(session.run(feeds).values())))
+
+
+def sqnr(expected, got):
+    assert got.shape == expected.shape
+    noise = float(((expected - got).astype(np.float64) ** 2).sum())
+    power = float((expected.astype(np.float64) ** 2).sum())
+    return np.inf if noise == 0 else 10 * np.log10(power / noise) if power else -np.inf
+
+
+def is_new_form(name, opset):
+    """Whether an operator changed since the set before this one in the list."""
+    before = max((older for older in OPERATOR_SETS if older < opset), default=0)
+    op_type = "Upsample" if name == "Resize" and opset < 10 else name
+    return onnx.defs.get_schema(op_type, opset, "").since_version > before
+
+
+@pytest.mark.parametrize("opset", OPERATOR_SETS)
+def test_operator_means_what_its_set_says(opset):
+    wrong = []
+    for name, (since, _) in OPERATORS.items():
+        if opset < since or not is_new_form(name, opset):
+            continue
+        at = drawn(["Conv", name], opset, seed=sum(map(ord, name)))
+        model = at.model()
+        feeds = {"x": np.random.default_rng(5).standard_normal(at.given).astype(np.float32)}
+        expected = reference(model, feeds)
+        for least, options in ((100, {}), (38, {"convert_to_fp16": True}), (15, INT8)):
+            try:
+                decibels = sqnr(expected, found(model, feeds, **options))
+            except QaicError as error:
+                wrong.append((name, options, str(error)))
+                continue
+            if not decibels >= least:
+                wrong.append((name, options, decibels))
+    assert not wrong
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    ("op", "opset", "scales"),
+    [
+        ("Upsample", 7, (1.25, 3)),
+        ("Upsample", 9, (1.25, 3)),
+        ("Resize", 10, (1.25, 3)),
+        ("Resize", 10, (0.8, 0.6)),
+        ("Resize", 10, (0.8, 2)),
+    ],
+)
+def test_int8_keeps_the_coordinates_of_old_sets(mode, op, opset, scales):
+    sizes = np.float32([1, 1, *scales])
+    constants = [
+        numpy_helper.from_array(
+            np.random.default_rng(2).standard_normal((2, 2, 1, 1)).astype(np.float32), "w"
+        )
+    ]
+    if opset == 7:
+        node = helper.make_node(op, ["c"], ["y"], mode=mode, scales=sizes.tolist())
+    else:
+        node = helper.make_node(op, ["c", "s"], ["y"], mode=mode)
+        constants.append(numpy_helper.from_array(sizes, "s"))
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 2, 5, 10])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feeds = {"x": np.random.default_rng(3).standard_normal((1, 2, 5, 10)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds, **INT8)) > 22
+
+
+def reads(op, name, attribute, kind, value="a", result="c"):
+    """Make a node of a function's body whose attribute is the function's."""
+    node = helper.make_node(op, [value] if value else [], [result], domain="local" if op == "G" else "")
+    node.attribute.append(onnx.AttributeProto(name=name, ref_attr_name=attribute, type=kind))
+    return node
+
+
+FLOAT, INT, INTS = onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.INTS
+BODIES = {
+    "a slope": ([reads("LeakyRelu", "alpha", "slope", FLOAT)], {"slope": 0.5}),
+    "an axis": ([reads("Softmax", "axis", "along", INT)], {"along": 0}),
+    "a permutation": (
+        [reads("Transpose", "perm", "order", INTS, result="t"), helper.make_node("Transpose", ["t"], ["c"])],
+        {"order": [1, 0]},
+    ),
+    "a constant": (
+        [
+            reads("Constant", "value_float", "number", FLOAT, value="", result="k"),
+            helper.make_node("Mul", ["a", "k"], ["c"]),
+        ],
+        {"number": 3.0},
+    ),
+    "what an inner function is given": ([reads("G", "alpha", "slope", FLOAT)], {"slope": 0.5}),
+    "what an inner function is not given": (
+        [helper.make_node("G", ["a"], ["c"], domain="local")],
+        {"slope": 0.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BODIES)
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [({}, 100), ({"always_expand_onnx_functions": True}, 100), ({"convert_to_fp16": True}, 38), (INT8, 20)],
+)
+def test_defaults_of_functions_hold_in_every_precision(what, options, least):
+    body, defaults = BODIES[what]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function(
+            "local",
+            name,
+            ["a"],
+            ["c"],
+            nodes,
+            sets,
+            [],
+            [helper.make_attribute(*item) for item in values.items()],
+        )
+        for name, nodes, values in (
+            ("F", body, defaults),
+            ("G", [reads("LeakyRelu", "alpha", "alpha", FLOAT)], {"alpha": 0.25}),
+        )
+    ]
+    nodes = [
+        helper.make_node("F", ["x"], ["z"], domain="local"),
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    rng = np.random.default_rng(4)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2, 6])],
+        [helper.make_tensor_value_info("y", 1, [2, 4])],
+        [numpy_helper.from_array(rng.standard_normal((6, 4)).astype(np.float32), "w")],
+    )
+    model = helper.make_model(graph, functions=functions, opset_imports=sets, ir_version=10)
+    feeds = {"x": rng.standard_normal((2, 6)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds, **options)) > least
+
+
+@pytest.mark.parametrize("attributes", [{"ceil_mode": 1, "count_include_pad": 1}, {"dilations": [2, 2]}])
+def test_int8_average_pool_that_the_integer_kernel_cannot_compute(attributes):
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], **attributes)
+    value = [helper.make_tensor_value_info("x", 1, [1, 2, 7, 9])]
+    graph = helper.make_graph([node], "g", value, [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    feeds = {"x": np.random.default_rng(3).standard_normal((1, 2, 7, 9)).astype(np.float32) - 3}
+    assert sqnr(reference(model, feeds), found(model, feeds, **INT8)) > 30
+
+
+@pytest.mark.parametrize("order", [("s", "k"), ("k", "s")])
+@pytest.mark.parametrize("chained", [False, True])
+def test_float16_keeps_integer_sums_until_they_are_scaled(order, chained):
+    rng = np.random.default_rng(5)
+    scaled = (
+        [helper.make_node("Mul", ["f", order[0]], ["m"]), helper.make_node("Mul", ["m", order[1]], ["y"])]
+        if chained
+        else [helper.make_node("Mul", list(order), ["m"]), helper.make_node("Mul", ["f", "m"], ["y"])]
+    )
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=1),
+        *scaled,
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [3, 512])],
+        [helper.make_tensor_value_info("y", 1, [3, 8])],
+        [
+            numpy_helper.from_array(rng.integers(-127, 128, (512, 8)).astype(np.int8), "w"),
+            numpy_helper.from_array(np.float32(1e-5), "k"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": rng.standard_normal((3, 512)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds, convert_to_fp16=True)) > 50
+
+
+def quotient(*middle, opset=17, constants=None):
+    nodes = [*middle, helper.make_node("Div", ["x", "d"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2, 8])],
+        [helper.make_tensor_value_info("y", 1, [2, 8])],
+        [numpy_helper.from_array(np.array(value), name) for name, value in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+TINY = np.float32(1e-12)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        quotient(helper.make_node("Add", ["x", "e"], ["d"], name="n"), constants={"e": TINY}),
+        quotient(helper.make_node("Max", ["x", "e"], ["d"], name="n"), constants={"e": TINY}),
+        quotient(helper.make_node("Clip", ["x"], ["d"], min=1e-12, name="n"), opset=9),
+        quotient(
+            helper.make_node("Cast", ["e"], ["f"], to=1),
+            helper.make_node("Add", ["x", "f"], ["d"], name="n"),
+            constants={"e": np.float64(1e-12)},
+        ),
+        quotient(
+            helper.make_node("Mul", ["e", "e"], ["f"]),
+            helper.make_node("Add", ["x", "f"], ["d"], name="n"),
+            constants={"e": np.float32(1e-6)},
+        ),
+    ],
+    ids=["added", "largest", "attribute", "cast", "computed"],
+)
+def test_float16_names_the_constant_that_becomes_zero(model, caplog):
+    with caplog.at_level(logging.WARNING, "qaic"):
+        found(model, {"x": np.zeros((2, 8), np.float32)}, convert_to_fp16=True)
+    (said,) = [
+        record.getMessage() for record in caplog.records if "too small for float16" in record.getMessage()
+    ]
+    assert "1e-12" in said
+    # A cast picks values, so it reads the constant rounded already.
+    assert re.search(r"read by '[nf]'|'n\.min'", said)
+
+
+def test_float16_is_silent_about_constants_that_keep_a_value(caplog):
+    model = quotient(
+        helper.make_node("Add", ["x", "e"], ["d"]), constants={"e": np.float32([1e-12] * 7 + [1])}
+    )
+    with caplog.at_level(logging.WARNING, "qaic"):
+        found(model, {"x": np.ones((2, 8), np.float32)}, convert_to_fp16=True)
+    assert not [record for record in caplog.records if "too small" in record.getMessage()]
