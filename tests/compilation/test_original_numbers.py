@@ -264,3 +264,58 @@ def test_float16_is_silent_about_constants_that_keep_a_value(caplog):
     with caplog.at_level(logging.WARNING, "qaic"):
         found(model, {"x": np.ones((2, 8), np.float32)}, convert_to_fp16=True)
     assert not [record for record in caplog.records if "too small" in record.getMessage()]
+
+
+def detector(*tail):
+    """Make boxes in pixels and scores below one, joined to ``c`` along the channels."""
+    rng = np.random.default_rng(2)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["b0"]),
+        helper.make_node("Sigmoid", ["b0"], ["b1"]),
+        helper.make_node("Mul", ["b1", "size"], ["boxes"]),
+        helper.make_node("Conv", ["x", "w2"], ["s0"]),
+        helper.make_node("Sigmoid", ["s0"], ["scores"]),
+        helper.make_node("Concat", ["boxes", "scores"], ["c"], axis=1),
+        *tail,
+    ]
+    constants = {
+        "w1": rng.standard_normal((4, 8, 1, 1)),
+        "w2": rng.standard_normal((3, 8, 1, 1)),
+        "w3": rng.standard_normal((5, 7, 1, 1)),
+        "size": 640,
+    }
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 8, 8, 8])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], 1, None)],
+        [numpy_helper.from_array(np.float32(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("tail", "scores"),
+    [
+        ([], np.s_[:, 4:]),
+        ([helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1])], np.s_[..., 4:]),
+        ([helper.make_node("Neg", ["c"], ["n"]), helper.make_node("Neg", ["n"], ["y"])], np.s_[:, 4:]),
+        (
+            [helper.make_node("Relu", ["c"], ["r"]), helper.make_node("Mul", ["r", "size"], ["y"])],
+            np.s_[:, 4:],
+        ),
+    ],
+    ids=["output", "transposed", "negated", "scaled"],
+)
+def test_int8_keeps_scores_that_are_joined_with_boxes(tail, scores, caplog):
+    model = detector(*tail)
+    feeds = {"x": np.random.default_rng(3).standard_normal((1, 8, 8, 8)).astype(np.float32)}
+    assert sqnr(reference(model, feeds)[scores], found(model, feeds, **INT8)[scores]) > 30
+    assert "ranges are too different" not in caplog.text
+
+
+def test_int8_names_the_concat_that_a_product_reads_with_one_scale(caplog):
+    model = detector(helper.make_node("Conv", ["c", "w3"], ["y"]))
+    with caplog.at_level(logging.WARNING, "qaic"):
+        found(model, {"x": np.random.default_rng(3).standard_normal((1, 8, 8, 8)).astype(np.float32)}, **INT8)
+    assert "Concat 'c' joins values whose ranges are too different" in caplog.text

@@ -61,11 +61,12 @@ _CHOSEN: Final = frozenset(
         FloatReason.KEPT_PRECISION,
         FloatReason.NODE_PRECISION_FILE,
         FloatReason.NO_RANGE,
+        FloatReason.UNLIKE_RANGES,
     }
 )
 
 #: levels of the common scale that the values of each operand of a Concat need, or the Concat stays in float
-_LEAST_LEVELS: Final = 32
+_LEAST_LEVELS: Final = 16
 
 #: operators whose results have one range, whatever the range of their operand
 _EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
@@ -212,8 +213,10 @@ class _Planner:
             if reason is not None:
                 shared = self._shared_operands(group)
                 plan.entries.append(FloatNodes(group.nodes, reason, shared, group.normalization))
+                is_unlike = reason is FloatReason.UNLIKE_RANGES
                 for node in group.nodes:
-                    _note_chosen(node, self.classes.get(node_key(node)), reason, plan)
+                    chosen = PrecisionClass.FP32 if is_unlike else self.classes.get(node_key(node))
+                    _note_chosen(node, chosen, reason, plan)
                 continue
             planned = self._plan(group)
             plan.entries.append(planned)
@@ -311,7 +314,7 @@ class _Planner:
     def _joins_unlike(self, group: Group) -> bool:
         """Whether the scale of a Concat leaves too few levels to one of its operands."""
         result = group.output
-        if not self.parameters.profiled(result) or self.parameters.fixed(result, self.precision) is not None:
+        if not self.parameters.profiled(result):
             return False
         needed = self._result(result).scale * _LEAST_LEVELS
         return any(
