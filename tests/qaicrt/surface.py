@@ -19,42 +19,58 @@ EXCEPTIONS = {"ExceptionInit", "ExceptionNullPtr", "ExceptionRuntime"}
 
 #: class -> members, of classes with behavior
 CLASSES = {
-    "Context": {"findDevice", "getId", "getLogLevel", "objName", "objNameCstr", "setLogLevel"},
+    "Context": {"Factory", "findDevice", "getId", "getLogLevel", "objName", "objNameCstr", "setLogLevel"},
     "Qpc": {
+        "Factory",
         *("buffer", "getBufferMappings", "getBufferMappingsDma", "getBufferMappingsV2", "getInfo"),
         *("getIoDescriptor", "size"),
     },
     "QpcFile": {"data", "getBuffer", "load", "size"},
     "Program": {
+        "Factory",
         *("activate", "createSlicingSpecHandle", "deactivate", "getBufferMappings", "getId"),
         *("getInferenceCompleteCount", "getIoDescriptor", "getProgramInfo", "initProperties", "isActivated"),
         *("isLoaded", "load", "setId", "unload"),
     },
-    "Queue": {"enqueue", "initProperties"},
+    "Queue": {"Factory", "enqueue", "initProperties"},
     "ExecObj": {
+        "Factory",
         *("getData", "getId", "run", "setData", "setDataWithSlices", "setId", "waitForCompletion"),
     },
     # `from_dma_buf` is of ours.
     "QBuffer": {"buf", "from_dma_buf", "handle", "offset", "size", "type"},
     "BufferDimensionsVecRef": {"append"},
     "InferenceVector": {
+        "Factory",
         *("FILESET", "RANDOM", "ZERO_FILL", "getVector", "loadFromFileSet", "setBuffers"),
         *("setInputBuffers", "setOutputBuffers"),
     },
     "InferenceSet": {
-        *("getAvailable", "getCompleted", "getCompletedId", "putCompleted", "submit", "waitForCompletion"),
+        "Factory",
+        *(
+            "getAvailable",
+            "getCompleted",
+            "getCompletedId",
+            "getId",
+            "getName",
+            "putCompleted",
+            "submit",
+            "waitForCompletion",
+        ),
     },
     "InferenceHandle": {
         *("execObj", "getBuffers", "getId", "setBufferDimensions", "setBuffers", "setInputBuffers"),
         *("setOutputBuffers",),
     },
     "InferenceBenchmarkSet": {
+        "Factory",
         *("disable", "disableExecObjCompletionCallback", "disableOpStatsCallback", "enable"),
         *("enableExecObjCompletionCallback", "enableOpStatsCallback", "getInfCompleted", "getLastRunStats"),
         *("initDefaultProperties", "run", "runForDuration", "setLiveProfilingLevel", "setLiveReporting"),
     },
-    "ProfilingHandle": {"start", "stop"},
+    "ProfilingHandle": {"Factory", "start", "stop"},
     "StreamProfilingHandle": {
+        "Factory",
         *("addProgram", "flushReports", "name", "removeProgram", "start", "stop"),
     },
     "Util": {

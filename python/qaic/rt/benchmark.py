@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, Self, SupportsFloat, SupportsIndex
 
 from qaic import _core
 from qaic.rt.dispatch import Dispatcher
@@ -119,6 +119,11 @@ class InferenceBenchmarkSet:
         self._period_s = 1.0
         self._last = (0, 0.0, 0)
 
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
+
     def enable(self) -> QStatus:
         """Load and activate. Blocking.
 
@@ -203,15 +208,15 @@ class InferenceBenchmarkSet:
         """
         return (*self._last, self._batch_size)
 
-    def enableExecObjCompletionCallback(self, cb: CompletionCallback) -> QStatus:
-        """Have ``cb(ExecObj, ExecObjInfo)`` called after each inference, from the next run on.
+    def enableExecObjCompletionCallback(self, callback: CompletionCallback) -> QStatus:
+        """Have ``callback(ExecObj, ExecObjInfo)`` called after each inference, from the next run on.
 
         All inferences write the same buffers, so they hold the results of the latest when the callback sees
         them. A callback that is slower than the device slows the benchmark down.
         """
-        if not callable(cb):
-            raise TypeError(f"cb is a {type(cb).__name__}; a callable is needed")
-        self._completion = cb
+        if not callable(callback):
+            raise TypeError(f"callback is a {type(callback).__name__}; a callable is needed")
+        self._completion = callback
         return QStatus.QS_SUCCESS
 
     def disableExecObjCompletionCallback(self) -> None:
@@ -220,12 +225,12 @@ class InferenceBenchmarkSet:
 
     def enableOpStatsCallback(
         self,
-        cb: OpStatsCallback,
+        callback: OpStatsCallback,
         initialSampleIndex: SupportsIndex,
         numSamplesPerProgramInstance: SupportsIndex,
         format: QAicOpStatsFormatEnum,  # noqa: A002 - the name of the interface
     ) -> QStatus:
-        """Have ``cb(report, size, format, sample, ExecObjInfo)`` called after each run.
+        """Have ``callback(report, size, format, sample, ExecObjInfo)`` called after each run.
 
         That is for some of its inferences. The report is a summary as text, or a Chrome trace as JSON;
         ``size`` are its bytes and ``sample`` the number of the inference. Exec objects have no names here:
@@ -234,7 +239,7 @@ class InferenceBenchmarkSet:
 
         Parameters
         ----------
-        cb
+        callback
             Called from the next run on.
         initialSampleIndex
             Inferences at the begin of a run without a report.
@@ -248,15 +253,15 @@ class InferenceBenchmarkSet:
         QStatus
             ``QS_INVAL`` for a bad format or sample range.
         """
-        if not callable(cb):
-            raise TypeError(f"cb is a {type(cb).__name__}; a callable is needed")
+        if not callable(callback):
+            raise TypeError(f"callback is a {type(callback).__name__}; a callable is needed")
         if not isinstance(format, QAicOpStatsFormatEnum):
             return self._refuse(f"{format!r} is not a QAicOpStatsFormatEnum", QStatus.QS_INVAL)
         first, count = operator.index(initialSampleIndex), operator.index(numSamplesPerProgramInstance)
         if first < 0 or count < 1:
             why = f"samples {first} to {first + count - 1} were asked for; at least one from 0 on is expected"
             return self._refuse(why, QStatus.QS_INVAL)
-        self._op_stats = (cb, first, count, format)
+        self._op_stats = (callback, first, count, format)
         return QStatus.QS_SUCCESS
 
     def disableOpStatsCallback(self) -> QStatus:

@@ -45,7 +45,7 @@ class QpcProgramInfo:
     programIndex: int = 0
     numCores: int = 0
     size: int = 0
-    """Always 0; no runtime fills it."""
+    """Bytes of the program's ELF file, without constants."""
     batchSize: int = 0
     numSemaphores: int = 0
     numMcId: int = 0

@@ -73,24 +73,30 @@ mod _core {
         super::context::watch_forks(module.py())?;
         super::gil::finish_with_interpreter(module.py())?;
         let py = module.py();
+        let factory = rt::factory_method(py)?;
         // The names of `qaicrt` stand for other classes here.
         for (name, class) in [
-            ("RtContext", py.get_type::<rt::context::RtContext>()),
             ("RtQBuffer", py.get_type::<buffers::PyQBuffer>()),
             ("RtBufferDimensionsVecRef", py.get_type::<rt::dims::PyDims>()),
             ("RtChannel", py.get_type::<rt::callback_channel::RtChannel>()),
-            ("RtQpc", py.get_type::<rt::qpc::RtQpc>()),
             ("RtReceiver", py.get_type::<rt::callback_channel::RtReceiver>()),
-            ("RtExecObj", py.get_type::<rt::exec_obj::PyExecObj>()),
-            ("RtProgram", py.get_type::<rt::program::PyProgram>()),
-            ("RtQueue", py.get_type::<rt::queue::PyQueue>()),
             ("RtSlicingHandle", py.get_type::<rt::slicing::PySlicing>()),
             ("RtSlicingSpecHandle", py.get_type::<rt::slicing::PySlicingSpec>()),
-            ("RtInferenceVector", py.get_type::<rt::inference_vector::PyInferenceVector>()),
             ("RtInferenceHandle", py.get_type::<rt::inference_handle::PyInferenceHandle>()),
-            ("RtInferenceSet", py.get_type::<rt::inference_set::PyQaicInferenceSet>()),
             ("RtBenchmark", py.get_type::<rt::benchmark::PyBenchmark>()),
         ] {
+            module.add(name, class)?;
+        }
+        for (name, class) in [
+            ("RtContext", py.get_type::<rt::context::RtContext>()),
+            ("RtExecObj", py.get_type::<rt::exec_obj::PyExecObj>()),
+            ("RtInferenceSet", py.get_type::<rt::inference_set::PyQaicInferenceSet>()),
+            ("RtInferenceVector", py.get_type::<rt::inference_vector::PyInferenceVector>()),
+            ("RtProgram", py.get_type::<rt::program::PyProgram>()),
+            ("RtQpc", py.get_type::<rt::qpc::RtQpc>()),
+            ("RtQueue", py.get_type::<rt::queue::PyQueue>()),
+        ] {
+            class.setattr("Factory", &factory)?;
             module.add(name, class)?;
         }
         super::errors::register(module)

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::container::{Container, names};
+use crate::container::{Container, Segment, names};
 use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::mappings::{self, BufferMapping};
@@ -29,7 +29,7 @@ pub struct ProgramInfo {
     pub num_cores: u32,
     /// Always 0.
     pub program_index: u32,
-    /// Always 0: no runtime fills it.
+    /// Bytes of the program's ELF file, which has no constants in it; 0 without one.
     pub size: u64,
     /// Batch the program was compiled for.
     pub batch_size: i32,
@@ -62,14 +62,15 @@ pub struct ConstantsInfo {
 impl QpcInfo {
     /// Derives the facts. Metadata is optional here: a container with an unreadable ELF can still be shown.
     pub fn new(container: &Container, bytes: &[u8], network: &NetworkDesc) -> Result<Self, QpcError> {
-        let file = container.segment(names::NETWORK_ELF).map(|segment| segment.payload(bytes));
+        let segment = container.segment(names::NETWORK_ELF);
+        let file = segment.map(|segment| segment.payload(bytes));
         let metadata = file.and_then(|file| Metadata::from_elf(file, &Limits::default()).ok());
         let metadata = metadata.as_ref();
         let program = ProgramInfo {
             name: network.network_name.clone(),
             num_cores: network.num_cores,
             program_index: 0,
-            size: 0,
+            size: segment.map_or(0, Segment::size),
             batch_size: network.batch_size,
             num_semaphores: metadata.map_or(0, |metadata| metadata.num_semaphores.into()),
             num_mc_id: metadata.map_or(0, |metadata| u32::try_from(metadata.num_mc_id()).unwrap_or(u32::MAX)),
@@ -100,10 +101,7 @@ fn required_memory(metadata: &Metadata) -> u64 {
 pub fn constants_info(container: &Container) -> Result<Vec<ConstantsInfo>, QpcError> {
     let constants = container.segment(names::CONSTANTS).filter(|segment| segment.size() != 0);
     let descriptor = container.required(names::CONSTANTS_DESC)?;
-    let info = |index, segment: &crate::container::Segment| ConstantsInfo {
-        name: segment.name.clone(),
-        index,
-        size: segment.size(),
-    };
+    let info =
+        |index, segment: &Segment| ConstantsInfo { name: segment.name.clone(), index, size: segment.size() };
     Ok(constants.map(|segment| info(0, segment)).into_iter().chain([info(1, descriptor)]).collect())
 }

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
@@ -115,6 +115,11 @@ class ProfilingHandle:
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._finalizer: weakref.finalize[..., ProfilingHandle] | None = None
+
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
 
     def start(self) -> QStatus:
         """Begin to take samples.

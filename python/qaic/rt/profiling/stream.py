@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import weakref
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
@@ -174,6 +174,11 @@ class StreamProfilingHandle:
         except _core.QaicError as error:
             return self._refuse(str(error), QStatus.QS_ERROR)
         return QStatus.QS_SUCCESS
+
+    @classmethod
+    def Factory(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an object of the class, with the arguments of its constructor."""
+        return cls(*args, **kwargs)
 
     def start(self) -> QStatus:
         """Begin to take samples and to report.

@@ -4,19 +4,20 @@
 //! status with a line in the log.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyInt, PyTuple};
+use pyo3::types::{PyInt, PyList, PyTuple};
 use qaic_runtime::context::Context;
-use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
+use qaic_runtime::process::cancellation::Deadline;
 use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::process::{CancellationToken, reaper};
 use qaic_runtime::request::BoundSet;
 
-use super::argument::{self, buffers};
+use super::argument::{self, buffers, list_of};
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::inference_handle::PyInferenceHandle;
@@ -43,9 +44,16 @@ pub(crate) struct SetCore {
 }
 
 impl SetCore {
-    /// A set whose handles are bound to nothing.
-    fn new(context: &Bound<'_, RtContext>, set: Arc<InferenceSet>) -> Result<Self, RuntimeError> {
+    /// A set whose handles are bound to `given`, a list of buffers for each, or to nothing.
+    fn new(
+        context: &Bound<'_, RtContext>,
+        set: Arc<InferenceSet>,
+        given: Option<&Bound<'_, PyAny>>,
+    ) -> Answer<Self> {
         let set = BoundSet::new(set)?;
+        if let Some(given) = given {
+            bind_each(&set, &list_of(given)?)?;
+        }
         let exec_objs = (0..set.handle_count()).map(|_| PyOnceLock::new()).collect();
         Ok(Self { exec_objs, set, parent: context.clone().unbind() })
     }
@@ -79,6 +87,8 @@ pub(crate) struct PyQaicInferenceSet {
     core: Reaped<SetCore>,
     handles: Vec<Py<PyInferenceHandle>>,
     context: Arc<Context>,
+    name: String,
+    id: i64,
     // Fields are dropped in order.
     _last: ReleaseDropped,
 }
@@ -96,22 +106,41 @@ impl PyQaicInferenceSet {
 
 #[pymethods]
 impl PyQaicInferenceSet {
-    /// Loads and activates `qpc` on device `dev`, or where `properties` say.
+    /// Loads and activates `qpc` on device `devId`, or where `properties` say.
+    ///
+    /// After `numActivations` follow `properties` and `enableProfiling`, or `infDataVectorDmaBuf`, `properties` and
+    /// `enableProfiling`. `infDataVectorDmaBuf` has a list of buffers, one per binding, for each of the
+    /// `setSize * numActivations` handles, which are bound to them. Profiles can be recorded of every set, so
+    /// `enableProfiling` changes nothing.
     ///
     /// Blocking, without the interpreter lock: reads and prepares the weights.
     #[new]
-    #[pyo3(signature = (context, qpc, dev = None, setSize = 1, numActivations = 1, properties = None))]
+    #[pyo3(
+        signature = (
+            context, qpc, devId = None, setSize = 1, numActivations = 1, *arguments,
+            infDataVectorDmaBuf = None, properties = None, enableProfiling = None
+        ),
+        text_signature = "(context, qpc, devId=None, setSize=1, numActivations=1, *arguments, infDataVectorDmaBuf=None, \
+                          properties=None, enableProfiling=None)"
+    )]
     #[allow(non_snake_case)] // the names of the interface
+    #[allow(clippy::too_many_arguments)] // those of the interface
     fn new(
         py: Python<'_>,
         context: Option<Bound<'_, RtContext>>,
         qpc: Option<Bound<'_, RtQpc>>,
-        dev: Option<&Bound<'_, PyAny>>,
+        devId: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = whole)] setSize: i64,
         #[pyo3(from_py_with = whole)] numActivations: i64,
-        properties: Option<&Bound<'_, PyAny>>,
+        arguments: &Bound<'_, PyTuple>,
+        infDataVectorDmaBuf: Option<Bound<'_, PyAny>>,
+        properties: Option<Bound<'_, PyAny>>,
+        enableProfiling: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         release_dropped(py);
+        let further = Further { buffers: infDataVectorDmaBuf, properties, profiling: enableProfiling };
+        let Further { buffers, properties, .. } = further.with_positional(arguments)?;
+        let properties = properties.as_ref();
         let object = SOURCE.name();
         let context = context.ok_or_else(|| missing(py, object, "the context"))?;
         let qpc = qpc.ok_or_else(|| missing(py, object, "the container (qpc)"))?;
@@ -119,14 +148,14 @@ impl PyQaicInferenceSet {
         let failed = |refusal| construction_reported(py, &inner, SOURCE, refusal);
         let image = qpc.get().image();
         let part = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
-            let part = properties.map(|properties| properties.getattr(name)).transpose()?;
-            Ok(part.filter(|part| !part.is_none()))
+            let part = properties.map(|properties| properties.getattr_opt(name)).transpose()?;
+            Ok(part.flatten().filter(|part| !part.is_none()))
         };
         let (mut options, mapping) = program_options(part("programProperties")?.as_ref()).map_err(failed)?;
         if let Some(queue) = part("queueProperties")? {
             options.threads_per_queue = queue::threads(&queue).map_err(failed)?;
         }
-        let placed = place_program(py, context.get(), dev, &mapping, image).map_err(failed)?;
+        let placed = place_program(py, context.get(), devId, &mapping, image).map_err(failed)?;
         let placement = placed.placement;
         // What is not a count is refused with the others that are too small.
         let count = |number: i64| u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX });
@@ -136,41 +165,63 @@ impl PyQaicInferenceSet {
         let make = || InferenceSet::new(&inner, image, &placement, size, activations, options.clone());
         let set =
             py.watched(&token, || Ok(reaper::when_free(make)))?.map_err(|error| failed(error.into()))?;
-        let core = SetCore::new(&context, set).map_err(|error| failed(error.into()))?;
-        let core = Arc::new(core);
+        let core = Arc::new(SetCore::new(&context, set, buffers.as_ref()).map_err(failed)?);
         let weak = Arc::downgrade(&core);
         let numbers = 0..u32::try_from(core.exec_objs.len()).unwrap_or(u32::MAX);
         let handles = numbers
             .map(|number| Py::new(py, PyInferenceHandle::new(&weak, &inner, HandleId(number))))
             .collect::<PyResult<_>>()?;
-        Ok(Self { core: Reaped::new(core), handles, context: inner, _last: ReleaseDropped })
+        let name = part("name")?.map_or_else(|| Ok(String::new()), |name| name.extract())?;
+        let id = part("id")?.map_or(Ok(0), |id| whole(&id))?;
+        Ok(Self { core: Reaped::new(core), handles, context: inner, name, id, _last: ReleaseDropped })
     }
 
-    /// (status, handle) of a free handle.
+    /// (status, handle) of a free handle; ``QS_TIMEDOUT`` when none becomes free within `timeoutUs` microseconds. 0 is no
+    /// limit.
     ///
     /// Blocking, without the interpreter lock, while there is none.
-    #[pyo3(name = "getAvailable")]
-    fn available<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let handle = self.acquire(py).and_then(|handle| {
-            self.core.bound().renew(handle)?;
-            Ok(handle)
-        });
+    #[pyo3(name = "getAvailable", signature = (timeoutUs = 0))]
+    fn available<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = whole)]
+        #[allow(non_snake_case)]
+        timeoutUs: i64,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let limit = match u64::try_from(timeoutUs) {
+            Ok(0) => Ok(None),
+            Ok(limit) => Ok(Deadline::after(Duration::from_micros(limit))),
+            Err(_) => Err(refused(format!(
+                "timeoutUs is {timeoutUs}; a number of microseconds is expected, 0 for no limit"
+            ))),
+        };
+        let handle =
+            limit.map_err(Refusal::from).and_then(|limit| self.acquire(py, limit)).and_then(|handle| {
+                self.core.bound().renew(handle)?;
+                Ok(handle)
+            });
         self.answer(py, handle)
     }
 
     /// Starts an inference on the buffers of a handle, or of a vector, which takes a free handle by itself.
     ///
     /// Blocking, without the interpreter lock, while no handle is free for a vector.
+    #[pyo3(signature = (what, infId = Ok(0)), text_signature = "($self, what, infId=0)")]
     fn submit(
         &self,
         py: Python<'_>,
         what: &Bound<'_, PyAny>,
-        #[allow(non_snake_case)] infId: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = given_id)]
+        #[allow(non_snake_case)]
+        infId: Result<u64, String>,
     ) -> PyResult<Py<PyAny>> {
         release_dropped(py);
-        let Some(id) = inference_id(infId)? else {
-            let why = format!("inference id {infId} is not a number from 0 to 2^64 - 1");
-            return self.reply(py, Err(refused(why).into()));
+        let id = match infId {
+            Ok(id) => id,
+            Err(given) => {
+                let why = format!("inference id {given} is not a number from 0 to 2^64 - 1");
+                return self.reply(py, Err(refused(why).into()));
+            }
         };
         if let Ok(vector) = what.cast::<PyInferenceVector>() {
             return self.reply(py, self.submit_vector(py, vector.get(), id));
@@ -247,6 +298,18 @@ impl PyQaicInferenceSet {
         self.reply(py, waited)
     }
 
+    /// The name that the properties gave it.
+    #[pyo3(name = "getName")]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The id that the properties gave it.
+    #[pyo3(name = "getId")]
+    fn id(&self) -> i64 {
+        self.id
+    }
+
     /// The context it was made with.
     fn _context(&self, py: Python<'_>) -> Py<RtContext> {
         self.core.parent.clone_ref(py)
@@ -258,9 +321,9 @@ impl PyQaicInferenceSet {
 }
 
 impl PyQaicInferenceSet {
-    fn acquire(&self, py: Python<'_>) -> Answer<HandleId> {
+    fn acquire(&self, py: Python<'_>, limit: Option<Deadline>) -> Answer<HandleId> {
         let set = self.core.set();
-        let acquire = || outcome(py, || answering_signals(None, |scope| set.acquire(scope)));
+        let acquire = || outcome(py, || answering_signals(limit, |scope| set.acquire(scope)));
         set.try_acquire().map_or_else(acquire, Ok)
     }
 
@@ -271,7 +334,7 @@ impl PyQaicInferenceSet {
         } else {
             // What cannot be submitted is refused before it waits, and other threads may change the list meanwhile.
             let given = buffers(list)?;
-            (self.acquire(py)?, Some(given))
+            (self.acquire(py, None)?, Some(given))
         };
         let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
         let buffers = || given.map_or_else(|| buffers(list), Ok);
@@ -304,6 +367,67 @@ impl PyQaicInferenceSet {
             refused => self.answer(py, refused),
         }
     }
+}
+
+/// What follows the counts in a call of the constructor.
+struct Further<'py> {
+    buffers: Option<Bound<'py, PyAny>>,
+    properties: Option<Bound<'py, PyAny>>,
+    profiling: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Further<'py> {
+    /// Adds what was passed by place: in one of the two documented forms the buffers, which are a list, come first.
+    fn with_positional(mut self, arguments: &Bound<'py, PyTuple>) -> PyResult<Self> {
+        let has_buffers = arguments.get_item(0).is_ok_and(|first| first.is_instance_of::<PyList>());
+        for (place, argument) in (usize::from(!has_buffers)..).zip(arguments) {
+            let (name, place) = match place {
+                0 => ("infDataVectorDmaBuf", &mut self.buffers),
+                1 => ("properties", &mut self.properties),
+                2 => ("enableProfiling", &mut self.profiling),
+                _ => {
+                    let (most, given) = (7 + usize::from(has_buffers), 5 + arguments.len());
+                    return Err(PyTypeError::new_err(format!(
+                        "InferenceSet takes at most {most} arguments by place, and {given} were given"
+                    )));
+                }
+            };
+            if place.replace(argument).is_some() {
+                return Err(PyTypeError::new_err(format!("InferenceSet was given {name} twice")));
+            }
+        }
+        if let Some(profiling) = &self.profiling {
+            profiling.extract::<bool>().map_err(|_| {
+                let found = argument::type_name(profiling);
+                PyTypeError::new_err(format!("enableProfiling is a {found}; True or False is expected"))
+            })?;
+        }
+        for part in [&mut self.buffers, &mut self.properties] {
+            part.take_if(|part| part.is_none());
+        }
+        Ok(self)
+    }
+}
+
+/// Binds each handle to its list of buffers.
+fn bind_each(set: &BoundSet, lists: &Bound<'_, PyList>) -> Answer {
+    let (given, count) = (lists.len(), set.handle_count());
+    if given != count {
+        let why = format!(
+            "infDataVectorDmaBuf has {given} lists of buffers; {count} are expected, one for each of the \
+             setSize * numActivations inferences"
+        );
+        return Err(refused(why).into());
+    }
+    for (number, list) in (0..).zip(lists) {
+        set.bound(HandleId(number))?.replace_all(&buffers(&list_of(&list)?)?, None)?;
+    }
+    Ok(())
+}
+
+/// A caller's id, or the text of a number beyond those that can be distinguished.
+fn given_id(value: &Bound<'_, PyAny>) -> PyResult<Result<u64, String>> {
+    Ok(inference_id(value)?.ok_or_else(|| value.to_string()))
 }
 
 /// A caller's id; `None` when it is a number beyond those that can be distinguished.

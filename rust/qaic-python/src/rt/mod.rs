@@ -19,7 +19,7 @@ pub(crate) mod slicing;
 pub(crate) mod status;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use qaic_runtime::error::DeviceError;
 use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, ErrorDetail, RuntimeError};
@@ -28,6 +28,22 @@ use status::Refusal;
 
 use crate::errors::from_runtime;
 use crate::gil;
+
+/// Makes an object of the class, with the arguments of its constructor.
+#[pyfunction]
+#[pyo3(name = "Factory", signature = (cls, *args, **kwargs))]
+fn factory<'py>(
+    cls: &Bound<'py, PyType>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    cls.call(args, kwargs)
+}
+
+/// The class method ``Factory``, by which the vendor's interface makes objects as well as by the constructor.
+pub(crate) fn factory_method(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("builtins")?.getattr("classmethod")?.call1((wrap_pyfunction!(factory, py)?,))
+}
 
 /// The exception for an object that could not be made.
 pub(crate) fn construction_failed(py: Python<'_>, object: &'static str, error: RuntimeError) -> PyErr {

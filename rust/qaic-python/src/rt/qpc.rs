@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_runtime::{Image, QStatus};
 
-use super::status::member;
-use super::{call_failed, construction_failed_by};
+use super::status::{member, refused};
+use super::{call_failed, construction_failed, construction_failed_by};
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
@@ -45,21 +46,52 @@ impl RtQpc {
 
 #[pymethods]
 impl RtQpc {
-    /// Opens `qpcFilename` in a directory, or a file, or takes the bytes of a container.
+    /// Opens `qpcFilename` in a directory, or a file, or takes the bytes of a container, of which there may be more
+    /// than its `qpcFilename` bytes: the place of the file's name is that of their number. The bytes are copied, so
+    /// `makeCopy` changes nothing.
     ///
     /// Blocking, without the interpreter lock: reads headers and descriptors.
     #[new]
-    #[pyo3(signature = (basePath, qpcFilename = None))]
+    #[pyo3(signature = (basePath, qpcFilename = None, makeCopy = true))]
     #[allow(non_snake_case)] // the names of the interface
-    fn new(py: Python<'_>, basePath: &Bound<'_, PyAny>, qpcFilename: Option<PathBuf>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        basePath: &Bound<'_, PyAny>,
+        qpcFilename: Option<&Bound<'_, PyAny>>,
+        makeCopy: bool,
+    ) -> PyResult<Self> {
+        let _ = makeCopy;
         let failed = |error| construction_failed_by(py, "Qpc", error);
         // `bytes` are data here, never a path.
         if !basePath.is_instance_of::<PyBytes>()
             && let Ok(base) = basePath.extract::<PathBuf>()
         {
-            return open(py, base, qpcFilename).map(|image| Self { image }).map_err(failed);
+            let name = qpcFilename.map(|name| {
+                name.extract::<PathBuf>().map_err(|_| {
+                    PyTypeError::new_err(format!(
+                        "qpcFilename is {}; the name of a file in {} is expected",
+                        shown(name),
+                        base.display()
+                    ))
+                })
+            });
+            return open(py, base.clone(), name.transpose()?).map(|image| Self { image }).map_err(failed);
         }
-        let bytes = copied_bytes(basePath)?;
+        let mut bytes = copied_bytes(basePath)?;
+        if let Some(size) = qpcFilename {
+            let given = size.extract::<usize>().map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "the size of the container is {}; a number of bytes is expected",
+                    shown(size)
+                ))
+            })?;
+            if given > bytes.len() {
+                let why =
+                    format!("the size of the container is {given}, and the buffer has {} bytes", bytes.len());
+                return Err(construction_failed(py, "Qpc", refused(why)));
+            }
+            bytes.truncate(given);
+        }
         let image = py.detached(move || Image::inspect_bytes(bytes)).map_err(failed)?;
         Ok(Self { image })
     }
@@ -116,6 +148,11 @@ impl RtQpc {
         let view = view.ok_or_else(|| call_failed(py, "internal", "the container lost its bytes"))?;
         PyMemoryView::from(Bound::new(py, view)?.as_any())
     }
+}
+
+/// A value in a message.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(|_| String::new(), |text| text.to_string())
 }
 
 /// Opens the file that `base` is, or `name` in the directory that it is.
