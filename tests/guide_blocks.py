@@ -18,6 +18,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    ROOT / "docs" / "reference" / "statistics.md",
 ]
 
 

@@ -126,7 +126,7 @@ def write_tools(folder):
     np.arange(8).tofile(folder / "ids.raw")
     np.ones(8, np.int64).tofile(folder / "mask.raw")
     np.repeat(np.arange(8, dtype=np.float32), 32000).tofile(folder / "logits.raw")
-    (block,) = blocks_to_run("docs/guide/tools.md", ("json",))
+    _, block = blocks_to_run("docs/guide/tools.md", ("json",))
     batch = json.loads(block.code)
     mask = {"path": "mask.raw", "io-direction": "in", "elem-size": 8, "map-to": "mask", "dims": [1, 8]}
     batch["IO-files"][0].append(mask)

@@ -233,7 +233,7 @@ def test_a_device_report_has_the_form_of_the_runner(measured):
 
 
 def test_the_published_table_is_reproduced():
-    # The metrics of docs/guide/profiling.md, with the suffix of one device.
+    # The metrics of docs/reference/statistics.md, with the suffix of one device.
     name = "ExecTimeUs_Dev_2_Func_0"
     lines = profiling_reports._table(
         ["Metric", "Avg", "Min", "Max", "Std"],

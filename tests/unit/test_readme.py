@@ -137,7 +137,7 @@ def test_code_of_the_guide_to_shapes_runs(folder):
 
 
 def test_code_of_the_guide_to_profiling_runs(folder, capsys):
-    blocks = python_of("docs/guide/profiling.md")
+    blocks = python_of("docs/guide/profiling.md") + python_of("docs/reference/statistics.md")
     namespace = {}
     for block in blocks:
         exec(block, namespace)
