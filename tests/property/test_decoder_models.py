@@ -41,7 +41,7 @@ def decoders(draw):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(data=st.data(), sizes=decoders())
 def test_prefill_in_chunks_and_decode_give_the_logits_of_onnxruntime(folder, data, sizes):
     """Sequences in any order, each in a slot of its own; slots that rest are given position -1."""
