@@ -1,19 +1,25 @@
 """What all Python tests share.
 
-Signals that no shell ignores, a compile cache of their own, property tests without a stop-watch and without
-chance, emulated cards that are left as they were found, and marks that follow from what a test is about.
+A package that was built from this checkout, signals that no shell ignores, a compile cache of their own,
+property tests without a stop-watch and without chance, emulated cards that are left as they were found, and
+marks that follow from what a test is about.
 """
 
+import os
 import random
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import checkout
 import child_process
 import device_free
 import emulated_cards
 import engine_version
+import qaic
+from qaic import _core
 
 # Here, so that the processes that run the tests have them too.
 child_process.restore_signals()
@@ -45,6 +51,18 @@ def is_timing(module):
 
 def pytest_addoption(parser):
     parser.addoption("--shuffle-files", metavar="SEED", help="run the files in an order that a seed decides")
+
+
+def pytest_configure(config):
+    if os.environ.get("QAIC_TEST_ANY_BUILD") or hasattr(config, "workerinput"):
+        return
+    found = checkout.difference(Path(qaic.__file__).parent, Path(_core.__file__))
+    if found:
+        pytest.exit(
+            f"the imported package is not that of this checkout: {found}. `make develop` builds and installs "
+            "it; QAIC_TEST_ANY_BUILD=1 runs the tests on what is installed",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
 
 
 def pytest_collection_modifyitems(config, items):
