@@ -7,8 +7,9 @@ marks that follow from what a test is about.
 
 import os
 import random
+import re
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,19 +35,18 @@ settings.register_profile("explore", EXPLORING)
 settings.load_profile("qaic")
 
 
-#: Modules of time, signals, threads and processes. Files that import one have the mark ``timing``.
-TIMING = {
-    *("asyncio", "child_process", "concurrent", "multiprocessing", "select", "signal", "threading", "time"),
-}
+#: Files that import a module of time, signals, threads or processes, also in a script for another process.
+TIMING = re.compile(
+    r"^(?:import|from) .*\b(?:asyncio|concurrent|multiprocessing|select|signal|threading|time)\b"
+    r"|\bos\.fork\(|\binterrupted\(",
+    re.MULTILINE,
+)
 
 
-def is_timing(module):
-    """Whether a module of tests imports one of these modules, or something of one."""
-    for value in vars(module).values():
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if str(name).partition(".")[0] in TIMING:
-            return True
-    return False
+@cache
+def is_about_timing(path):
+    """Whether a file of tests is such a file."""
+    return TIMING.search(path.read_text()) is not None
 
 
 def pytest_addoption(parser):
@@ -73,7 +73,8 @@ def pytest_collection_modifyitems(config, items):
         places = {path: place for place, path in enumerate(files)}
         items.sort(key=lambda item: places[item.path])
     for item in items:
-        if is_timing(item.module):
+        # Properties take most of the time, and are about something else.
+        if is_about_timing(item.path) and not hasattr(item.obj, "hypothesis"):
             item.add_marker("timing")
     profiled = [item for item in items if item.get_closest_marker("run_profiles")]
     if profiled and not engine_version.profiles_runs():
