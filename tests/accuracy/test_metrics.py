@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qaic.accuracy.metrics import OutputAccuracy, OutputSums, decibels
+from qaic.accuracy.decibels import decibels
+from qaic.accuracy.metrics import OutputAccuracy, OutputSums
 
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e30])
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -140,3 +141,38 @@ def test_merged_sums_are_those_of_all_samples(pairs):
     for name in OutputAccuracy.__dataclass_fields__:
         a, b = getattr(one, name), getattr(other, name)
         assert a == pytest.approx(b, rel=1e-12, nan_ok=True) if isinstance(a, float) else a == b
+
+
+def test_an_output_that_lost_everything_is_dead():
+    reference = np.linspace(0, 1, 24, dtype=np.float32).reshape(1, 4, 6)
+    assert result_of((reference, np.zeros_like(reference))).is_dead
+    assert result_of((reference, np.full_like(reference, 0.5))).is_dead
+    assert not result_of((reference, reference)).is_dead
+    # Nothing varied, so nothing is lost; and two constants are no constant.
+    assert not result_of((np.zeros_like(reference), np.ones_like(reference))).is_dead
+    assert not result_of((reference, np.zeros_like(reference)), (reference, np.ones_like(reference))).is_dead
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_scores_beside_boxes_that_are_lost_are_the_worst_channel(axis):
+    rng = np.random.default_rng(4)
+    reference = np.concatenate([rng.random((1, 4, 64)) * 640, rng.random((1, 3, 64))], axis=1)
+    found = np.concatenate([reference[:, :4], np.zeros((1, 3, 64))], axis=1)
+    if axis == 2:
+        reference, found = reference.swapaxes(1, 2), found.swapaxes(1, 2)
+    result = result_of((reference, found))
+    assert result.sqnr_db > 40
+    assert not result.is_dead
+    assert result.worst_channel is not None
+    assert (result.worst_channel.axis, result.worst_channel.is_dead) == (axis, True)
+    assert result.worst_channel.index >= 4
+
+
+def test_channels_of_no_weight_or_of_single_elements_are_not_judged():
+    reference = np.ones((1, 2, 64)) * np.linspace(0, 1, 64)
+    reference[:, 1] *= 1e-6
+    found = reference.copy()
+    found[:, 1] = 0
+    worst = result_of((reference, found)).worst_channel
+    assert worst is None or not worst.is_dead
+    assert result_of((np.eye(8)[:1], np.zeros((1, 8)))).worst_channel is None

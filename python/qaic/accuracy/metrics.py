@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qaic.accuracy.channels import ChannelSums
+from qaic.accuracy.decibels import decibels
 from qaic.accuracy.decisions import decisions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from qaic.accuracy.channels import ChannelAccuracy
     from qaic.accuracy.decisions import Decide
 
 
@@ -48,6 +51,11 @@ class OutputAccuracy:
         finite; None where there is none.
     not_finite
         Number of elements that are infinite or NaN in the reference itself, which say nothing.
+    is_dead
+        Whether the output is constant where the reference varies.
+    worst_channel
+        The channel of the second or last dimension that loses most, a dead one first; None where there are no
+        channels of four elements, or of a thousandth of the range of the output.
     """
 
     name: str
@@ -61,6 +69,8 @@ class OutputAccuracy:
     same: float
     first_not_finite: tuple[int, int] | None
     not_finite: int
+    is_dead: bool
+    worst_channel: ChannelAccuracy | None
 
     @property
     def is_equal(self) -> bool:
@@ -90,6 +100,7 @@ class OutputSums:
         self._relatives = 0
         self._decisions = self._equal = 0
         self._first: tuple[int, int] | None = None
+        self._channels = ChannelSums()
 
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
         """Take one sample; both arrays have the same shape."""
@@ -110,6 +121,7 @@ class OutputSums:
         self._elements += a.size
         if not a.size:
             return
+        self._channels.add(reference, found)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             error = np.where(same, 0.0, np.abs(a - b))
@@ -144,6 +156,7 @@ class OutputSums:
         self._relatives += later._relatives
         self._decisions += later._decisions
         self._equal += later._equal
+        self._channels.merge(later._channels)
         self._largest = max(self._largest, later._largest)
         self._largest_relative = max(self._largest_relative, later._largest_relative)
 
@@ -164,24 +177,6 @@ class OutputSums:
             self._equal / self._decisions if self._decisions else math.nan,
             self._first,
             self._not_finite,
+            self._channels.is_dead,
+            self._channels.worst(),
         )
-
-
-def decibels(signal: float, noise: float) -> float:
-    """Turn two powers into a ratio in dB: infinite without noise, minus infinity without signal."""
-    if noise == 0:
-        return math.inf
-    if not math.isfinite(noise) or signal <= 0:
-        return -math.inf
-    if not math.isfinite(signal):
-        return math.nan
-    return 10 * (math.log10(signal) - math.log10(noise))
-
-
-def decibel_text(value: float) -> str:
-    """Return a ratio as people read it."""
-    if math.isnan(value):
-        return "no number"
-    if math.isinf(value):
-        return "equal" if value > 0 else "-inf dB"
-    return f"{value:.1f} dB"

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from qaic.accuracy.metrics import decibels
+from qaic.accuracy.decibels import decibels
 from qaic.compiler.ir.precision import PrecisionClass
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from qaic import __version__, _core
+from qaic.accuracy.decibels import decibel_text
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
-from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import report_html, table_html, verdict_html

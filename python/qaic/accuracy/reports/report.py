@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qaic.accuracy.decibels import decibel_text
 from qaic.accuracy.decoding import STEP_DTYPE
 from qaic.accuracy.instrument import FIELDS
-from qaic.accuracy.metrics import decibel_text
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.errors import InputError, StateError
 from qaic.support.atomic_io import replace_bytes
@@ -318,9 +318,13 @@ _VERDICTS: Final = {
 def _verdict(output: OutputAccuracy) -> str:
     if output.is_equal or not output.elements:
         return "equal"
+    channel = output.worst_channel
+    if output.is_dead or (channel is not None and channel.is_dead):
+        return "wrong"
     # Decisions are what counts where there are any.
     decides = not math.isnan(output.same)
-    if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME):
+    is_uneven = channel is not None and channel.sqnr_db < WRONG_DB
+    if output.sqnr_db >= GOOD_DB and (not decides or output.same >= GOOD_SAME) and not is_uneven:
         return "good"
     if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME):
         return "wrong"
@@ -332,6 +336,12 @@ def _figures(output: OutputAccuracy) -> str:
     if not math.isnan(output.same):
         parts.append(f"{output.same:.1%} same decisions")
     parts.append(f"largest error {output.largest_error:.3g}")
+    channel = output.worst_channel
+    if output.is_dead:
+        parts.append("one constant value where float32 varies")
+    elif channel is not None and (channel.is_dead or channel.sqnr_db < WRONG_DB):
+        lost = "one constant value" if channel.is_dead else f"SQNR {decibel_text(channel.sqnr_db)}"
+        parts.append(f"channel {channel.index} of dimension {channel.axis} has {lost}")
     if output.not_finite:
         parts.append(
             f"{output.not_finite} of {output.elements} elements not finite in float32 itself, which say "
@@ -540,6 +550,8 @@ def _decoding_json(found: DecodingAccuracy) -> dict[str, object]:
 def _json(value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, dict):
+        return {name: _json(item) for name, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     return list(value) if isinstance(value, tuple) else value
