@@ -22,6 +22,7 @@ RUST_DEPENDENCIES = {
     "qaic-emu": {"qaic-kmd", "qaic-mem"},
     "qaic-qpc": set(),
     "qaic-quant": set(),
+    "qaic-requests": set(),
     "qaic-stats": {"qaic-qpc"},
     "qaic-runtime": {"qaic-emu", "qaic-kmd", "qaic-mem", "qaic-qpc", "qaic-quant", "qaic-stats", "qaic-sync"},
     "qaic-python": {
@@ -30,6 +31,7 @@ RUST_DEPENDENCIES = {
         "qaic-mem",
         "qaic-qpc",
         "qaic-quant",
+        "qaic-requests",
         "qaic-runtime",
         "qaic-sync",
         "qaic-stats",

@@ -15,6 +15,7 @@ mod noop_control;
 mod profiling;
 mod qpc;
 mod quant;
+mod requests;
 mod rt;
 mod session;
 mod stats;
@@ -52,6 +53,8 @@ mod _core {
         PyTensorHistogram, calibrate_range, dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range,
         quantize_tensor,
     };
+    #[pymodule_export]
+    use super::requests::{read_json_numbers, read_message_numbers, split_infer_json, split_infer_message};
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;
     #[pymodule_export]
