@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qaic.errors import InputError, InputShapeError, MissingInputError, StateError
-from qaic.runtime.benchmark import random_inputs
 from qaic.runtime.shapes import coerce
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -48,17 +47,22 @@ class BatchShapes:
     Parameters
     ----------
     session
-        The program. It is loaded, and run three times for each of its shapes, unless ``is_batched`` is False.
+        The program. It is not run.
     is_batched
         Whether the first dimension may be a batch.
+    is_declared
+        Whether the operator declares that rows are independent, which needs no proof then.
 
     Attributes
     ----------
     is_batched : bool
         Whether requests share inferences. The first dimension is a batch when all inputs and outputs have the
-        same, the device keeps no state, and rows were seen not to depend on each other and on their place.
+        same, the device keeps no state, and an analysis of the graph proves that rows do not depend on each
+        other and on their place (`qaic.compiler.reports.row_independence`), or that is declared.
     reason : str
         Why not; empty where it is a batch or was not to be one.
+    first_dimension : int
+        Largest first dimension that inputs and outputs have in common; 0 without.
 
     Raises
     ------
@@ -66,14 +70,18 @@ class BatchShapes:
         The device keeps state of the program, which all requests would share.
     """
 
-    def __init__(self, session: Session, *, is_batched: bool = True) -> None:
+    def __init__(self, session: Session, *, is_batched: bool = True, is_declared: bool = False) -> None:
         refuse_state(session)
         self._dtypes = {spec.name: spec.dtype for spec in session.inputs}
         self._combinations = _combinations(session)
         self.is_batched = False
-        self.reason = ""
-        if is_batched:
-            self.reason = self._why_not_batched() or self._why_not_independent(session)
+        self.reason = self._why_not_batched()
+        self.first_dimension = 0 if self.reason else max(_rows(inputs) for inputs, _ in self._combinations)
+        if not is_batched:
+            self.reason = ""
+        else:
+            if not self.reason and not is_declared:
+                self.reason = self._why_not_independent(session)
             self.is_batched = not self.reason
         self._sizes: dict[tuple[Shape, ...], list[int]] = {}
         for inputs, _ in self._combinations:
@@ -197,24 +205,23 @@ class BatchShapes:
         return ""
 
     def _why_not_independent(self, session: Session) -> str:
-        """Run rows in two orders, and one row in all places: outputs have to be the same bits."""
-        for inputs, _ in self._combinations:
-            if next(iter(inputs.values()))[0] == 1:
-                continue
-            feeds = random_inputs(session.model_input_shape_dict, list(inputs.values()))
-            arrays = {name: np.asarray(array) for name, array in feeds.items()}
-            outputs = session.run(arrays)
-            rolled = session.run({name: np.roll(array, 1, axis=0) for name, array in arrays.items()})
-            alone = session.run(
-                {name: np.broadcast_to(array[:1], array.shape).copy() for name, array in arrays.items()}
-            )
-            for name, array in outputs.items():
-                same = np.roll(array, 1, axis=0).tobytes() == rolled[name].tobytes() and (
-                    np.broadcast_to(array[:1], array.shape).tobytes() == alone[name].tobytes()
-                )
-                if not same:
-                    return f"output {name!r} of a row depends on the other rows or on its place among them"
-        return ""
+        """Analyze the graph of the program."""
+        if self.first_dimension == 1:
+            return ""
+        graph = session.qpc.graph
+        if graph is None:
+            return "the container has no graph that could prove that rows are independent"
+        import onnx
+
+        from qaic.compiler.reports.row_independence import why_dependent
+
+        model = onnx.ModelProto.FromString(graph.tobytes())
+        reason = why_dependent(model, [inputs for inputs, _ in self._combinations], session.qpc.initializers)
+        return f"rows are not proved to be independent: {reason}" if reason else ""
+
+
+def _rows(inputs: Mapping[str, Shape]) -> int:
+    return next(iter(inputs.values()))[0]
 
 
 def _in_place(inputs: Arrays) -> Arrays:

@@ -69,6 +69,11 @@ class ModelSettings:
     default_timeout_s: float | None = None
     config: Any = None
 
+    @property
+    def declares_rows_independent(self) -> bool:
+        """Whether the configuration asks to combine requests: a declaration that rows are independent."""
+        return bool(self.max_batch_size) and self.config.HasField("dynamic_batching")
+
     def versions(self, found: Iterable[int]) -> list[int]:
         """Choose versions by the policy of the configuration; the highest one without."""
         versions = sorted(found)

@@ -74,7 +74,11 @@ class ServedModel:
         try:
             check_tensors(settings, self.session.inputs, self.session.outputs)
             self.session.setup()
-            self.shapes = BatchShapes(self.session, is_batched=settings.max_batch_size != 0)
+            self.shapes = BatchShapes(
+                self.session,
+                is_batched=settings.max_batch_size != 0,
+                is_declared=settings.declares_rows_independent,
+            )
             self._check_batch()
         except BaseException:
             self.session.close()
@@ -91,15 +95,22 @@ class ServedModel:
         )
 
     def _check_batch(self) -> None:
-        asked, offered = self.settings.max_batch_size, self.shapes.max_batch_size
-        if self.shapes.reason:
-            _logger.warning("model %r is served without batches: %s", self.name, self.shapes.reason)
-        if asked is not None and asked > 0 and asked != offered:
+        asked, offered = self.settings.max_batch_size, self.shapes.first_dimension
+        if asked and asked != offered:
             raise OptionError(
                 f"config.pbtxt of {self.name!r} says max_batch_size {asked}; the container has {offered}"
-                + (f": {self.shapes.reason}" if self.shapes.reason else ""),
+                + (f": {self.shapes.reason}" if not offered else ""),
                 code="serving.config",
                 hints=("leave it out, and the container decides",),
+            )
+        if self.shapes.reason:
+            _logger.warning(
+                "model %r is served without batches: %s%s",
+                self.name,
+                self.shapes.reason,
+                f"; if they are, declare it in config.pbtxt: max_batch_size: {offered} dynamic_batching {{ }}"
+                if offered > 1
+                else "",
             )
 
     # --- requests -------------------------------------------------------------------------------------------
