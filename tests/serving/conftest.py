@@ -25,5 +25,5 @@ else:
     @pytest.fixture(scope="module")
     def server(repository):
         """A server of it, in a process of its own."""
-        with serving_support.serving(repository) as server:
+        with serving_support.serving(repository, arguments=["--model-control"]) as server:
             yield server

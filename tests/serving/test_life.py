@@ -74,7 +74,7 @@ def test_versions_follow_the_policy(tmp_path):
 
 def test_a_new_version_comes_and_a_broken_one_does_not_harm(tmp_path):
     support.add_model(tmp_path, "affine", session_models.affine(4, 2))
-    with support.serving(tmp_path) as server:
+    with support.serving(tmp_path, arguments=["--model-control"]) as server:
         support.add_model(tmp_path, "affine", session_models.affine(4, 4), version=2)
         assert server.ask("POST", "/v2/repository/models/affine/load") == (200, {})
         assert server.ask("GET", "/v2/models/affine")[1]["versions"] == ["2"]
@@ -160,8 +160,8 @@ def test_a_port_that_is_taken(onnx_file):
             assert str(port) in done.stderr
 
 
-def test_no_client_controls_models_where_none_may(onnx_file):
-    with support.serving(onnx_file, arguments=["--no-model-control"]) as server:
+def test_no_client_controls_models_unless_that_is_asked_for(onnx_file):
+    with support.serving(onnx_file) as server:
         status, answer = server.ask("POST", "/v2/repository/models/small/unload")
         assert status == 403
         assert "without model control" in answer["error"]

@@ -40,7 +40,7 @@ schema = schemathesis.openapi.from_dict(DOCUMENT)
 @pytest.fixture(scope="module")
 def locked(repository):
     """A server whose models no client changes; 503 of a repository with broken models is no failure."""
-    with support.serving(repository, arguments=["--no-model-control"]) as server:
+    with support.serving(repository) as server:
         yield f"http://127.0.0.1:{server.http_port}"
 
 
@@ -49,7 +49,7 @@ def test_the_document_is_openapi():
 
 
 def test_every_route_is_described_and_none_besides():
-    app = HttpApp(ServerState(Repository(dict, drain_s=0), Limits())).app
+    app = HttpApp(ServerState(Repository(dict, drain_s=0), Limits()))
     routes = {(route.path, method) for route in app.routes for method in route.methods - {"HEAD"}}
     described = {
         (path, method.upper())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import threading
 import time
 from concurrent.futures import Future, InvalidStateError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
     from qaic.session import Session
 
+_logger = logging.getLogger("qaic.serving")
+
 Outputs = dict[str, NDArray[Any]]
 
 #: an inference that takes less runs on the thread that starts it: waking others takes longer than that
@@ -26,6 +29,9 @@ _SHORT_NS: Final = 300_000
 #: inferences in a row that have to be short before one runs there, and seconds that one may take there
 _SHORT_IN_A_ROW: Final = 4
 _LONGEST_HERE_S: Final = 0.005
+
+#: bytes of inputs that an event loop does not stack itself: copying them takes longer than a millisecond
+_LARGE_BYTES: Final = 4 << 20
 
 #: requests that wait at most, unless said otherwise
 MAX_QUEUE_SIZE: Final = 1024
@@ -292,7 +298,9 @@ class Batcher:
                     self._in_flight += 1
             for request in late:
                 request.finish(None, self.late_error(request))
-            if batch:
+            if batch and self._schedule is not None and _size(batch) > _LARGE_BYTES:
+                threading.Thread(target=self._start, args=(batch,), name="large-batch", daemon=True).start()
+            elif batch:
                 self._start(batch)
 
     def late_error(self, request: BatchedRequest) -> DeviceTimeoutError:
@@ -366,20 +374,22 @@ class Batcher:
         started_ns = time.monotonic_ns()
         for request in batch:
             request.started_ns = started_ns
+        outputs, failed = None, None
         try:
             inputs = self._shapes.stack([request.admitted for request in batch])
             # With an exec object left: one that was given up may keep its own for a while.
             has_room = self._in_flight == 1 and self._exec_objects > 1
             if has_room and self._short_in_a_row >= _SHORT_IN_A_ROW:
                 outputs = self._run_here(inputs)
-                if outputs is not None:
-                    self._ended(batch, outputs, None)
-                    return
-            future = self._session.submit(inputs)
+            if outputs is None:
+                future = self._session.submit(inputs)
         except Exception as error:  # noqa: BLE001 (it belongs to the clients)
-            self._ended(batch, None, error)
-        else:
+            failed = error
+        # Outside of the block: a batch ends once, whatever happens at its end.
+        if outputs is None and failed is None:
             future.add_done_callback(lambda done: self._done(batch, done))
+        else:
+            self._ended(batch, outputs, failed)
 
     def _run_here(self, inputs: Outputs) -> Outputs | None:
         """Run an inference that is likely short; None when it was not, and has to begin anew elsewhere."""
@@ -390,12 +400,12 @@ class Batcher:
             return None
 
     def _done(self, batch: list[BatchedRequest], future: Future[Outputs]) -> None:
+        outputs, failed = None, None
         try:
             outputs = future.result()
         except Exception as error:  # noqa: BLE001 (it belongs to the clients)
-            self._ended(batch, None, error)
-        else:
-            self._ended(batch, outputs, None)
+            failed = error
+        self._ended(batch, outputs, failed)
 
     def _ended(self, batch: list[BatchedRequest], outputs: Outputs | None, error: Exception | None) -> None:
         run_ns = time.monotonic_ns() - batch[0].started_ns
@@ -410,7 +420,11 @@ class Batcher:
             if not self._in_flight:
                 self._busy_ns += time.monotonic_ns() - self._busy_since_ns
         if self._on_batch is not None:
-            self._on_batch(BatchReport(len(batch), rows, size, run_ns, error))
+            try:
+                self._on_batch(BatchReport(len(batch), rows, size, run_ns, error))
+            except Exception:
+                # The clients still get their answers.
+                _logger.exception("model %r: an inference could not be counted", self._name)
         if outputs is not None:
             for request, part in zip(batch, self._shapes.split(admitted, outputs), strict=True):
                 request.finish(part)
@@ -429,6 +443,10 @@ class Batcher:
                 request.is_alone = True
                 queue.appendleft(request)
             self._waiting += len(batch)
+
+
+def _size(batch: list[BatchedRequest]) -> int:
+    return sum(array.nbytes for request in batch for array in request.admitted.inputs.values())
 
 
 def _number(options: Mapping[str, object], name: str) -> int:

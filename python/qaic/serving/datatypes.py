@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.errors import InputTypeError
+from qaic.errors import InputShapeError, InputTypeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,4 +71,21 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvie
             f"{expected}",
             code="serving.byte_count",
         )
-    return np.frombuffer(data, dtype).reshape(shape)
+    return shaped(name, np.frombuffer(data, dtype), shape)
+
+
+def shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Give an array of as many elements the shape of input ``name``.
+
+    Raises
+    ------
+    qaic.errors.InputShapeError
+        No array can have it.
+    """
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError):
+        raise InputShapeError(
+            f"input {name!r} has the shape {str(list(shape))[:200]}, which no array can have",
+            code="serving.shapes",
+        ) from None

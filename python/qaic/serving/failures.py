@@ -42,6 +42,8 @@ _BY_CODE: Final = {
     "serving.unsupported": (400, "UNIMPLEMENTED"),
     "serving.model_control": (403, "PERMISSION_DENIED"),
     "serving.queue_full": (503, "RESOURCE_EXHAUSTED"),
+    "serving.memory": (503, "RESOURCE_EXHAUSTED"),
+    "serving.loads": (503, "RESOURCE_EXHAUSTED"),
     "serving.body_size": (413, "RESOURCE_EXHAUSTED"),
     "serving.slow_body": (408, "DEADLINE_EXCEEDED"),
     "serving.content_encoding": (415, "UNIMPLEMENTED"),

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import numpy as np
 from google.protobuf import json_format
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
 
+from qaic._core import read_message_numbers, split_infer_message
 from qaic.errors import InputError, InputTypeError
 from qaic.runtime.shapes import coerce
-from qaic.serving.datatypes import datatype_of, dtype_of, from_bytes
+from qaic.serving.datatypes import datatype_of, dtype_of, from_bytes, shaped
 from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
-from qaic.serving.request_body import checked_shape, chosen_outputs, timeout_s_of
+from qaic.serving.request_body import (
+    MOST_DIMENSIONS,
+    MOST_ENVELOPE_BYTES,
+    checked_shape,
+    chosen_outputs,
+    timeout_s_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from numpy.typing import NDArray
 
+    from qaic.serving.served_model import ServedModel
     from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
+
+#: bytes of a message that is no request for an inference
+_CONTROL_BYTES: Final = 64 << 10
+#: seconds that a message may arrive undisturbed while others wait
+_GRACE_S: Final = 1.0
 
 #: datatype -> field of a message that carries its values
 _FIELDS: Final = {
@@ -43,8 +60,11 @@ _FIELDS: Final = {
 }
 
 
-class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The service. Its methods have the names of the protocol.
+
+    A call is taken before its message is read, so few messages arrive at a time. The parts of a message are
+    counted before it is parsed, on another thread if it is large.
 
     Parameters
     ----------
@@ -55,6 +75,57 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._repository = state.repository
+        limits = state.limits
+        self._inbox = _Inbox(max(4, limits.memory_bytes // limits.max_body_bytes), limits.body_timeout_s)
+        methods = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+        self._handlers = {}
+        for name, method in methods.items():
+            if hasattr(type(self), name):
+                message = getattr(service_pb2, method.input_type.name)
+                take = (
+                    self._infer
+                    if name == "ModelInfer"
+                    else partial(self._control, getattr(self, name), message)
+                )
+                # The message of a call with one message is read as that of a stream.
+                handler = grpc.stream_unary_rpc_method_handler(take)
+                self._handlers[f"/{method.containing_service.full_name}/{name}"] = handler
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what takes a call; None for an unknown method."""
+        return self._handlers.get(handler_call_details.method)
+
+    async def _control(self, answer: Any, message: Any, requests: Any, context: Any) -> bytes:
+        """Answer a call whose message is small."""
+        raw = await self._inbox.read(requests, context)
+        if len(raw) > _CONTROL_BYTES:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the message has {len(raw)} bytes")
+        try:
+            request = message.FromString(raw)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"this is no {message.DESCRIPTOR.name}")
+        answered: bytes = (await answer(request, context)).SerializeToString()
+        return answered
+
+    async def _infer(self, requests: Any, context: Any) -> bytes:
+        """Answer a request."""
+
+        async def infer() -> bytes:
+            with self._state.memory.lease() as lease:
+                raw = await self._inbox.read(requests, context)
+                lease.resize(len(raw))
+                request, inputs = await self._state.off_loop(len(raw), read_message, raw)
+                lease.resize(len(raw) + sum(array.nbytes for array in inputs.values()))
+                del raw
+                model, outputs = await self._repository.infer(
+                    request.model_name, request.model_version, inputs, _timeout_s(request, context)
+                )
+                size = sum(array.nbytes for array in outputs.values())
+                lease.resize(lease.held_bytes + size)
+                return await self._state.off_loop(size, _write_answer, request, model, outputs)
+
+        answered: bytes = await _answer(context, infer)
+        return answered
 
     async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Say that the server runs."""
@@ -136,23 +207,76 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         return await _answer(context, unload)
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answer one request."""
+        """Stand for `_infer`, which reads the message itself."""
 
-        async def infer() -> Any:
-            model, outputs = await self._repository.infer(
-                request.model_name, request.model_version, _inputs(request), _timeout_s(request, context)
-            )
-            names = [output.name for output in request.outputs] or None
-            chosen = chosen_outputs(outputs, names)
-            answer = service_pb2.ModelInferResponse(
-                model_name=model.name, model_version=str(model.version), id=request.id
-            )
-            for name, array in chosen.items():
-                answer.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-                answer.raw_output_contents.append(array.tobytes())
-            return answer
 
-        return await _answer(context, infer)
+def _write_answer(request: Any, model: ServedModel, outputs: dict[str, NDArray[Any]]) -> bytes:
+    names = [output.name for output in request.outputs] or None
+    chosen = chosen_outputs(outputs, names)
+    answer = service_pb2.ModelInferResponse(
+        model_name=model.name, model_version=str(model.version), id=request.id
+    )
+    for name, array in chosen.items():
+        answer.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        answer.raw_output_contents.append(array.tobytes())
+    written: bytes = answer.SerializeToString()
+    return written
+
+
+class _Inbox:
+    """Reads messages, a few at a time. If others wait, a message that arrives slowly has to give way.
+
+    Parameters
+    ----------
+    most
+        Messages at a time.
+    limit_s
+        Seconds in which one has to arrive.
+    """
+
+    def __init__(self, most: int, limit_s: float) -> None:
+        self._most, self._limit_s = most, limit_s
+        # The task that reads -> when it began, the oldest first.
+        self._reading: dict[asyncio.Task[Any], float] = {}
+        self._evicted: set[asyncio.Task[Any]] = set()
+        self._freed = asyncio.Event()
+
+    async def read(self, requests: Any, context: Any) -> bytes:
+        """Return the bytes of the message of a call; aborts the call that sends none in time."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None  # noqa: S101 (handlers of calls are tasks)
+        while len(self._reading) >= self._most:
+            oldest, begin = next(iter(self._reading.items()))
+            rest_s = begin + _GRACE_S - loop.time()
+            if rest_s <= 0:
+                del self._reading[oldest]
+                self._evicted.add(oldest)
+                oldest.cancel()
+                break
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._freed.wait()
+        self._reading[task] = loop.time()
+        try:
+            async with asyncio.timeout(self._limit_s):
+                message: bytes = await anext(aiter(requests), b"")
+        except TimeoutError:
+            await context.abort(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"the message did not arrive within {self._limit_s:g} s"
+            )
+        except asyncio.CancelledError:
+            if task not in self._evicted:
+                raise
+            task.uncancel()
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, "the message arrived too slowly while others waited"
+            )
+        finally:
+            self._evicted.discard(task)
+            self._reading.pop(task, None)
+            self._freed.set()
+        return message
 
 
 async def _answer(context: Any, make: Callable[[], Awaitable[Any]]) -> Any:
@@ -176,28 +300,45 @@ def _timeout_s(request: Any, context: Any) -> float | None:
     return min((limit for limit in (timeout_s, rest_s) if limit is not None), default=None)
 
 
-def _inputs(request: Any) -> dict[str, NDArray[Any]]:
-    """Make arrays over the bytes of a request, or of its typed fields."""
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
+def read_message(raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Read a `ModelInferRequest`: its envelope as a message, and its inputs.
+
+    Raises
+    ------
+    qaic.errors.InputError
+        It is no request of the protocol.
+    """
+    try:
+        envelope, places, raw_places = split_infer_message(raw, MOST_ENVELOPE_BYTES)
+        request = service_pb2.ModelInferRequest.FromString(envelope)
+    except InputError as error:
+        raise InputError(f"this is no ModelInferRequest: {error.message}", code="serving.request") from None
+    except DecodeError:
+        raise InputError("this is no ModelInferRequest", code="serving.request") from None
+    if raw_places and len(raw_places) != len(request.inputs):
         raise InputError(
-            f"raw_input_contents has {len(raw)} entries; {len(request.inputs)}, one an input, are expected",
+            f"raw_input_contents has {len(raw_places)} entries; {len(request.inputs)}, one an input, are "
+            "expected",
             code="serving.request",
         )
     inputs: dict[str, NDArray[Any]] = {}
+    data = memoryview(raw)
     for index, tensor in enumerate(request.inputs):
         name, datatype = tensor.name, tensor.datatype
-        shape = checked_shape(name, list(tensor.shape))
+        shape = checked_shape(name, list(tensor.shape[: MOST_DIMENSIONS + 1]))
         if name in inputs:
             raise InputError(f"input {name!r} is there twice", code="serving.request")
-        if raw:
-            inputs[name] = from_bytes(name, datatype, shape, memoryview(raw[index]))
+        if raw_places:
+            begin, end = raw_places[index]
+            inputs[name] = from_bytes(name, datatype, shape, data[begin:end])
         else:
-            inputs[name] = _from_contents(name, datatype, shape, tensor.contents)
-    return inputs
+            inputs[name] = _from_contents(name, datatype, shape, raw, places[index])
+    return request, inputs
 
 
-def _from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> NDArray[Any]:
+def _from_contents(
+    name: str, datatype: str, shape: tuple[int, ...], raw: bytes, place: tuple[int, int]
+) -> NDArray[Any]:
     dtype = dtype_of(name, datatype)
     field = _FIELDS.get(datatype)
     if field is None:
@@ -205,14 +346,19 @@ def _from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: A
             f"input {name!r}: {datatype} has no typed field; send it in raw_input_contents",
             code="serving.binary_only",
         )
-    values = getattr(contents, field)
-    expected = 1
-    for size in shape:
-        expected *= size
-    if len(values) != expected:
-        raise InputError(
-            f"input {name!r} has {len(values)} numbers in {field}; shape {list(shape)} has {expected}",
-            code="serving.request",
+    number = service_pb2.InferTensorContents.DESCRIPTOR.fields_by_name[field].number
+    wide = dtype if dtype.kind in "bf" else np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    expected = math.prod(shape)
+    try:
+        # No message has more bytes than that.
+        numbers = read_message_numbers(raw, place, number, wide.name, min(expected, len(raw) + 1))
+    except InputError as error:
+        found = error.context.get("found")
+        what = (
+            error.message
+            if found is None
+            else f"has {found} numbers in {field}; shape {list(shape)} has {expected}"
         )
-    array = np.array(values, np.float32 if datatype == "FP32" else None).reshape(shape)
-    return coerce(name, array, dtype.name, shape, False) if expected else array.astype(dtype)  # noqa: FBT003
+        raise InputError(f"input {name!r} {what}", code="serving.request") from None
+    array = shaped(name, np.frombuffer(memoryview(numbers), wide), shape)
+    return coerce(name, array, dtype.name, shape, False)  # noqa: FBT003 (its form)

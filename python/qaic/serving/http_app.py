@@ -16,19 +16,23 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from qaic.errors import InputError, QaicError, StateError
+from qaic.errors import InputError, QaicError
 from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
+from qaic.serving.site_check import SiteCheck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from qaic.serving.memory_budget import Lease
     from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
 
-_CONTROL_BYTES: Final = 1 << 20
+_CONTROL_BYTES: Final = 64 << 10
+#: bytes of an answer that are sent without waiting for the client to take them
+_SMALL_ANSWER: Final = 64 << 10
 
 
 class HttpApp:
@@ -38,16 +42,18 @@ class HttpApp:
     ----------
     state
         State of the server.
+    checks_host
+        As for `SiteCheck`.
     """
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ServerState, *, checks_host: bool = False) -> None:
         self._state = state
         self._repository = state.repository
         self._limits = state.limits
         model = "/v2/models/{model}"
         version = model + "/versions/{version}"
         control = "/v2/repository/models/{model}"
-        self.app = Starlette(
+        app = Starlette(
             routes=[
                 *(Route(f"{path}/infer", self._infer, methods=["POST"]) for path in (model, version)),
                 Route("/v2", self._server_metadata),
@@ -71,34 +77,48 @@ class HttpApp:
                 Exception: _failed,
             },
         )
+        self.routes = app.routes
+        self.app = SiteCheck(app, self._limits.allowed_hosts, checks_host=checks_host)
 
     async def _infer(self, request: Request) -> Response:
         name, version = request.path_params["model"], request.path_params.get("version", "")
         # Before a body is read that has no use.
         self._repository.find(name, version)
-        infer_request = read_request(await self._body(request), request.headers.get(HEADER_LENGTH))
-        answer = self._repository.infer(name, version, infer_request.inputs, infer_request.timeout_s)
+        lease = self._state.memory.lease()
         try:
-            model, outputs = await _unless_gone(request, answer)
-        except asyncio.CancelledError:
-            if not self._state.is_draining:
-                raise
-            raise StateError(
-                "the server ends, and the device did not answer within the time that requests have left",
-                code="serving.ending",
-            ) from None
-        parts, head_length = write_answer(infer_request, model.name, model.version, outputs)
-        if head_length is None:
-            return Response(parts[0], media_type="application/json")
-        return Response(
-            b"".join(parts),
-            media_type="application/octet-stream",
-            headers={HEADER_LENGTH: str(head_length)},
-        )
+            return await self._state.until_end(self._answer(request, name, version, lease))
+        except BaseException:
+            lease.resize(0)
+            raise
 
-    async def _body(self, request: Request, most: int | None = None) -> bytes:
+    async def _answer(self, request: Request, name: str, version: str, lease: Lease) -> Response:
+        """Answer a request; the answer ends the lease when it is sent."""
+        header = request.headers.get(HEADER_LENGTH)
+        off_loop = self._state.off_loop
+        body = await self._body(request, self._limits.max_body_bytes, lease)
+        infer_request = await off_loop(len(body), read_request, body, header)
+        if header is None:
+            lease.resize(_size(infer_request.inputs))
+        del body
+        answer = self._repository.infer(name, version, infer_request.inputs, infer_request.timeout_s)
+        model, outputs = await _unless_gone(request, answer)
+        size = _size(outputs)
+        lease.resize(lease.held_bytes + size)
+        parts, head_length = await off_loop(
+            size, write_answer, infer_request, model.name, model.version, outputs
+        )
+        is_json = head_length is None
+        response = _Answer(
+            parts[0] if is_json else b"".join(parts),
+            media_type="application/json" if is_json else "application/octet-stream",
+            headers=None if is_json else {HEADER_LENGTH: str(head_length)},
+        )
+        lease.resize(len(response.body))
+        response.lease, response.timeout_s = lease, self._limits.body_timeout_s
+        return response
+
+    async def _body(self, request: Request, most: int, lease: Lease) -> bytes:
         """Read a body that is not too long, from a sender that is not too slow."""
-        most = self._limits.max_body_bytes if most is None else most
         if request.headers.get("content-encoding", "identity") != "identity":
             raise InputError(
                 "compressed bodies are not supported; send it as it is", code="serving.content_encoding"
@@ -107,17 +127,16 @@ class HttpApp:
         if length.isdigit() and int(length[:20]) > most:
             raise _too_long(length[:20], most)
         parts: list[bytes] = []
-        size = 0
         try:
             async with asyncio.timeout(self._limits.body_timeout_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
+                async for part in lease.collect(request.stream()):
+                    if lease.held_bytes > most:
                         raise _too_long(f"more than {most}", most)
                     parts.append(part)
         except TimeoutError:
             raise InputError(
-                f"the body did not arrive within {self._limits.body_timeout_s:g} s; {size} bytes did",
+                f"the body did not arrive within {self._limits.body_timeout_s:g} s; {lease.held_bytes} bytes "
+                "did",
                 code="serving.slow_body",
             ) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -163,18 +182,19 @@ class HttpApp:
     async def _load(self, request: Request) -> Response:
         refuse_overrides((await self._control(request)).get("parameters"))
         self._state.check_model_control()
-        await self._repository.load_async(request.path_params["model"])
+        await self._state.until_end(self._repository.load_async(request.path_params["model"]))
         return _json({})
 
     async def _unload(self, request: Request) -> Response:
         await self._control(request)
         self._state.check_model_control()
-        await self._repository.unload_async(request.path_params["model"])
+        await self._state.until_end(self._repository.unload_async(request.path_params["model"]))
         return _json({})
 
     async def _control(self, request: Request) -> dict[str, Any]:
         """Read the JSON of a request to the repository."""
-        body = await self._body(request, _CONTROL_BYTES)
+        with self._state.memory.lease() as lease:
+            body = await self._body(request, _CONTROL_BYTES, lease)
         try:
             value = orjson.loads(body or b"{}")
         except orjson.JSONDecodeError:
@@ -185,6 +205,32 @@ class HttpApp:
 
     async def _metrics(self, _request: Request) -> Response:
         return Response(generate_latest(self._repository.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Answer(Response):  # type: ignore[misc]
+    """An answer that holds memory until the client has taken it, for which the client has a limited time."""
+
+    lease: Lease
+    timeout_s: float
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with self.lease:
+            if len(self.body) <= _SMALL_ANSWER:
+                await super().__call__(scope, receive, send)
+                return
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                    await send(start)
+                    await send({"type": "http.response.body", "body": self.body, "more_body": True})
+                    # This waits until most of what goes before was taken.
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            except TimeoutError:
+                scope["extensions"]["qaic.abort"]()
+
+
+def _size(arrays: dict[str, Any]) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 async def _unless_gone(request: Request, answer: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import OptionError, QaicError, StateError
 from qaic.serving.served_model import ServedModel
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("qaic.serving")
 
+#: seconds that the end of a server waits for a load that runs
+_LONGEST_CHANGE_S: Final = 1.0
+
 
 class Repository:
     """Models of a source.
@@ -32,6 +37,8 @@ class Repository:
         Seconds that requests of a model have which is unloaded.
     schedule
         As for `Batcher`.
+    max_loads
+        Loads and unloads of clients that run or wait.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class Repository:
         find_sources: Callable[[], Mapping[str, ModelSource]],
         *,
         drain_s: float,
+        max_loads: int = 8,
         schedule: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._find_sources = find_sources
@@ -50,6 +58,11 @@ class Repository:
         self._reasons: dict[str, str] = {}
         # Held while models are loaded and replaced; answers never wait for it.
         self._changes = threading.Lock()
+        self._max_loads = max_loads
+        # Belong to the event loop: what runs, and those that wait for their turn.
+        self._is_changing = False
+        self._turns: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._is_ending = False
 
     # --- what answers ---------------------------------------------------------------------------------------
 
@@ -146,12 +159,71 @@ class Repository:
             raise first
 
     async def load_async(self, name: str) -> None:
-        """Do as `load`, without blocking the event loop."""
-        await asyncio.to_thread(self.load, name)
+        """Do as `load`, without blocking the event loop; one change after the other.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            Too many wait already (``serving.loads``), or the server ends (``serving.ending``).
+        """
+        await self._in_turn(self.load, name)
 
     async def unload_async(self, name: str) -> None:
-        """Do as `unload`, without blocking the event loop."""
-        await asyncio.to_thread(self.unload, name)
+        """Do as `unload`, as `load_async` does as `load`."""
+        await self._in_turn(self.unload, name)
+
+    async def _in_turn(self, work: Callable[[str], None], name: str) -> None:
+        if self._is_ending:
+            raise self._ending_error()
+        if self._is_changing + len(self._turns) >= self._max_loads:
+            raise StateError(
+                f"{self._max_loads} models are being loaded or wait for it, which is the limit",
+                code="serving.loads",
+                hints=("ask again later",),
+            )
+        loop = asyncio.get_running_loop()
+        if self._is_changing:
+            turn = loop.create_future()
+            self._turns.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn in self._turns:
+                    self._turns.remove(turn)
+                elif not turn.cancelled():
+                    self._next_turn()
+                raise
+        self._is_changing = True
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            self._next_turn()
+            if not done.done() and error is not None:
+                done.set_exception(error)
+            elif not done.done():
+                done.set_result(None)
+
+        def run() -> None:
+            failed: BaseException | None = None
+            try:
+                work(name)
+            except Exception as error:  # noqa: BLE001 (raised where it is awaited)
+                failed = error
+            # The loop may have ended before the load.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, failed)
+
+        # A thread of its own, for which the end of the process does not wait.
+        threading.Thread(target=run, name=f"load-{name[:40]}", daemon=True).start()
+        await done
+
+    def _next_turn(self) -> None:
+        self._is_changing = bool(self._turns)
+        if self._turns:
+            self._turns.popleft().set_result(None)
+
+    def _ending_error(self) -> StateError:
+        return StateError("the server ends and loads no more models", code="serving.ending")
 
     def load(self, name: str) -> None:
         """Load a model, or load it again. Blocking; until its versions are ready the old ones answer.
@@ -214,15 +286,22 @@ class Repository:
             if not model.retire(drain_s):
                 _logger.warning("model %r: requests were not answered in time", model.name)
 
-    def hurry(self) -> None:
-        """Let no request wait any more for others to share its batch."""
+    def begin_end(self) -> None:
+        """Refuse loads that wait or come, and let no request wait any more for others to share its batch."""
+        self._is_ending = True
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_exception(self._ending_error())
         for model in self.loaded():
             model.batcher.hurry()
 
     def close(self) -> None:
-        """Unload all; requests had their time before. Blocking."""
-        with self._changes:
-            models, self._models = self._models, {}
+        """Unload all; requests had their time before. Blocking, but not for a load that still runs."""
+        is_mine = self._changes.acquire(timeout=_LONGEST_CHANGE_S)
+        models, self._models = self._models, {}
+        if is_mine:
+            self._changes.release()
         for versions in models.values():
             self._retire(versions, 0)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 
+from qaic._core import read_json_numbers, split_infer_json
 from qaic.errors import InputError, InputTypeError
 from qaic.runtime.shapes import coerce
-from qaic.serving.datatypes import BINARY_ONLY, datatype_of, dtype_of, from_bytes
+from qaic.serving.datatypes import BINARY_ONLY, datatype_of, dtype_of, from_bytes, shaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 #: header with the length of the JSON before the bytes of tensors
 HEADER_LENGTH: Final = "inference-header-content-length"
 #: sizes of a shape, and tensors, that a request may name
-_MOST_DIMENSIONS: Final = 64
+MOST_DIMENSIONS: Final = 64
 _MOST_TENSORS: Final = 4096
+#: bytes of a request besides the numbers of its tensors
+MOST_ENVELOPE_BYTES: Final = 2 << 20
+#: elements that are written as JSON at a time, between which other threads run
+_PIECE: Final = 1 << 16
 _MOST_DIGITS: Final = 20
 _MICROSECONDS: Final = 1e6
 _LONGEST_S: Final = 86400.0
@@ -78,7 +83,11 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
         length = int(header_length)
     data = memoryview(body)
     try:
-        request = orjson.loads(data[:length])
+        envelope, places = split_infer_json(body, length, MOST_ENVELOPE_BYTES)
+    except InputError as error:
+        raise _malformed(error.message) from None
+    try:
+        request = orjson.loads(envelope)
     except orjson.JSONDecodeError as error:
         raise _malformed(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(request, dict):
@@ -87,7 +96,7 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
     binary = data[length:]
     inputs: dict[str, NDArray[Any]] = {}
     for tensor in _tensors(request, "inputs"):
-        name, array, used = _input(tensor, binary)
+        name, array, used = _input(tensor, binary, body, places)
         if name in inputs:
             raise _malformed(f"input {name!r} is there twice")
         inputs[name] = array
@@ -126,7 +135,9 @@ def timeout_s_of(microseconds: object) -> float | None:
     return min(microseconds / _MICROSECONDS, _LONGEST_S) or None
 
 
-def _input(tensor: dict[str, Any], binary: memoryview) -> tuple[str, NDArray[Any], int]:
+def _input(
+    tensor: dict[str, Any], binary: memoryview, body: bytes, places: list[tuple[int, int]]
+) -> tuple[str, NDArray[Any], int]:
     """Read an input; returns its name, its array and how many bytes behind the JSON are its own."""
     name, datatype = _name(tensor), tensor.get("datatype")
     if not isinstance(datatype, str):
@@ -137,7 +148,12 @@ def _input(tensor: dict[str, Any], binary: memoryview) -> tuple[str, NDArray[Any
         raise _malformed("inputs in shared memory are not supported")
     size = parameters.get("binary_data_size")
     if size is None:
-        return name, _from_json(name, datatype, shape, tensor.get("data")), 0
+        data = tensor.get("data")
+        if isinstance(data, list):
+            # The numbers were replaced by their place.
+            return name, _from_json(name, datatype, shape, body, places[data[0]]), 0
+        _check_json(name, datatype)
+        raise _malformed(f"input {name!r} has no 'data' and no 'binary_data_size'")
     if "data" in tensor:
         raise _malformed(f"input {name!r} has 'data' and 'binary_data_size'")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= binary.nbytes:
@@ -147,42 +163,33 @@ def _input(tensor: dict[str, Any], binary: memoryview) -> tuple[str, NDArray[Any
     return name, from_bytes(name, datatype, shape, binary[:size]), size
 
 
-def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> NDArray[Any]:
+def _check_json(name: str, datatype: str) -> np.dtype[Any]:
     dtype = dtype_of(name, datatype)
     if datatype in BINARY_ONLY:
         raise InputTypeError(
             f"input {name!r}: {datatype} does not travel as JSON; send it as binary data",
             code="serving.binary_only",
         )
-    if not isinstance(data, list):
-        raise _malformed(f"input {name!r} has no 'data' and no 'binary_data_size'")
+    return dtype
+
+
+def _from_json(
+    name: str, datatype: str, shape: tuple[int, ...], body: bytes, place: tuple[int, int]
+) -> NDArray[Any]:
+    dtype = _check_json(name, datatype)
+    expected = math.prod(shape)
     try:
-        array = np.asarray(data)
-    except (ValueError, OverflowError):
+        # No body has more bytes than that.
+        numbers, found = read_json_numbers(body, place, min(expected, len(body) + 1), datatype == "FP32")
+    except InputError as error:
+        count = error.context.get("found")
         raise _malformed(
-            f"'data' of input {name!r} is no array of numbers: its lists differ in length"
+            f"'data' of input {name!r} {error.message}"
+            if count is None
+            else f"input {name!r} has {count} numbers of data; shape {str(list(shape))[:200]} has {expected}"
         ) from None
-    if array.dtype.kind == "f" and dtype.kind == "u":
-        array = _whole_numbers(data, array)
-    if array.dtype.kind not in "biuf":
-        if array.size:
-            raise _malformed(f"'data' of input {name!r} is no array of numbers")
-        array = array.astype(dtype)
-    elif not array.size:
-        array = array.astype(dtype)
-    if array.size != math.prod(shape):
-        raise _malformed(
-            f"input {name!r} has {array.size} numbers of data; shape {list(shape)} has {math.prod(shape)}"
-        )
-    return coerce(name, array.reshape(shape), dtype.name, shape, False)  # noqa: FBT003 (its form)
-
-
-def _whole_numbers(data: list[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Read numbers again that numpy made floats of, where only some need all 64 bits."""
-    numbers = np.asarray(data, object)
-    if all(type(number) is int and 0 <= number < 2**64 for number in numbers.flat):
-        return numbers.astype(np.uint64)
-    return array
+    array = shaped(name, np.frombuffer(memoryview(numbers), found if expected else dtype), shape)
+    return coerce(name, array, dtype.name, shape, False)  # noqa: FBT003 (its form)
 
 
 def checked_shape(name: str, shape: object) -> tuple[int, ...]:
@@ -193,7 +200,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     qaic.errors.InputError
         It is none.
     """
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
         raise _malformed(f"input {name!r} has no 'shape', a list of sizes")
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
         raise _malformed(f"a size in the shape of input {name!r} is no whole number from 0 on")
@@ -279,10 +286,19 @@ def write_answer(
                 code="serving.binary_only",
             )
         else:
-            tensor["data"] = contiguous.reshape(-1)
+            tensor["data"] = _as_json(contiguous.reshape(-1))
         described.append(tensor)
     answer: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": described}
     if request.id:
         answer["id"] = request.id
     head = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
     return [head, *parts], len(head) if parts else None
+
+
+def _as_json(array: NDArray[Any]) -> Any:
+    """Return what is written for an array, of which the parts are written one by one if it is large."""
+    if array.size <= _PIECE:
+        return array
+    pieces = (array[start : start + _PIECE] for start in range(0, array.size, _PIECE))
+    text = b",".join(orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1] for piece in pieces)
+    return orjson.Fragment(b"[" + text + b"]")

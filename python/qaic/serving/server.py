@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
 import threading
+from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import uvicorn
 import uvloop
-from tritonclient.grpc import service_pb2_grpc
 
 from qaic.serving.grpc_service import GrpcService
 from qaic.serving.http_app import HttpApp
+from qaic.serving.http_protocol import BoundedProtocol, HttpServer
 from qaic.serving.limits import Limits
 from qaic.serving.model_sources import find_sources
 from qaic.serving.repository import Repository
@@ -30,17 +33,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
-_KEEP_ALIVE_S: Final = 65
+#: seconds after the signal in which calls of gRPC that were sent before it are still taken
+_LAST_CALLS_S: Final = 1.0
 #: what a message of gRPC may have besides tensors
 _ENVELOPE_BYTES: Final = 1 << 20
-
-
-class _HttpServer(uvicorn.Server):  # type: ignore[misc]
-    """Leaves signals to the server, which has gRPC to end too."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Server:
@@ -107,7 +103,10 @@ class Server:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             loop = runner.get_loop()
             repository = Repository(
-                lambda: find_sources(self._paths), drain_s=self._drain_s, schedule=loop.call_soon
+                lambda: find_sources(self._paths),
+                drain_s=self._drain_s,
+                max_loads=self._limits.max_loads,
+                schedule=loop.call_soon,
             )
             try:
                 repository.load_all()
@@ -131,7 +130,8 @@ class Server:
         with _signals(loop, stopping):
             try:
                 if self.http_port is not None:
-                    ends.append(await self._listen_http(HttpApp(state), stopping))
+                    app = HttpApp(state, checks_host=_is_loopback(self._host))
+                    ends.append(await self._listen_http(app, stopping))
                 if self.grpc_port is not None:
                     ends.append(await self._listen_grpc(GrpcService(state)))
                 if on_ready is not None:
@@ -140,8 +140,9 @@ class Server:
                 _logger.info("ending: requests have %g s", self._drain_s)
             finally:
                 state.is_draining = True
-                repository.hurry()
+                repository.begin_end()
                 await asyncio.gather(*(end() for end in ends))
+                state.close()
                 with self._lock:
                     self._loop = self._stopping = None
 
@@ -155,17 +156,19 @@ class Server:
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             http_app.app,
-            http="httptools",
+            http=partial(BoundedProtocol, limits=self._limits, idle=OrderedDict()),
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=self._access_log,
             server_header=False,
-            limit_concurrency=self._limits.max_connections,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            # One more: a new connection takes the place of an idle one.
+            limit_concurrency=self._limits.max_connections + 2,
+            timeout_keep_alive=self._limits.idle_timeout_s,
             timeout_graceful_shutdown=max(1, round(self._drain_s)),
             backlog=_BACKLOG,
         )
-        server = _HttpServer(config)
+        server = HttpServer(config, listener)
         serving = asyncio.ensure_future(server.serve([listener]))
         serving.add_done_callback(lambda _: stopping.set())
         while not server.started and not serving.done():  # there is no event for it
@@ -184,10 +187,14 @@ class Server:
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
+                # What arrives before a call is read stays within the first window.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.max_metadata_size", self._limits.max_head_bytes),
+                ("grpc.absolute_max_metadata_size", self._limits.max_head_bytes),
             ],
             maximum_concurrent_rpcs=self._limits.max_connections,
         )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
+        server.add_generic_rpc_handlers((service,))
         host = f"[{self._host}]" if ":" in self._host else self._host
         try:
             self.grpc_port = server.add_insecure_port(f"{host}:{self.grpc_port}")
@@ -196,9 +203,18 @@ class Server:
         await server.start()
 
         async def end() -> None:
+            # What the sockets still hold is not seen from here, unlike that of HTTP.
+            await asyncio.sleep(min(_LAST_CALLS_S, self._drain_s / 2))
             await server.stop(self._drain_s)
 
         return end
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextlib.contextmanager

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qaic import __version__
 from qaic.errors import StateError
+from qaic.serving.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from qaic.serving.limits import Limits
     from qaic.serving.repository import Repository
+
+T = TypeVar("T")
+
+#: bytes that the event loop reads and writes itself, which takes less than waking a thread
+_SMALL_BYTES: Final = 16 << 10
+#: threads that read and write what is larger
+_CODEC_THREADS: Final = 2
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "model_configuration", "statistics")
 
@@ -32,6 +44,40 @@ class ServerState:
     repository: Repository
     limits: Limits
     is_draining: bool = False
+    memory: MemoryBudget = field(init=False)
+    _codecs: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryBudget(self.limits.memory_bytes)
+        self._codecs = ThreadPoolExecutor(_CODEC_THREADS, "codec")
+
+    async def off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Read or write ``size`` bytes, on another thread unless they are few: the loop stays free."""
+        if size <= _SMALL_BYTES:
+            return work(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._codecs, work, *arguments)
+
+    async def until_end(self, work: Awaitable[T]) -> T:
+        """Await what the end of the server may cut off.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            The time that requests have at the end is over (``serving.ending``).
+        """
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self.is_draining:
+                raise
+            raise StateError(
+                "the server ends, and the device did not answer within the time that requests have left",
+                code="serving.ending",
+            ) from None
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._codecs.shutdown(wait=False, cancel_futures=True)
 
     @property
     def is_ready(self) -> bool:
@@ -55,4 +101,5 @@ class ServerState:
             raise StateError(
                 "this server was started without model control; models cannot be loaded or unloaded",
                 code="serving.model_control",
+                hints=("start it with --model-control, behind a proxy that checks users",),
             )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _MEBIBYTE = 1 << 20
 _MOST_PORT = 65535
+#: descriptors that are not for connections
+_OTHER_FILES = 64
 
 
 def add_arguments(parser: Parser) -> None:
@@ -47,7 +49,21 @@ def add_arguments(parser: Parser) -> None:
         default=30.0,
         help="limit of a body's arrival (30)",
     )
-    parser.add_argument("--no-model-control", action="store_true", help="let no client load or unload models")
+    parser.add_argument(
+        "--max-memory",
+        metavar="MIB",
+        type=count,
+        default=256,
+        help="all requests and answers together, in MiB (256)",
+    )
+    parser.add_argument("--model-control", action="store_true", help="let clients load and unload models")
+    parser.add_argument(
+        "--allowed-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of this server in requests, besides addresses and names without a dot; may be repeated",
+    )
     parser.add_argument("--access-log", action="store_true", help="log each request of HTTP")
     set_examples(
         parser,
@@ -76,8 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
         limits=Limits(
             max_body_bytes=arguments.max_body * _MEBIBYTE,
+            memory_bytes=arguments.max_memory * _MEBIBYTE,
             body_timeout_s=arguments.body_timeout,
-            model_control=not arguments.no_model_control,
+            max_connections=min(Limits().max_connections, max(1, most - _OTHER_FILES)),
+            model_control=arguments.model_control,
+            allowed_hosts=frozenset(name.lower() for name in arguments.allowed_host),
         ),
         access_log=arguments.access_log,
     )
