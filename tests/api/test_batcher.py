@@ -304,6 +304,36 @@ def test_rows_that_see_each_other_are_no_batch():
         assert batcher.close(SOON)
 
 
+def test_rows_may_be_declared_to_be_independent():
+    model = session_models.model(
+        [helper.make_node("Softmax", ["x"], ["y"], axis=0)],
+        [("x", "float32", [4, 2])],
+        [("y", "float32", [4, 2])],
+    )
+    with qaic.Session(model) as session:
+        shapes = BatchShapes(session, is_declared=True)
+        assert shapes.is_batched
+        assert shapes.max_batch_size == 4
+
+
+def test_a_batch_that_cannot_be_counted_is_answered_once(affine):
+    session, shapes = affine
+    reports = []
+
+    def count(report):
+        reports.append(report)
+        raise ValueError
+
+    batcher = Batcher(session, shapes, on_batch=count)
+    # The first run on threads of the session, the rest where they are submitted.
+    for number in range(1, 17):
+        x = rows(1, number)
+        assert batcher.submit({"x": x}).result(30)["y"].tobytes() == alone(session, x).tobytes()
+        assert len(reports) == number
+    assert batcher.close(30)
+    assert batcher.running == batcher.waiting == 0
+
+
 def test_first_dimensions_that_differ_are_no_batch():
     model = session_models.model(
         [helper.make_node("Transpose", ["x"], ["y"])],

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import signal
 import socket
 import threading
 import time
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import child_process
 import qaic
@@ -218,3 +220,85 @@ def test_a_full_disk_leaves_what_needs_none(tmp_path):
         assert "File too large" in row["reason"]
         assert server.ask("GET", "/v2/health/ready")[0] == 503
     assert not list((tmp_path / "cache").rglob("programqpc.bin"))
+
+
+def test_the_end_answers_all_that_was_sent_before(tmp_path):
+    """Sent to a process that does not run: nothing of it was read or accepted when the signal comes."""
+    support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, support.BATCH))
+    with support.serving(tmp_path) as server:
+        kept = [send(server, body()) for _ in range(8)]
+        for connection in kept:
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        idle = socket.create_connection(("127.0.0.1", server.http_port), timeout=60)
+        server.process.send_signal(signal.SIGSTOP)
+        head = f"POST /v2/models/affine/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body())}\r\n\r\n"
+        for connection in kept[:4]:
+            connection.sendall(head.encode() + body())
+        for connection in kept[4:]:
+            # Two requests on one connection, without waiting for the first answer.
+            connection.sendall(2 * (head.encode() + body()))
+        waiting = [send(server, body()) for _ in range(8)]
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        answers = [read_to_end(connection) for connection in (*kept, *waiting)]
+        assert [answer.count(b"HTTP/1.1 200") for answer in answers] == 4 * [1] + 4 * [2] + 8 * [1]
+        assert read_to_end(idle) == b""
+        assert server.process.wait(60) == 0
+
+
+def read_to_end(connection):
+    """Read what a server sends until it closes."""
+    with connection:
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_the_end_answers_calls_that_wait(patient):
+    said = support.run_client(
+        f"""
+import os, signal
+import tritonclient.grpc as triton
+client = triton.InferenceServerClient(GRPC)
+given = triton.InferInput("x", [1, 16], "FP32"); given.set_data_from_numpy(np.ones((1, 16), np.float32))
+import queue, http.client
+answers = queue.Queue()
+client.async_infer("affine", [given], lambda result, error: answers.put((result, error)))
+metrics = ""
+while 'qaic_queue_length{{model="affine",version="1"}} 1.0' not in metrics:
+    connection = http.client.HTTPConnection(HTTP)
+    connection.request("GET", "/metrics")
+    metrics = connection.getresponse().read().decode()
+os.kill({patient.process.pid}, signal.SIGTERM)
+result, error = answers.get(timeout=60)
+print(error, result.as_numpy("y").shape)
+""",
+        patient,
+    )
+    assert said.strip() == "None (1, 16)"
+
+
+def test_rows_that_are_not_proved_share_no_inference_unless_declared(tmp_path):
+    model = session_models.model(
+        [
+            helper.make_node("ReduceMax", ["x"], ["m"], axes=[0]),
+            helper.make_node("Sub", ["m", "c"], ["d"]),
+            helper.make_node("Relu", ["d"], ["r"]),
+            helper.make_node("Add", ["x", "r"], ["y"]),
+        ],
+        [("x", "float32", [2, 16])],
+        [("y", "float32", [2, 16])],
+        {"c": np.float32(100)},
+    )
+    support.add_model(tmp_path, "alone", model)
+    support.add_model(tmp_path, "asked", model, more="max_batch_size: 2")
+    support.add_model(tmp_path, "declared", model, more="max_batch_size: 2 dynamic_batching { }")
+    with support.serving(tmp_path) as server:
+        statuses = {name: server.infer(X, name)[0] for name in ("alone", "asked", "declared")}
+        assert statuses == {"alone": 400, "asked": 400, "declared": 200}
+        assert server.infer(np.ones((2, 16), np.float32), "asked")[0] == 200
+        assert server.end() == 0
+        (line,) = [line for line in server.log if "'alone' is served without batches" in line]
+        assert "ReduceMax 'm' works across the batch" in line
+        assert "dynamic_batching { }" in line

@@ -214,13 +214,21 @@ class Repository:
                 loop.call_soon_threadsafe(settle, failed)
 
         # A thread of its own, for which the end of the process does not wait.
-        threading.Thread(target=run, name=f"load-{name[:40]}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="load", daemon=True).start()
+        except RuntimeError:
+            self._next_turn()
+            raise
         await done
 
     def _next_turn(self) -> None:
-        self._is_changing = bool(self._turns)
-        if self._turns:
-            self._turns.popleft().set_result(None)
+        self._is_changing = False
+        while self._turns and not self._is_changing:
+            turn = self._turns.popleft()
+            # One may be cancelled, and not know it yet.
+            if not turn.done():
+                turn.set_result(None)
+                self._is_changing = True
 
     def _ending_error(self) -> StateError:
         return StateError("the server ends and loads no more models", code="serving.ending")

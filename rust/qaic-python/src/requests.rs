@@ -39,12 +39,12 @@ fn places(ranges: Vec<std::ops::Range<usize>>) -> Vec<Place> {
 /// Takes the numbers of tensors out of a request in JSON.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
-pub(crate) fn split_infer_json<'py>(
-    py: Python<'py>,
+pub(crate) fn split_infer_json(
+    py: Python<'_>,
     body: PyBackedBytes,
     end: usize,
     most: usize,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<Place>)> {
+) -> PyResult<(Bound<'_, PyBytes>, Vec<Place>)> {
     let Split { envelope, places: found, .. } =
         read_part(py, &body, (0, end), |text| json::split(text, most))?;
     Ok((PyBytes::new(py, &envelope), places(found)))
@@ -74,11 +74,11 @@ pub(crate) fn read_json_numbers(
 /// Takes the numbers of tensors out of a `ModelInferRequest`.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // extracted from a Python object
-pub(crate) fn split_infer_message<'py>(
-    py: Python<'py>,
+pub(crate) fn split_infer_message(
+    py: Python<'_>,
     body: PyBackedBytes,
     most: usize,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<Place>, Vec<Place>)> {
+) -> PyResult<(Bound<'_, PyBytes>, Vec<Place>, Vec<Place>)> {
     let end = body.len();
     let split = read_part(py, &body, (0, end), |bytes| message::split(bytes, most))?;
     Ok((PyBytes::new(py, &split.envelope), places(split.places), places(split.raw)))

@@ -234,7 +234,7 @@ fn elements_in(values: &[u8], wire: u64, element: Element) -> Result<usize, Requ
     let is_whole = match size {
         // The last byte of a number has no mark.
         0 => values.last().is_none_or(|byte| byte & 0x80 == 0),
-        _ => values.len() % size == 0,
+        _ => values.len().is_multiple_of(size),
     };
     if wire != BYTES || !is_whole {
         return Err(RequestError::NotAMessage);
