@@ -19,6 +19,7 @@ import numpy as np
 from qaic.accuracy.metrics import OutputSums
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
+from qaic.support.open_regular import open_regular
 from qaic.support.program_names import safe_name
 
 if TYPE_CHECKING:
@@ -200,7 +201,11 @@ def _archive(path: Path) -> dict[str, NDArray[Any]]:
         )
 
     try:
-        with library_errors(refuse), np.load(path, allow_pickle=False) as archive:
+        with (
+            open_regular(path) as file,
+            library_errors(refuse),
+            np.load(file, allow_pickle=False) as archive,
+        ):
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise refuse(error) from error

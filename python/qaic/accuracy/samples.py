@@ -14,6 +14,7 @@ from qaic.compiler.calibration.dataset import FileSource, Sample, fitted
 from qaic.compiler.calibration.random_samples import RandomSource, index_limits
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
+from qaic.support.open_regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,8 +127,9 @@ class Samples:
             path = Path(str(file))
             try:
                 with (
+                    open_regular(path) as stream,
                     library_errors(partial(_unreadable, path)),
-                    np.load(path, allow_pickle=False) as archive,
+                    np.load(stream, allow_pickle=False) as archive,
                 ):
                     arrays = {name: archive[name] for name in archive.files}
             except OSError as error:

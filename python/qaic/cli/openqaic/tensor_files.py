@@ -12,6 +12,7 @@ from qaic.errors import InputError
 from qaic.model_path import missing_file
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
+from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.program_names import archive_names
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
             f"{dtype.itemsize} bytes an element",
             code="run.input_size",
         )
-    return [(name, np.fromfile(path, dtype))]
+    return [(name, np.frombuffer(read_regular(path), dtype))]
 
 
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
@@ -96,8 +97,8 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
             hints=("numpy.save and numpy.savez write such files",),
         )
 
-    with library_errors(refuse):
-        loaded = np.load(path, allow_pickle=False)
+    with open_regular(path) as file, library_errors(refuse):
+        loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
         with loaded:

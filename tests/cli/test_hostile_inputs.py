@@ -1,0 +1,229 @@
+"""Damaged files of every type end every command that reads them with an error of the input.
+
+`make explore` draws other damage for as long as one likes.
+"""
+
+import re
+from functools import cache
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import qaic
+import weight_free_models
+from qaic.cli.compile import main as qaic_compile
+from qaic.cli.openqaic import main as openqaic
+from qaic.cli.opstats import main as qaic_opstats
+from qaic.cli.qpc import main as qaic_qpc
+from qaic.cli.runner import main as qaic_runner
+
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def model():
+    """A model with a function, a body, constants in nodes and in the graph."""
+
+    def value(name, dims=(1, 4)):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(dims))
+
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    twice = helper.make_function(
+        "f", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets
+    )
+    body = [
+        helper.make_graph([helper.make_node(op, ["t"], ["r"])], op, [], [value("r")]) for op in ("Neg", "Abs")
+    ]
+    shape = numpy_helper.from_array(np.array([1, 4]), "shape")
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["m"], name="gemm"),
+        helper.make_node("Constant", [], ["s"], value=shape),
+        helper.make_node("Reshape", ["m", "s"], ["q"], name="reshape"),
+        helper.make_node("Twice", ["q"], ["t"], domain="f", name="twice"),
+        helper.make_node("If", ["c"], ["y"], then_branch=body[0], else_branch=body[1], name="if"),
+    ]
+    weights = {"w": np.eye(4, dtype=np.float32), "b": np.ones(4, np.float32), "c": np.array(True)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", ["n", 4])],
+        [value("y")],
+        [numpy_helper.from_array(v, k) for k, v in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[twice])
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """Files of all types, none of them damaged."""
+    folder = tmp_path_factory.mktemp("sound")
+    onnx.save(model(), folder / "m.onnx")
+    onnx.save(
+        model(),
+        folder / "external.onnx",
+        save_as_external_data=True,
+        location="external.data",
+        size_threshold=0,
+    )
+    np.save(folder / "x.npy", np.ones((1, 4), np.float32))
+    np.savez(folder / "x.npz", x=np.ones((1, 4), np.float32))
+    np.ones((1, 4), np.float32).tofile(folder / "x.raw")
+    (folder / "list.txt").write_text(f"{folder / 'x.npy'}\n{folder / 'x.raw'}\n")
+    (folder / "options.yaml").write_text("aic_num_cores: 2\nonnx_define_symbol: {n: 1}\nstats_level: 70\n")
+    (folder / "precision.yaml").write_text("FP16NodeInstanceNames: [m, y]\n")
+    (folder / "io.yaml").write_text("- IOName: x\n  Precision: float16\n- IOName: y\n  Precision: float16\n")
+    (folder / "sizes.json").write_text('{"specializations": [{"n": "1"}, {"n": "2"}]}')
+    (folder / "batch.json").write_text(
+        '{"IO-files": [[{"path": "x.raw", "io-direction": "in", "dims": [1, 4]}]]}'
+    )
+    weight_free_models.export(folder)
+    at_one = {"onnx_define_symbol": {"n": 1}}
+    qaic.compile(folder / "m.onnx", output_dir=folder / "qpc", stats_level=70, **at_one)
+    with qaic.Session(folder / "qpc") as session, session.profile() as profile:
+        session.run({"x": np.ones((1, 4), np.float32)})
+    profile.save(folder / "profile")
+    (folder / "stats.bin").write_bytes(next((folder / "profile").glob("*.bin")).read_bytes())
+    (folder / "trace.json").write_bytes(next((folder / "profile").glob("*trace.json")).read_bytes())
+    return folder
+
+
+ONE = "--onnx-define-symbol=n,1"
+QUANTIZE = ["-aic-binary-dir={out}", "-convert-to-quantize"]
+DASH = "-onnx-define-symbol=n,1"
+#: name of the damaged file -> command lines that read it; `{0}` is its path, `{s}` the folder of sound files
+READERS = {
+    "m.onnx": [
+        (openqaic, ["compile", "{0}", ONE]),
+        (openqaic, ["run", "{0}", ONE]),
+        (openqaic, ["inspect", "{0}", ONE]),
+        (openqaic, ["compile", "{0}", ONE, "--convert-to-fp16", "--stats-level=70"]),
+        (openqaic, ["accuracy", "{0}", "--to", "fp16", ONE]),
+        (qaic_compile, ["-m={0}", "-aic-binary-dir={out}", "-batchsize=3"]),
+        (qaic_compile, ["-m={0}", DASH, "-mdp-dump-partition-config={out}.json"]),
+        (
+            qaic_compile,
+            ["-m={0}", DASH, *QUANTIZE, "-use-random-input-data"],
+        ),
+    ],
+    "external.onnx": [(openqaic, ["run", "{0}", ONE])],
+    "x.npy": [
+        (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
+        (
+            qaic_compile,
+            ["-m={s}/m.onnx", DASH, *QUANTIZE, "-input-list-file={l}"],
+        ),
+    ],
+    "x.npz": [
+        (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
+        (openqaic, ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--samples", "{0}"]),
+    ],
+    "x.raw": [
+        (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
+        (qaic_runner, ["-t", "{s}/qpc", "-n", "1", "-i", "{0}"]),
+    ],
+    "list.txt": [
+        (
+            qaic_compile,
+            ["-m={s}/m.onnx", DASH, *QUANTIZE, "-input-list-file={0}"],
+        ),
+        (qaic_runner, ["-t", "{s}/qpc", "-n", "1", "--aic-batch-input-file-list", "{0}"]),
+    ],
+    "options.yaml": [
+        (openqaic, ["compile", "{s}/m.onnx", "--options-path", "{0}"]),
+        (qaic_compile, ["-m={s}/m.onnx", "-aic-binary-dir={out}", "-options-path={0}"]),
+    ],
+    "precision.yaml": [(openqaic, ["compile", "{s}/m.onnx", ONE, "--node-precision-info={0}"])],
+    "io.yaml": [(openqaic, ["compile", "{s}/m.onnx", ONE, "--custom-IO-list-file={0}"])],
+    "sizes.json": [(openqaic, ["compile", "{s}/m.onnx", "--network-specialization-config={0}"])],
+    "batch.json": [(qaic_runner, ["-t", "{s}/qpc", "-n", "1", "--aic-batch-json-input", "{0}"])],
+    "export/LlamaForCausalLM.onnx": [(openqaic, ["compile", "{0}"])],
+    "checkpoints/tiny-qeff-prepared-float32/model_0000.safetensors": [(openqaic, ["compile", "{e}"])],
+    "qpc/programqpc.bin": [
+        (openqaic, ["run", "{0}"]),
+        *((openqaic, ["inspect", "{0}", *view]) for view in ([], ["nodes"], ["tensors"], ["fit"])),
+        (openqaic, ["inspect", "{0}", "graph", "-o", "{out}.html"]),
+        (openqaic, ["inspect", "{0}", "--onnx", "{out}.onnx"]),
+        (openqaic, ["diff", "{0}", "{s}/qpc"]),
+        *((qaic_qpc, [name, "{0}"]) for name in ("info", "list", "validate")),
+        (qaic_qpc, ["extract", "{0}", "-o", "{out}"]),
+        (qaic_qpc, ["diff", "{0}", "{s}/qpc"]),
+        (qaic_runner, ["-t", "{0}", "-n", "1"]),
+    ],
+    "stats.bin": [
+        (openqaic, ["plot", "{0}"]),
+        (qaic_opstats, ["--input", "{0}", "--qpc", "{s}/qpc", "--summary", "--output-dir", "{out}"]),
+        (qaic_opstats, ["report", "{0}", "--qpc", "{s}/qpc"]),
+    ],
+    "trace.json": [(openqaic, ["plot", "{0}"])],
+}
+
+
+@cache
+def content(path):
+    return path.read_bytes()
+
+
+@st.composite
+def damaged(draw, data):
+    """Bytes with some of them changed, left out, repeated, cut off, or numbers and words exchanged."""
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, max(len(data) - 1, 0)))
+        length = draw(st.integers(1, 24))
+        some = st.binary(min_size=1, max_size=8)
+        number = st.sampled_from(
+            [b"9" * 5000, b"-1", b"1e999", b"0", b"NaN", b"\x1b[31m", b"[[", b"{", b"'", b"\0"]
+        )
+        data = draw(
+            st.sampled_from(
+                [
+                    data[:place],
+                    data[:place] + data[place + length :],
+                    data[:place] + data[place : place + length] * 3 + data[place + length :],
+                    data[:place] + draw(some) + data[place + 1 :],
+                    data[:place] + bytes([data[place] ^ (1 << draw(st.integers(0, 7)))]) + data[place + 1 :]
+                    if data
+                    else b"",
+                    data[:place] + b"\xff" * length + data[place + length :],
+                    data[:place] + draw(number) + data[place:],
+                    re.sub(rb"\d+", draw(number).replace(b"\\", b""), data, count=1),
+                ]
+            )
+        )
+    return data
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd, name, data):
+    source = sound / name
+    bad = data.draw(damaged(content(source)))
+    main, words = data.draw(st.sampled_from(READERS[name]))
+    folder = tmp_path_factory.mktemp("damaged")
+    path = folder / source.name
+    path.write_bytes(bad)
+    if name == "external.onnx":
+        (folder / "external.data").write_bytes(content(sound / "external.data"))
+    if "{e}" in words or name.startswith("export/"):
+        # The model is beside its checkpoint; one of the two is damaged.
+        weight_free_models.export(folder / "weights")
+        model_path = folder / "weights" / "export" / "LlamaForCausalLM.onnx"
+        target = model_path if name.startswith("export/") else folder / "weights" / name
+        target.write_bytes(bad)
+        path = model_path
+    (folder / "list").write_text(f"{path}\n")
+    places = {"s": sound, "out": folder / "out", "l": folder / "list", "e": path}
+    (folder / "out").mkdir() if main is qaic_opstats else None
+    try:
+        code = main([word.format(path, **places) for word in words])
+    except SystemExit as usage:
+        code = usage.code
+    printed = capfd.readouterr()
+    assert code in {0, 1, 2, 3}, printed.err
+    assert RAW.search(printed.out + printed.err) is None
+    assert "Traceback" not in printed.err
+    if code:
+        assert "error: " in printed.out + printed.err
