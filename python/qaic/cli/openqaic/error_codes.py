@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic import errors
 from qaic._core import error_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: what decides where an argument ends: texts, comments and brackets
+_TOKEN: Final = re.compile(
+    r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{},]|\bcode='''
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +60,34 @@ def meaning(exception: str) -> str:
 
 def _raised_by_python() -> Iterator[tuple[str, str]]:
     """Yield (code, exception) of every call in the package that makes an exception with a literal code."""
+    call = re.compile(rf"(?<![\w.])({'|'.join(errors.__all__)}|refuse)\(")
     for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-                continue
+        text = path.read_text(encoding="utf-8")
+        # Parsing all files takes seconds.
+        for found in call.finditer(text) if "code=" in text else ():
+            value = _code_argument(text, found.end())
             # What the compiler refuses goes through one function, which sets the first half of the code.
-            refused = node.func.id == "refuse"
-            name, prefix = ("CompileError", "compile.") if refused else (node.func.id, "")
-            if name not in errors.__all__:
-                continue
-            for keyword in node.keywords:
-                if keyword.arg == "code":
-                    yield from ((prefix + code, name) for code in _literals(keyword.value))
+            refused = found[1] == "refuse"
+            name, prefix = ("CompileError", "compile.") if refused else (found[1], "")
+            yield from ((prefix + code, name) for code in _literals(value))
 
 
-def _literals(value: ast.expr) -> Iterator[str]:
+def _code_argument(text: str, begin: int) -> ast.expr | None:
+    """Return the argument `code` of a call whose arguments begin at a place; None without one."""
+    depth, start = 1, None
+    for token in _TOKEN.finditer(text, begin):
+        if token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth -= 1
+        elif depth == 1 and token[0] == "code=":
+            start = token.end()
+        if depth == 0 or (depth == 1 and start is not None and token[0] == ","):
+            return None if start is None else ast.parse(f"({text[start : token.start()]})", mode="eval").body
+    return None
+
+
+def _literals(value: ast.expr | None) -> Iterator[str]:
     if isinstance(value, ast.IfExp):
         yield from _literals(value.body)
         yield from _literals(value.orelse)
