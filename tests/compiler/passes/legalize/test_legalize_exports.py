@@ -266,3 +266,31 @@ def test_large_constants_may_be_declared_twice():
     program = lowered(model)
     assert program.weights.keys() == {"w"}
     assert program.outputs[0].dims == (1, 64)
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+@pytest.mark.parametrize("onesided", [None, 0, 1])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_spectra_have_the_sizes_that_the_engine_gives_them(onesided, windowed, is_called):
+    """The default of `onesided` is 1; a product with so many rows follows, as in a mel spectrogram."""
+    window = ["window"] if windowed else ["", "length"]
+    attributes = {} if onesided is None else {"onesided": onesided}
+    nodes = [
+        node("STFT", ["signal", "step", *window], ["spectrum"], **attributes),
+        node("ReduceSumSquare", ["spectrum"], ["power"], axes=[-1], keepdims=0),
+        node("MatMul", ["power", "bank"], ["y"]),
+    ]
+    constants = {
+        "step": np.array(2),
+        "bank": np.ones((8 if onesided == 0 else 5, 3), np.float32),
+        window[-1]: np.hanning(8).astype(np.float32) if windowed else np.array(8),
+    }
+    read = ["signal", *constants]
+    edge = [info("signal", [1, 32])], [info("y", None)], constants.items()
+    # The engine infers the wrong size inside a function, too, so the oracle has none.
+    signal = np.random.default_rng(1).standard_normal((1, 32)).astype(np.float32)
+    expected = run(model_of(nodes, *edge), {"signal": signal}, optimize=False)["y"]
+    nodes, functions = in_function(nodes, read, "y", 17) if is_called else (nodes, [])
+    program = whole(lowered(model_of(nodes, *edge, functions=functions)))
+    np.testing.assert_allclose(run(program, {"signal": signal})["y"], expected, rtol=1e-5)
+    assert [dim.dim_value for dim in program.graph.output[0].type.tensor_type.shape.dim] == [1, 13, 3]

@@ -4,6 +4,7 @@
 * Pieces of a tensor are slices. Exporters that translate the split of a tensor literally write a sequence of
   the pieces, ``SplitToSequence``, and take them out with ``SequenceAt``.
 * The mask of ``Attention`` has a row for each query. ONNX lets one row stand for all.
+* ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
 """
 
 from __future__ import annotations
@@ -273,6 +274,18 @@ def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     return _copy(node, inputs=inputs[: max(len(node.input), _MASK + 1)])
 
 
+def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
+    """STFT: state the default of an attribute."""
+    from onnx import helper
+
+    del scope
+    if any(attribute.name == "onesided" for attribute in node.attribute):
+        return node
+    copy = clone(node)
+    add_attribute(copy, helper.make_attribute("onesided", 1))
+    return copy
+
+
 #: from this version of the operator set on, the axes of Squeeze are an input
 _AXES_AS_INPUT: Final = 13
 
@@ -283,6 +296,7 @@ _PAST_KEY: Final = 4
 _REWRITTEN: Final[dict[str, Callable[[_Scope, onnx.NodeProto], onnx.NodeProto]]] = {
     "Attention": _whole_mask,
     "Range": _scalar_operands,
+    "STFT": _one_sided,
     "SequenceAt": _piece,
 }
 
