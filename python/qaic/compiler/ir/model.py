@@ -108,6 +108,8 @@ class Model:
         Name of the program.
     symbol_sizes, requested
         Sizes of the symbols, one set for each specialization, and what the options say of these.
+    input_dims
+        Dims of the inputs before symbols got their sizes.
     specialized
         The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
         many sets only some. Empty while shapes are not known.
@@ -135,6 +137,7 @@ class Model:
     name: str = "unnamed"
     symbol_sizes: Sequence[Mapping[str, int]] = ()
     requested: Sequence[SpecializationEntry] = ()
+    input_dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     specialized: list[onnx.ModelProto] = field(default_factory=list)
     known: Interface | None = None
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))

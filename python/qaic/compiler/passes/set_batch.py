@@ -202,6 +202,10 @@ class BindSymbols(Always):
         model.requested = options.network_specialization_config or sizes_of(
             model.proto, options.dynamic_shape_input, defined
         )
+        model.input_dims = {
+            value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            for value in model.proto.graph.input
+        }
         model.symbol_sizes = symbols.bind(model.proto, defined, options.model_inputs, model.requested)
         if options.output_shapes:
             symbols.declare_outputs(model.proto.graph, options.output_shapes, model.symbol_sizes)

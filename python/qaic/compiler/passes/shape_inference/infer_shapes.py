@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.frontend import symbols
+from qaic.compiler.frontend.specialization import copy_with
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
+from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
+from qaic.compiler.passes.shape_inference.inference import inferred_alone
+from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck, Sizes, refusal
+from qaic.errors import CompileError
 
 if TYPE_CHECKING:
     from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
+
+
+#: sets of sizes that are checked one by one
+_CHECKED: Final = 16
+
+
+def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
+    """Refuse a set of sizes that a node cannot take; of many sets some are checked."""
+    check = SizeCheck()
+    sets = range(len(model.symbol_sizes))
+    # A stride that divides no power of two, so that of two symbols each meets all sizes of the other.
+    chosen = sets if len(sets) <= _CHECKED else sorted({at * 7919 % len(sets) for at in range(_CHECKED)})
+    inferred = dict(enumerate(model.specialized)) if len(model.specialized) == len(sets) else {}
+    for at in chosen:
+        entry = model.requested[at] if len(sets) > 1 else None
+        form = model.proto if entry is None else copy_with(model.proto, model.symbol_sizes[at], entry)
+        view = inline_functions(with_weights_as_inputs(form, model.weights))
+        try:
+            is_known = at in inferred and not view.functions and not model.proto.functions
+            conflict = check.find(inferred[at] if is_known else inferred_alone(clone(view)))
+        except CompileError:
+            if cause is None:
+                raise
+            continue
+        if conflict is not None:
+            name = entry.name if entry is not None else model.requested[0].name if model.requested else ""
+            sizes = Sizes(model.input_dims, model.symbol_sizes[at], name)
+            raise refusal(conflict, view, sizes, check) from cause
 
 
 class InferShapes(Always):
@@ -22,9 +57,14 @@ class InferShapes(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Learn the shapes."""
         if not model.specialized:
-            model.specialized, model.known = infer_specializations(
-                model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
-            )
+            try:
+                model.specialized, model.known = infer_specializations(
+                    model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
+                )
+            except CompileError as error:
+                _refuse_conflicts(model, error)
+                raise
+            _refuse_conflicts(model)
             for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
                 symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
             # Which set of shapes it is makes no difference to a type.

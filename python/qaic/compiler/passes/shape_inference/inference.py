@@ -43,7 +43,7 @@ def inferred(
     CompileError
         The shape of an output does not follow from those of the inputs, or the model contradicts itself.
     """
-    found = _inferred(with_weights_as_inputs(model, weights))
+    found = inferred_alone(with_weights_as_inputs(model, weights))
     missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
         problem = engine_shapes.complete(found, missing, libraries)
@@ -60,13 +60,21 @@ def inferred(
     return found
 
 
-def _inferred(view: onnx.ModelProto) -> onnx.ModelProto:
+def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
     """Infer what follows without the engine; changes `view`."""
     found = symbols.infer(view)
-    if loop_shapes.complete(found, _inferred):
+    if loop_shapes.complete(found, inferred_body):
         found = symbols.infer_further(found)
     if _open_outputs(found):
         shape_arithmetic.complete(found)
+    return found
+
+
+def inferred_body(view: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer the body of a loop, whose nodes the engine may know better; changes `view`."""
+    found = inferred_alone(view)
+    if _open_outputs(found):
+        engine_shapes.complete(found, untyped_values(found.graph))
     return found
 
 

@@ -42,7 +42,7 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
     """
     learned = False
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
-    for node, body, is_stable in bodies(found, infer):
+    for node, _, body, is_stable in bodies(found, infer):
         states = len(node.input) - _STATES
         trips = _trips(found, node, body)
         for at, (name, result) in enumerate(zip(node.output, body.graph.output[1:], strict=False)):
@@ -65,8 +65,10 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
 
 def bodies(
     found: onnx.ModelProto, infer: Infer
-) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto, Sequence[bool]]]:
+) -> Iterator[tuple[onnx.NodeProto, onnx.ModelProto, onnx.ModelProto, Sequence[bool]]]:
     """Yield the loops of the main graph with their inferred bodies, and which states keep their shape.
+
+    The first body is that of the first iteration, the second that of any.
 
     Parameters
     ----------
@@ -78,14 +80,22 @@ def bodies(
     loops = [node for node in found.graph.node if standard(node, "Loop")]
     if not loops:
         return
+    from onnx import helper
+
     graph = found.graph
-    outer = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    outer = {
+        tensor.name: helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    outer |= {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     for node in loops:
         body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
         firsts = [outer.get(name) for name in node.input[_STATES:]]
         stable = [first is not None and known_dims(first) is not None for first in firsts]
+        first_body = None
         while True:
             inner = infer(_model_of(found, body, firsts, stable, outer))
+            first_body = first_body or inner
             results = inner.graph.output[1 : 1 + len(firsts)]
             kept = [
                 is_stable and first is not None and known_dims(first) == known_dims(result)
@@ -94,7 +104,7 @@ def bodies(
             if kept == stable:
                 break
             stable = kept
-        yield node, inner, stable
+        yield node, first_body, inner, stable
 
 
 def _model_of(

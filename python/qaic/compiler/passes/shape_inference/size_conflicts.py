@@ -1,0 +1,467 @@
+"""Sizes that contradict each other: which node cannot take them, and which size of a symbol it needs.
+
+Inference of onnx sees some contradictions. The engine sees more when it loads a graph with fixed sizes, and
+many only when a node runs. So a node that may have one is asked alone: the engine loads it with the shapes of
+its operands, and runs it on zeros where that is cheap.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
+from qaic.compiler.ir.graph_edits import clone, clone_unnamed
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, read_values, subgraphs
+from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.precision_ops import RANDOM, standard
+from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
+from qaic.compiler.passes.shape_inference import loop_shapes
+from qaic.compiler.passes.shape_inference.inference import inferred_alone, inferred_body
+from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
+from qaic.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import onnx
+    from numpy.typing import NDArray
+
+    Dims = tuple[int | str, ...]
+
+#: operators of the standard set of which inference does not compare all sizes
+_ASKED: Final = frozenset(
+    {
+        *(
+            "Attention",
+            "AveragePool",
+            "CenterCropPad",
+            "Clip",
+            "Col2Im",
+            "ConvInteger",
+            "ConvTranspose",
+            "CumSum",
+        ),
+        *(
+            "DFT",
+            "DeformConv",
+            "DepthToSpace",
+            "DequantizeLinear",
+            "Einsum",
+            "GRU",
+            "Gather",
+            "GatherElements",
+        ),
+        *("GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
+        *("LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "PRelu", "Pad", "QLinearConv", "QLinearMatMul"),
+        *("QuantizeLinear", "RMSNormalization", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT"),
+        *(
+            "ScatterElements",
+            "ScatterND",
+            "Scatter",
+            "SpaceToDepth",
+            "Split",
+            "TensorScatter",
+            "Upsample",
+            "Resize",
+        ),
+    }
+)
+
+#: operators that take zeros as integers, whatever the sizes
+_TAKING_ZEROS: Final = frozenset(
+    {"Gather", "GatherElements", "GatherND", "MaxUnpool", "Scatter", "ScatterElements", "ScatterND"}
+)
+
+#: elements and multiply-accumulates of a node that is run
+_MOST_ELEMENTS: Final = 1 << 22
+_MOST_MACS: Final = 1 << 26
+
+#: sizes of one symbol that are tried, and nodes of all trials together
+_MOST_SIZES: Final = 24
+_MOST_NODES: Final = 20_000
+
+_NARROW: Final = frozenset({FLOAT16, BFLOAT16})
+_INTEGERS: Final = frozenset({INT32, INT64})
+_TOKEN: Final = re.compile(r"@(\d+)@")
+_REASON: Final = re.compile(r".*(?:Status Message: |InferenceError\] )", re.DOTALL)
+_PLACE: Final = re.compile(r"^.*\.(?:cc|h|cpp):\d+ (?:.*\) )?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A node, the shapes of its operands, and why they do not fit; `outer` is its loop in the main graph."""
+
+    node: onnx.NodeProto
+    operands: Mapping[str, tuple[int, ...]]
+    reason: str
+    outer: onnx.NodeProto
+
+
+@dataclass(slots=True)
+class Sizes:
+    """What the user has given for one set of sizes.
+
+    Parameters
+    ----------
+    declared
+        Dims of the inputs as the model declares them: numbers and symbols.
+    given
+        Sizes of the symbols.
+    specialization
+        Name of the set; empty where there is one.
+    """
+
+    declared: Mapping[str, Dims]
+    given: Mapping[str, int]
+    specialization: str = ""
+
+    def symbols(self) -> list[str]:
+        """List the symbols of inputs that have a size."""
+        texts = {dim: None for dims in self.declared.values() for dim in dims if isinstance(dim, str)}
+        names = {
+            name: None for text in texts for name in ((text,) if text in self.given else symbols_in(text))
+        }
+        return [name for name in names if name in self.given]
+
+
+@dataclass(slots=True)
+class SizeCheck:
+    """Finds conflicts; nodes that are alike are asked once."""
+
+    answers: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
+        """Find the first node that cannot take the sizes of its operands.
+
+        Parameters
+        ----------
+        found : onnx.ModelProto
+            Inferred model with fixed input shapes and with weights declared as inputs, without model-local
+            functions.
+        outer : onnx.NodeProto or None
+            The loop of the main graph whose body it is.
+        """
+        suspects = _suspects(found)
+        types, shapes = collect_types(found), collect_shapes(found)
+        values: dict[str, NDArray[Any]] | None = None
+        loops = {
+            node.output[0]: body
+            for node, body, _, _ in loop_shapes.bodies(found, inferred_body)
+            if node.output
+        }
+        for at, node in enumerate(found.graph.node):
+            body = loops.get(node.output[0]) if node.output else None
+            if body is not None:
+                inside = self.find(body, outer or node)
+                if inside is not None:
+                    return inside
+                continue
+            if at not in suspects and not _is_asked(node):
+                continue
+            if any(subgraphs(node)) or not all(name in shapes for name in node.input if name):
+                continue
+            if values is None:
+                values = computed_values(found)
+            reason = self._ask(found, node, types, shapes, values)
+            if reason:
+                operands = {name: shapes[name] for name in node.input if name}
+                return Conflict(node, operands, reason, outer or node)
+        return None
+
+    def fits(self, view: onnx.ModelProto) -> bool:
+        """Tell whether a model that was not inferred yet has no conflict."""
+        try:
+            return self.find(inferred_alone(clone(view))) is None
+        except CompileError:
+            return False
+
+    def _ask(
+        self,
+        found: onnx.ModelProto,
+        node: onnx.NodeProto,
+        types: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, NDArray[Any]],
+    ) -> str:
+        """Tell why a node cannot take its operands; empty if it can, or if that is not known."""
+        if standard(node, "Reshape"):
+            return _reshape_reason(node, shapes, values)
+        if standard(node, "Conv"):
+            return _conv_reason(node, shapes)
+        names = list(dict.fromkeys(name for name in node.input if name))
+        kinds = {name: types.get(name, 0) for name in names}
+        if not all(kind in TABLE and TABLE[kind][1] for kind in kinds.values()):
+            return ""
+        constants = {name: values[name] for name in names if name in values}
+        key = (
+            node.op_type,
+            node.domain,
+            tuple(names.index(name) if name else -1 for name in node.input),
+            tuple(bool(name) for name in node.output),
+            tuple(attribute.SerializeToString() for attribute in node.attribute),
+            tuple((kinds[name], shapes[name]) for name in names),
+            tuple((name in constants and constants[name].tobytes()) for name in names),
+        )
+        if key not in self.answers:
+            is_open = any(kinds[name] in _INTEGERS and name not in constants for name in names)
+            cost = sum(math.prod(shapes[name]) for name in (*names, *node.output) if name in shapes)
+            is_run = (
+                cost <= _MOST_ELEMENTS
+                and (macs_of(node, shapes) or 0) <= _MOST_MACS
+                and (not is_open or standard(node, *_TAKING_ZEROS))
+                and node.op_type not in RANDOM
+            )
+            alone = _alone(found, node, kinds, shapes, constants)
+            self.answers[key] = _answer(alone, is_run=is_run)
+        return self.answers[key]
+
+
+def _is_asked(node: onnx.NodeProto) -> bool:
+    if node.domain in STANDARD_DOMAINS:
+        return node.op_type in _ASKED or node.op_type in {"Reshape", "Conv"}
+    return node.domain not in ONNX_DOMAINS
+
+
+def _suspects(found: onnx.ModelProto) -> set[int]:
+    """Find the nodes of the main graph that inference refuses, or about which it only misses something."""
+    from onnx import shape_inference
+
+    shapes = collect_shapes(found)
+    outputs = {value.name for value in found.graph.output}
+    # An inference that fails leaves a result open, unless the model claims its shape.
+    if all(name in shapes for node in found.graph.node for name in node.output if name):
+        return {at for at, node in enumerate(found.graph.node) if outputs.intersection(node.output)}
+    numbered = clone(found)
+    numbered.graph.ClearField("value_info")
+    for value in numbered.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for at, node in enumerate(numbered.graph.node):
+        node.name = f"@{at}@"
+    try:
+        shape_inference.infer_shapes(numbered, strict_mode=True, data_prop=may_follow_values(found))
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        return {int(number) for number in _TOKEN.findall(str(error))}
+    return set()
+
+
+def _alone(
+    found: onnx.ModelProto,
+    node: onnx.NodeProto,
+    kinds: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
+    constants: Mapping[str, NDArray[Any]],
+) -> onnx.ModelProto:
+    """Make a model of one node; floats are float32, for which the engine has kernels."""
+    from onnx import helper, numpy_helper
+
+    inputs = [
+        helper.make_tensor_value_info(name, FLOAT if kind in _NARROW else kind, shapes[name])
+        for name, kind in kinds.items()
+        if name not in constants
+    ]
+    tensors = [numpy_helper.from_array(_widened(value), name) for name, value in constants.items()]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = helper.make_graph([clone_unnamed(node)], "node", inputs, outputs, tensors)
+    return type(found)(ir_version=found.ir_version, opset_import=found.opset_import, graph=graph)
+
+
+def _widened(value: NDArray[Any]) -> NDArray[Any]:
+    return value.astype("float32") if value.dtype.name in {"float16", "bfloat16"} else value
+
+
+def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
+    """Load a model of one node and run it; tells why its operands do not fit."""
+    import numpy as np
+    import onnxruntime as ort
+    from onnx import helper
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
+        # All else may be a kernel that is missing for what the compiler rewrites later.
+        return _reason(error) if "ShapeInferenceError" in str(error) else ""
+    if not is_run:
+        return ""
+    reason = ""
+    for number in (0, 1):
+        feeds = {
+            value.name: np.full(
+                [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+                number,
+                helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+            )
+            for value in model.graph.input
+        }
+        try:
+            session.run(None, feeds)
+        except Exception as error:  # noqa: BLE001 - as above
+            reason = reason or _reason(error)
+        else:
+            return ""
+    return reason
+
+
+def _reason(error: Exception) -> str:
+    text = _PLACE.sub("", _REASON.sub("", str(error))).strip()
+    return text.splitlines()[0].rstrip(". ") if text else "sizes that do not fit"
+
+
+def _reshape_reason(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]]
+) -> str:
+    if len(node.input) < 2 or node.input[1] not in values:
+        return ""
+    data, wanted = shapes[node.input[0]], values[node.input[1]].tolist()
+    keeps_zeros = any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute)
+    sizes = [
+        data[at] if size == 0 and not keeps_zeros and at < len(data) else size
+        for at, size in enumerate(wanted)
+    ]
+    count, rest = math.prod(data), math.prod(size for size in sizes if size != -1)
+    fits = rest == count if -1 not in sizes else (rest and count % rest == 0)
+    return "" if fits else f"{count} elements do not fit the shape {wanted}"
+
+
+def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    data, weight = (shapes[name] for name in node.input[:2])
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    group = attributes["group"].i if "group" in attributes else 1
+    kernel = list(attributes["kernel_shape"].ints) if "kernel_shape" in attributes else list(weight[2:])
+    result = shapes.get(node.output[0], ())
+    if len(data) != len(weight) or len(data) < 3:
+        return f"{len(data)} and {len(weight)} dims"
+    if group < 1 or weight[0] % group:
+        return f"group {group} does not divide {weight[0]} output channels"
+    if data[1] != weight[1] * group:
+        return f"{data[1]} input channels, the kernel has {weight[1] * group}"
+    if kernel != list(weight[2:]):
+        return f"kernel_shape {kernel}, the kernel is {list(weight[2:])}"
+    if len(node.input) > 2 and node.input[2] and shapes[node.input[2]] != (weight[0],):
+        return f"a bias of {list(shapes[node.input[2]])}, expected [{weight[0]}]"
+    if any(size <= 0 for size in result[2:]):
+        return "the kernel is larger than the padded input"
+    return ""
+
+
+def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> CompileError:
+    """Build the error for a conflict: node, operands, and the sizes that symbols need."""
+    node = conflict.node
+    name = node.name or next((output for output in node.output if output), "")
+    what = f"node {name!r} ({node.op_type})"
+    if sizes.specialization:
+        what = f"specialization {sizes.specialization!r}, {what}"
+    symbols = sizes.symbols()
+    operands = ", ".join(f"{operand!r} is {list(shape)}" for operand, shape in conflict.operands.items())
+    given = ", ".join(f"{symbol!r} = {sizes.given[symbol]}" for symbol in symbols)
+    needed = _needed(conflict, view, sizes, check) if symbols else {}
+    choices = [f"{symbol!r} = {size}" for symbol, size in needed.items()]
+    if not symbols:
+        fix = "the model fixes these sizes; export it with sizes that fit"
+    elif needed:
+        first = dict([next(iter(needed.items()))])
+        where = "network_specialization_config, or " if sizes.specialization else ""
+        what_fits = "one of these sizes" if len(needed) > 1 else "this size"
+        fix = f"give {what_fits} with {where}onnx_define_symbol={first}"
+    else:
+        fix = "give other sizes with onnx_define_symbol, model_inputs or network_specialization_config"
+    return refuse(
+        what,
+        code="contradicting_sizes",
+        found=f"sizes that do not fit: {operands} ({conflict.reason}){f', with {given}' if given else ''}",
+        expected=" or ".join(choices) or "sizes that the operator takes",
+        fix=fix,
+        context={
+            "node": name,
+            "operator": node.op_type,
+            "specialization": sizes.specialization,
+            "given": {symbol: sizes.given[symbol] for symbol in symbols},
+            "needed": needed,
+        },
+    )
+
+
+def _needed(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: SizeCheck) -> dict[str, int]:
+    """Find for each symbol the nearest size with which the node, and all before it, take their operands."""
+    cut = _cut(view, conflict.outer)
+    known = {size for shape in conflict.operands.values() for size in shape}
+    known |= set(sizes.given.values())
+    known |= {int(size) for tensor in _small_lists(cut, conflict.node) for size in tensor if size > 0}
+    tries = max(_MOST_NODES // max(len(cut.graph.node), 1), 1)
+    needed: dict[str, int] = {}
+    for symbol in sizes.symbols():
+        for size in _candidates(sizes.given[symbol], known):
+            if not tries:
+                return needed
+            tries -= 1
+            if _resize(cut, sizes, {**sizes.given, symbol: size}) and check.fits(cut):
+                needed[symbol] = size
+                break
+    return needed
+
+
+def _candidates(given: int, known: set[int]) -> list[int]:
+    """List sizes that a symbol may need, the nearest first."""
+    found = {given - 1, given + 1, *known}
+    for one in known:
+        for other in known:
+            found.add(given + one - other)
+            if other and given * one % other == 0:
+                found.add(given * one // other)
+    found.discard(given)
+    return sorted((size for size in found if size > 0), key=lambda size: (abs(size - given), size))[
+        :_MOST_SIZES
+    ]
+
+
+def _small_lists(cut: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[list[int]]:
+    """Yield the constant shapes that a node reads."""
+    for name, value in computed_values(cut).items():
+        if name in node.input and value.dtype.kind == "i" and value.size <= 8:
+            yield value.reshape(-1).tolist()
+
+
+def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+    """Copy what of a model leads to a node of the main graph."""
+    from onnx import helper
+
+    makers = producers(view.graph.node)
+    own = makers[next(name for name in node.output if name)]
+    needed: dict[int, onnx.NodeProto] = {}
+    pending = [own]
+    while pending:
+        current = pending.pop()
+        if id(current) in needed:
+            continue
+        needed[id(current)] = current
+        read = {*current.input}.union(*(read_values(inner) for inner in subgraphs(current)))
+        pending.extend(makers[name] for name in read if name in makers)
+    cut = clone(view)
+    del cut.graph.node[:]
+    cut.graph.node.extend(current for current in view.graph.node if id(current) in needed)
+    del cut.graph.output[:]
+    cut.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in own.output if name)
+    return cut
+
+
+def _resize(view: onnx.ModelProto, sizes: Sizes, given: Mapping[str, int]) -> bool:
+    """Give the inputs of a model other sizes; False where one is none."""
+    for value in view.graph.input:
+        for dim, text in zip(
+            value.type.tensor_type.shape.dim, sizes.declared.get(value.name, ()), strict=False
+        ):
+            size = evaluate(text, given) if isinstance(text, str) else text
+            if size is None or size < 0:
+                return False
+            dim.dim_value = size
+    return True

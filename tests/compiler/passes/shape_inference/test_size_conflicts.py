@@ -1,0 +1,232 @@
+"""A set of sizes compiles if and only if onnxruntime runs the user's model with these sizes."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from compiler_oracle import info, lowered, model_of, node
+from qaic.errors import CompileError
+from qaic.options.files.specializations import SpecializationEntry
+
+INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
+
+
+def _microsoft(op, inputs, outputs, **attributes):
+    return helper.make_node(op, inputs, outputs, domain="com.microsoft", **attributes)
+
+
+def _filled(*shape):
+    return np.full(shape, 0.25, np.float32)
+
+
+#: operator: its nodes from "x" (and "z") to "y", the inputs with symbols, and constants
+CASES = {
+    "Add": ([node("Add", ["x", "z"], ["y"])], {"x": ["m", 3], "z": ["n", 3]}, {}),
+    "Mul, suffix": ([node("Mul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
+    "MatMul": ([node("MatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
+    "Gemm": ([node("Gemm", ["x", "w", "z"], ["y"])], {"x": ["m", 4], "z": ["n", 3]}, {"w": _filled(4, 3)}),
+    "Concat": ([node("Concat", ["x", "z"], ["y"], axis=0)], {"x": [2, "m"], "z": [1, "n"]}, {}),
+    "Where": (
+        [node("Less", ["x", "z"], ["c"]), node("Where", ["c", "x", "z"], ["y"])],
+        {"x": ["m"], "z": ["n"]},
+        {},
+    ),
+    "Reshape": ([node("Reshape", ["x", "to"], ["y"])], {"x": ["m", "n"]}, {"to": np.array([2, 3])}),
+    "Reshape, rest": ([node("Reshape", ["x", "to"], ["y"])], {"x": ["m", "n"]}, {"to": np.array([2, -1])}),
+    "Reshape, computed": (
+        [node("Shape", ["z"], ["s"]), node("Reshape", ["x", "s"], ["y"])],
+        {"x": ["m", 2], "z": [2, "n"]},
+        {},
+    ),
+    "Expand": (
+        [node("Shape", ["z"], ["s"]), node("Expand", ["x", "s"], ["y"])],
+        {"x": ["m", 1], "z": ["n", 3]},
+        {},
+    ),
+    "Split": ([node("Split", ["x", "sizes"], ["y", "q"])], {"x": ["m", "n"]}, {"sizes": np.array([2, 1])}),
+    "Conv": ([node("Conv", ["x", "w"], ["y"])], {"x": [1, "m", "n", 4]}, {"w": _filled(2, 3, 2, 2)}),
+    "Conv, groups": (
+        [node("Conv", ["x", "w"], ["y"], group=2)],
+        {"x": [1, "m", "n", 4]},
+        {"w": _filled(2, 1, 3, 3)},
+    ),
+    "ConvTranspose": (
+        [node("ConvTranspose", ["x", "w"], ["y"])],
+        {"x": [1, "m", "n", 4]},
+        {"w": _filled(3, 2, 2, 2)},
+    ),
+    "LayerNormalization": (
+        [node("LayerNormalization", ["x", "z"], ["y"])],
+        {"x": [2, "m"], "z": ["n"]},
+        {},
+    ),
+    "InstanceNormalization": (
+        [node("InstanceNormalization", ["x", "z", "z"], ["y"])],
+        {"x": [1, "m", 4], "z": ["n"]},
+        {},
+    ),
+    "PRelu": ([node("PRelu", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
+    "Einsum": ([node("Einsum", ["x", "z"], ["y"], equation="ij,jk->ik")], {"x": [2, "m"], "z": ["n", 2]}, {}),
+    "DepthToSpace": (
+        [node("DepthToSpace", ["x"], ["y"], blocksize=2)],
+        {"x": [1, "m", "n", 2]},
+        {},
+    ),
+    "SpaceToDepth": ([node("SpaceToDepth", ["x"], ["y"], blocksize=2)], {"x": [1, 1, "m", "n"]}, {}),
+    "LSTM": (
+        [node("LSTM", ["x", "w", "r", "", "", "z"], ["q", "y"], hidden_size=2)],
+        {"x": [3, "m", 2], "z": [1, "n", 2]},
+        {"w": _filled(1, 8, 2), "r": _filled(1, 8, 2)},
+    ),
+    "GRU": (
+        [node("GRU", ["x", "w", "r"], ["y"], hidden_size=2)],
+        {"x": ["n", 1, "m"]},
+        {"w": _filled(1, 6, 3), "r": _filled(1, 6, 2)},
+    ),
+    "Gather": ([node("Gather", ["x", "at"], ["y"], axis=1)], {"x": ["m", "n"]}, {"at": np.array([0, 2])}),
+    "ScatterND": (
+        [node("ScatterND", ["x", "at", "z"], ["y"])],
+        {"x": [3, "m"], "z": [1, "n"]},
+        {"at": np.array([[1]])},
+    ),
+    "Squeeze": ([node("Squeeze", ["x", "at"], ["y"])], {"x": ["m", "n"]}, {"at": np.array([0])}),
+    "Pad, reflect": (
+        [node("Pad", ["x", "at"], ["y"], mode="reflect")],
+        {"x": ["m", "n"]},
+        {"at": np.array([1, 0, 0, 2])},
+    ),
+    "AveragePool": (
+        [node("AveragePool", ["x"], ["y"], kernel_shape=[3, 2])],
+        {"x": [1, 1, "m", "n"]},
+        {},
+    ),
+    "TopK": (
+        [node("TopK", ["x", "k"], ["y", "q"])],
+        {"x": ["m", "n"]},
+        {"k": np.array([3])},
+    ),
+    "SkipLayerNormalization": (
+        [_microsoft("SkipLayerNormalization", ["x", "z", "w"], ["y"])],
+        {"x": [1, "m", 4], "z": [1, "n", 4]},
+        {"w": _filled(4)},
+    ),
+    "BiasGelu": ([_microsoft("BiasGelu", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
+    "FusedMatMul": ([_microsoft("FusedMatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
+}
+
+#: where the nodes are
+PLACES = ["main", "function", "loop"]
+
+
+def _model(case, place):
+    nodes, shapes, constants = CASES[case]
+    inputs = [info(name, shape) for name, shape in shapes.items()]
+    functions = []
+    # What runs after it must not hide the operator's result.
+    result = "y"
+    if place == "function":
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        read = [*shapes, *constants]
+        functions = [helper.make_function("f", "F", read, ["y"], nodes, opsets)]
+        nodes = [helper.make_node("F", read, ["result"], domain="f", name="call")]
+        result = "result"
+    elif place == "loop":
+        body = helper.make_graph(
+            [*nodes, node("Identity", ["go"], ["go_on"]), node("ReduceSum", ["y"], ["sum"], keepdims=0)],
+            "body",
+            [info("step", [], INT64), info("go", [], BOOL), info("total", [])],
+            [info("go_on", [], BOOL), info("sum", [])],
+        )
+        nodes = [node("Loop", ["trips", "", "first"], ["result"], body=body)]
+        constants = constants | {"trips": np.array(2), "first": np.float32(0)}
+        result = "result"
+    if result != "y":
+        nodes = [*nodes, node("Identity", [result], ["y"])]
+    model = model_of(nodes, inputs, [info("y", None)], list(constants.items()), functions=functions)
+    for domain in ("f", "com.microsoft"):
+        if domain not in {entry.domain for entry in model.opset_import}:
+            model.opset_import.append(helper.make_opsetid(domain, 1))
+    return model, shapes
+
+
+def _runs(model, shapes, sizes):
+    """Ask onnxruntime about the user's model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    feeds = {name: _filled(*(sizes.get(dim, dim) for dim in shape)) for name, shape in shapes.items()}
+    try:
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session.run(None, feeds)
+    except Exception:  # noqa: BLE001 - the engine has no exception type of its own
+        return False
+    return True
+
+
+SIZES = st.fixed_dictionaries({"m": st.integers(1, 4), "n": st.integers(1, 4)})
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(sorted(CASES)), st.sampled_from(PLACES), SIZES, SIZES)
+def test_a_set_compiles_if_and_only_if_the_engine_runs_the_model(case, place, first, second):
+    model, shapes = _model(case, place)
+    sets = [sizes for at, sizes in enumerate((first, second)) if sizes not in (first, second)[:at]]
+    entries = tuple(SpecializationEntry(f"set{at}", sizes) for at, sizes in enumerate(sets))
+    runs = [_runs(model, shapes, sizes) for sizes in sets]
+    if all(runs):
+        lowered(model, network_specialization_config=entries)
+        return
+    with pytest.raises(CompileError) as caught:
+        lowered(model, network_specialization_config=entries)
+    error = caught.value
+    assert error.code == "compile.contradicting_sizes"
+    wrong = runs.index(False)
+    assert f"specialization 'set{wrong}'" in str(error)
+    assert f"'m' = {sets[wrong]['m']}" in str(error) or f"'n' = {sets[wrong]['n']}" in str(error)
+    assert "opset" not in error.hints[0]
+    for symbol, size in error.context["needed"].items():
+        assert _runs(model, shapes, sets[wrong] | {symbol: size}), (symbol, size)
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}, {"convert_to_quantize": True}])
+def test_the_error_names_node_symbol_given_and_needed(options):
+    nodes = [node("Concat", ["p", "q"], ["k"], axis=1), helper.make_node("Mul", ["k", "mask"], ["y"])]
+    inputs = [info("p", ["b", "past"]), info("q", ["b", "s"]), info("mask", ["b", "past + s"])]
+    sizes = {"b": 1, "past": 3, "s": 1, "past + s": 7}
+    with pytest.raises(CompileError) as caught:
+        lowered(model_of(nodes, inputs, [info("y", ["b", "past + s"])]), onnx_define_symbol=sizes, **options)
+    assert str(caught.value).startswith(
+        "node 'y' (Mul): found sizes that do not fit: 'k' is [1, 4], 'mask' is [1, 7] "
+        "(Incompatible dimensions), "
+        "with 'b' = 1, 'past' = 3, 's' = 1, 'past + s' = 7, expected 'past' = 6 or 's' = 4 or 'past + s' = 4"
+    )
+    assert caught.value.context["needed"] == {"past": 6, "s": 4, "past + s": 4}
+
+
+def test_sizes_that_the_model_fixes_have_another_fix():
+    model = model_of([node("Add", ["x", "z"], ["y"])], [info("x", [2]), info("z", [3])], [info("y", [3])])
+    with pytest.raises(CompileError, match="node 'y'") as caught:
+        lowered(model)
+    assert caught.value.hints == ("the model fixes these sizes; export it with sizes that fit",)
+
+
+def test_sizes_of_dynamic_inputs_are_checked_together():
+    """Outputs follow from the symbols by name, although most pairs of inner sizes contradict each other."""
+    inputs = [info("x", [2, "m"]), info("z", ["n", 3])]
+    model = model_of([node("MatMul", ["x", "z"], ["y"])], inputs, [info("y", [2, 3])])
+    with pytest.raises(CompileError, match="specialization 'm=") as caught:
+        lowered(model, dynamic_shape_input=("x", "z"), onnx_define_symbol={"m": 6, "n": 6})
+    assert caught.value.code == "compile.contradicting_sizes"
+
+
+def test_float16_and_large_operands_are_no_conflict():
+    """Nodes for which the engine has no kernel, or that are not worth running, are not refused."""
+    half = TensorProto.FLOAT16
+    nodes = [
+        node("LayerNormalization", ["x", "g"], ["n"]),
+        node("Gemm", ["n", "w", "g"], ["y"], transB=1),
+    ]
+    constants = [("g", np.ones(256, np.float16)), ("w", np.ones((256, 256), np.float16))]
+    lowered(model_of(nodes, [info("x", [1 << 15, 256], half)], [info("y", [1 << 15, 256], half)], constants))
