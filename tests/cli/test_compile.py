@@ -495,3 +495,26 @@ def test_exec_refuses_before_it_compiles(model, out, capsys):
 def test_exec_works_without_a_directory(model, capsys):
     assert compile_and_run.main([f"-m={model}", BATCH, "-num-iter=2"]) == 0
     assert "InferenceCnt 2 " in capsys.readouterr().out
+
+
+def test_the_version_stands_alone_or_among_flags(model, out, capsys):
+    for flag in ("-version", "--version"):
+        assert compile_tool.main([flag]) == 0
+        assert capsys.readouterr().out == f"qaic-compile {qaic.__version__}\n"
+    assert compile_tool.main([f"-m={model}", "-version", BATCH, f"-aic-binary-dir={out}"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"qaic-compile {qaic.__version__}"
+    assert (out / "programqpc.bin").exists()
+
+
+def test_the_documented_run_of_one_input_writes_its_second_inference(model, tmp_path, capsys):
+    np.ones((3, 4), np.float32).tofile(tmp_path / "x.raw")
+    (tmp_path / "list.txt").write_text(f"{tmp_path / 'x.raw'}\n")
+    words = [
+        f"-m={model}",
+        BATCH,
+        f"-input-list-file={tmp_path / 'list.txt'}",
+        f"-write-output-dir={tmp_path / 'o'}",
+    ]
+    assert compile_and_run.main([*words, "-write-output-start-iter=1", "-write-output-num-samples=1"]) == 0
+    assert "InferenceCnt 2 " in capsys.readouterr().out
+    assert names_in(tmp_path / "o") == ["y-activation-0-inf-1.bin"]

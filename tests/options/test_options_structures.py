@@ -100,6 +100,42 @@ def test_model_inputs_forms(value):
     assert ModelInputs().parse(value) == (IMAGE,)
 
 
+SHAPE = ModelInput("data", None, (1, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data:1x3x8x8",
+        "data[1,3,8,8]",
+        "data:[1,3,8,8]",
+        "data,[1,3,8,8]",
+        " data : 1x3x8x8 ",
+        "data[1, 3, 8, 8]",
+    ],
+)
+def test_shapes_as_other_runtimes_write_them(text):
+    assert ModelInputs().parse(text) == (SHAPE,)
+    assert ModelInputs().parse([text, "ids:0:1x2"]) == (SHAPE, ModelInput("ids:0", None, (1, 2)))
+    assert ModelInputs().parse(ModelInputs().to_texts((SHAPE,))) == (SHAPE,)
+    assert ModelInputs().parse(ModelInputs().to_json((SHAPE,))) == (SHAPE,)
+
+
+@pytest.mark.parametrize("text", ["1,3,8,8", "1x3x8x8", "[1,3,8,8]"])
+def test_a_shape_alone_is_that_of_the_only_input(text):
+    alone = (ModelInput("", None, (1, 3, 8, 8)),)
+    assert ModelInputs().parse(text) == alone
+    assert ModelInputs().parse(ModelInputs().to_texts(alone)) == alone
+
+
+def test_several_shapes_in_one_text():
+    assert ModelInputs().parse("a:1x3,b/c:2,d:0:7x7") == (
+        ModelInput("a", None, (1, 3)),
+        ModelInput("b/c", None, (2,)),
+        ModelInput("d:0", None, (7, 7)),
+    )
+
+
 def test_model_inputs_scalar_and_order():
     parsed = ModelInputs().parse(["b,int64,[]", "a,bool,[0]"])
     assert parsed == (ModelInput("b", "int64", ()), ModelInput("a", "bool", (0,)))
@@ -111,7 +147,7 @@ def test_model_inputs_scalar_and_order():
         (3, 'a list of {"input_name"'),
         (None, 'a list of {"input_name"'),
         ([3], "found 3 in the list"),
-        ("data,float32", r'an input as "name,type,\[d0,d1\]"'),
+        ("data,float32", r'an input as "name,type,\[d0,d1\]", "name:1x3", "name\[1,3\]"'),
         (
             {"input_name": "data"},
             "the keys input_name, input_shape, input_type for each input, found input_name",
@@ -122,10 +158,6 @@ def test_model_inputs_scalar_and_order():
         (
             {"input_name": "d", "input_type": "float8", "input_shape": []},
             "as the type of the input 'd', found 'float8'",
-        ),
-        (
-            {"input_name": "d", "input_type": None, "input_shape": []},
-            "as the type of the input 'd', found nothing",
         ),
         (
             {"input_name": "d", "input_type": "bool", "input_shape": [-1]},

@@ -84,12 +84,30 @@ def print_message(kind: str, text: str) -> None:
 class Parser(argparse.ArgumentParser):
     """Argument parser with our exit code and our words."""
 
+    _is_mixing = False
+
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse all arguments; of an option that does not exist, the nearest that does is named."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self._of_command(parsed).error(self.about_unknown(unknown))
         return parsed
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse what is known, with positional arguments before, between and behind options."""
+        free = [action.nargs for action in self._actions if not action.option_strings]
+        if (
+            self._is_mixing
+            or not set(free) & {"*", "+", "?"}
+            or {argparse.PARSER, argparse.REMAINDER} & set(free)
+        ):
+            return super().parse_known_args(args, namespace)
+        # It calls this method for the options, then for the rest.
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
     def _of_command(self, parsed: argparse.Namespace) -> argparse.ArgumentParser:
         """Return the parser of the command that was given: its help lists its options."""

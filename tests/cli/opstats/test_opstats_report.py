@@ -179,3 +179,27 @@ def test_an_output_directory_that_cannot_be_made(report, stats, tmp_path):
     code, out, err = report("-i", stats, "-o", tmp_path / "a" / "b")
     assert (code, out) == (1, "")
     assert str(tmp_path / "a" / "b") in err
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_names_and_files_stand_anywhere(report, stats, place):
+    """A name and a file, with options before, between and behind them."""
+    file = stats / name_of(0)
+    plain = report("nodes", file, "--qpc", "x", "--format", "json")
+    assert plain[0] == 0
+    words = ["--qpc", "x", "--format", "json"]
+    orders = [
+        [*words, "nodes", file],
+        ["nodes", *words, file],
+        [file, *words[:2], "nodes", *words[2:]],
+        [*words[:2], file, *words[2:], "nodes"],
+        [*words[:2], "nodes", *words[2:], file],
+    ]
+    assert report(*orders[place]) == plain
+
+
+def test_unknown_options_are_named_in_any_order(report, stats):
+    for words in (["nodes", "--qcp", "x"], ["--qcp", "x", "nodes"]):
+        code, _, err = report(*words, stats / name_of(0))
+        assert code == 2
+        assert "unknown option --qcp; did you mean --qpc?" in err

@@ -70,6 +70,22 @@ def test_model_inputs_bind_symbols_and_unnamed_dimensions():
     assert shapes(program) == {"x": (5, 6, 4), "y": (5, 6, 8)}
 
 
+def test_shapes_without_type_and_name_fit_the_models():
+    for given in (ModelInput("x", None, (5, 6, 4)), ModelInput("", None, (5, 6, 4))):
+        assert shapes(lowered(symbolic(x=["batch", None, 4]), model_inputs=(given,)))["x"] == (5, 6, 4)
+    with pytest.raises(
+        OptionError, match=r"input 'z' does not exist; the model has .*x: float32 \[batch, seq, 4\]"
+    ):
+        lowered(symbolic(), model_inputs=(ModelInput("z", None, (1,)),))
+    two = model_of(
+        [node("Add", ["a", "b"], ["y"])], [info("a", ["n", 2]), info("b", ["n", 2])], [info("y", ["n", 2])]
+    )
+    with pytest.raises(
+        OptionError, match="a shape without a name is for models with one input; the model has"
+    ):
+        lowered(two, model_inputs=(ModelInput("", None, (1, 2)),))
+
+
 def test_symbol_met_by_model_inputs_binds_other_inputs_too():
     model = model_of(
         [node("Add", ["a", "b"], ["y"])], [info("a", ["n", 2]), info("b", ["n", 2])], [info("y", ["n", 2])]
@@ -81,7 +97,7 @@ def test_symbol_met_by_model_inputs_binds_other_inputs_too():
 @pytest.mark.parametrize(
     ("given", "symbols", "text"),
     [
-        (ModelInput("z", "float32", (1, 1, 4)), {}, "'z' does not exist; the model has 'x'"),
+        (ModelInput("z", "float32", (1, 1, 4)), {}, "'z' does not exist; the model has 'x: float32"),
         (ModelInput("x", "int32", (1, 1, 4)), {}, "found type 'int32', the model has 'float32'"),
         (ModelInput("x", "float32", (1, 4)), {}, "found 2 dims"),
         (ModelInput("x", "float32", (1, 1, 5)), {}, "dim 2 is 5, the model fixes it to 4"),

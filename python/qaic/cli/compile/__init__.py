@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usage"})
 
+_VERSION: Final = frozenset({"-version", "--version"})
+
 #: options that write a file about the model; without a directory for the container, nothing else is done
 _DUMPS: Final = (
     "dump_custom_io_config_template_file",
@@ -51,6 +53,14 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
 
         print_text(help_text(name, runs=runs))
         return SUCCESS
+    if version_flags := _VERSION & set(argv):
+        from qaic import __version__
+
+        print_line(f"{name} {__version__}")
+        # Card users have it among other flags; then the rest is done too.
+        argv = [argument for argument in argv if argument not in version_flags]
+        if not argv:
+            return SUCCESS
     from qaic.cli.compile.log import logged
 
     console.take_options_as_flags("-")

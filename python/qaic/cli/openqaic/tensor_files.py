@@ -10,6 +10,7 @@ import numpy as np
 
 from qaic.errors import InputError
 from qaic.model_path import missing_file
+from qaic.options.names import nearest
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
@@ -29,7 +30,8 @@ def read_inputs(given: Sequence[str], inputs: ShapeDict) -> dict[str, NDArray[An
     Parameters
     ----------
     given
-        ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by name.
+        ``NAME=FILE``, or ``FILE`` where the program has one input; a file ``.npz`` has several by name, of
+        which ``NAME`` takes its own, or the only one.
         Files of other kinds than ``.npy`` and ``.npz`` are raw little-endian data of the input's type.
     inputs
         Inputs of the program.
@@ -44,15 +46,21 @@ def read_inputs(given: Sequence[str], inputs: ShapeDict) -> dict[str, NDArray[An
     found: dict[str, NDArray[Any]] = {}
     for text in given:
         for name, array in _arrays(text, inputs):
-            if name not in inputs:
-                raise InputError(
-                    f"{text}: the program has no input {name!r}; it has {', '.join(inputs)}",
-                    code="run.input_name",
-                )
+            _check_name(text, name, inputs)
             if name in found:
                 raise InputError(f"input {name!r} is given twice", code="run.input_twice")
             found[name] = array
     return found
+
+
+def _check_name(text: str, name: str, inputs: ShapeDict) -> None:
+    if name not in inputs:
+        near = nearest(name, inputs)
+        hint = "" if near is None else f"; did you mean {near!r}?"
+        raise InputError(
+            f"{text}: the program has no input {name!r}; it has {', '.join(inputs)}{hint}",
+            code="run.input_name",
+        )
 
 
 def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
@@ -60,9 +68,20 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
     if not assigned:
         name, file = "", text
     path = Path(file)
+    if name:
+        _check_name(text, name, inputs)
     if path.suffix == ".npz":
-        named = {member: name for name, member in archive_names(inputs).items()}
-        return [(named.get(key, key), array) for key, array in _loaded(path).items()]
+        members = {member: own for own, member in archive_names(inputs).items()}
+        named = [(members.get(key, key), array) for key, array in _loaded(path).items()]
+        if not name:
+            return named
+        own = named if len(named) == 1 else [item for item in named if item[0] == name]
+        if not own:
+            raise InputError(
+                f"{text}: the file has no array {name!r}; it has {', '.join(key for key, _ in named)}",
+                code="run.input_name",
+            )
+        return [(name, own[0][1])]
     if not name:
         if len(inputs) != 1:
             raise InputError(
@@ -75,7 +94,7 @@ def _arrays(text: str, inputs: ShapeDict) -> list[tuple[str, NDArray[Any]]]:
         return [(name, _loaded(path)[""])]
     if not path.exists():
         raise missing_file(path)
-    dtype = inputs[name][1] if name in inputs else np.dtype(np.uint8)
+    dtype = inputs[name].dtype
     size = path.stat().st_size
     if size % dtype.itemsize:
         raise InputError(

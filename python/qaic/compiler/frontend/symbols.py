@@ -231,17 +231,23 @@ def _warn_unknown(
 def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[str, int]]) -> None:
     """Write the dims of one ``model_inputs`` entry into its input."""
     name, shape = spec.input_name, list(spec.input_shape)
+    described = listing(
+        [f"{v.name}: {type_name(v.type.tensor_type.elem_type)} {_shape_text(v)}" for v in graph.input], 20
+    )
+    if not name and len(graph.input) != 1:
+        raise _option_error(
+            f"model_inputs: a shape without a name is for models with one input; the model has {described}",
+            name,
+        )
     option = f"model_inputs: input {name!r}"
     for value in graph.input:
-        if value.name == name:
+        if value.name == name or not name:
             break
     else:
-        raise _option_error(
-            f"{option} does not exist; the model has {listing([v.name for v in graph.input], 20)}", name
-        )
+        raise _option_error(f"{option} does not exist; the model has {described}", name)
     tensor = value.type.tensor_type
     declared = type_name(tensor.elem_type)
-    if CODES.get(spec.input_type) != tensor.elem_type:
+    if spec.input_type is not None and CODES.get(spec.input_type) != tensor.elem_type:
         raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
     if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
         raise _option_error(

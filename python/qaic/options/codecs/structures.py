@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 
 from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchError, to_python
 from qaic.options.names import normalize
@@ -16,8 +17,16 @@ from qaic.support.text import format_value
 #: Largest dimension that ONNX and the container can both hold.
 _LARGEST_DIM = 2**63 - 1
 
-#: ``name,type,[d0,d1,...]``
-_INPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
+#: ``name,type,[d0,d1,...]``, ``name[d0,d1]``, ``name:d0xd1``, and ``d0,d1`` or ``d0xd1`` of the only input
+_INPUT_TEXTS = (
+    re.compile(r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*"),
+    re.compile(r"\s*(?P<name>[^\[\]]*[^\[\],:\s])?\s*[:,]?\s*\[(?P<shape>[0-9x,\s]*)\]\s*"),
+    re.compile(r"\s*(?P<name>.*[^:\s])\s*:\s*(?P<shape>[0-9]+(?:[x,][0-9]+)*)\s*"),
+    re.compile(r"\s*(?P<shape>[0-9]+(?:\s*[x,]\s*[0-9]+)*)\s*"),
+)
+
+#: between two of ``name:1x3,other:2``
+_NEXT_INPUT = re.compile(r",(?=[^,:\[\]]*[^,:\[\]0-9][^,:\[\]]*:[0-9])")
 
 #: ``name,[d0,d1,...]``
 _OUTPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
@@ -43,12 +52,13 @@ _ELEMENT_TYPES = {
 class ModelInput:
     """Name, element type and shape of one graph input.
 
-    ``input_type`` is one of float32, float16, int8, uint8, int16, int32, int64, bool. ``input_shape`` has
-    one size per dimension and is empty for a scalar.
+    ``input_name`` is empty for the only input of a model. ``input_type`` is one of float32, float16, int8,
+    uint8, int16, int32, int64, bool, or None for the model's. ``input_shape`` has one size per dimension and
+    is empty for a scalar.
     """
 
     input_name: str
-    input_type: str
+    input_type: str | None
     input_shape: tuple[int, ...]
 
 
@@ -235,11 +245,18 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
             ) from None
 
 
+def _single(item: object) -> Sequence[object]:
+    """Split a text that describes several inputs."""
+    return _NEXT_INPUT.split(item) if isinstance(item, str) and "[" not in item else [item]
+
+
 class ModelInputs(Codec[tuple[ModelInput, ...]]):
     """Descriptions of graph inputs.
 
     Accepted forms: a list of mappings with ``input_name``, ``input_type`` and ``input_shape``; one such
-    mapping; texts ``"name,type,[d0,d1]"`` in place of mappings. An element type may also be a numpy type.
+    mapping; texts ``"name,type,[d0,d1]"`` in place of mappings, or as other runtimes write shapes:
+    ``"name:1x3"``, several of these with commas, ``"name[1,3]"``, and ``"1,3"`` for the only input. An
+    element type may also be a numpy type.
     """
 
     def __init__(self) -> None:
@@ -259,7 +276,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         else:
             raise self.mismatch(value)
         inputs: dict[str, ModelInput] = {}
-        for item in items:
+        for item in chain.from_iterable(map(_single, items)):
             described = self._input(item)
             name = described.input_name
             if name in inputs:
@@ -271,46 +288,56 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
 
     def to_json(self, value: tuple[ModelInput, ...]) -> Json:
         """See `Codec.to_json`."""
-        return [
-            {
-                "input_name": item.input_name,
-                "input_type": item.input_type,
-                "input_shape": list(item.input_shape),
-            }
-            for item in value
-        ]
+        entries: list[Json] = []
+        for item in value:
+            typed: dict[str, Json] = {} if item.input_type is None else {"input_type": item.input_type}
+            entries.append({"input_name": item.input_name, **typed, "input_shape": list(item.input_shape)})
+        return entries
 
     def to_texts(self, value: tuple[ModelInput, ...]) -> tuple[str, ...]:
         """See `Codec.to_texts`."""
         return tuple(
-            f"{item.input_name},{item.input_type},[{','.join(map(str, item.input_shape))}]" for item in value
+            f"{item.input_name}{'' if item.input_type is None else f',{item.input_type},'}"
+            f"[{','.join(map(str, item.input_shape))}]"
+            for item in value
         )
 
     def _input(self, item: object) -> ModelInput:
         if isinstance(item, ModelInput):
             item = {part.name: getattr(item, part.name) for part in fields(item)}
         if isinstance(item, str):
-            match = _INPUT_TEXT.fullmatch(item)
+            match = next(filter(None, (form.fullmatch(item) for form in _INPUT_TEXTS)), None)
             if match is None:
-                raise ValueMismatchError('an input as "name,type,[d0,d1]"', format_value(item))
-            given: dict[str, object] = {f"input_{part}": text for part, text in match.groupdict().items()}
+                raise ValueMismatchError(
+                    'an input as "name,type,[d0,d1]", "name:1x3", "name[1,3]", or "1,3" for the only one',
+                    format_value(item),
+                )
+            parts = match.groupdict()
+            given: dict[str, object] = {
+                "input_name": parts.get("name") or "",
+                "input_type": parts.get("type"),
+                "input_shape": parts["shape"].replace("x", ","),
+            }
         elif isinstance(item, Mapping):
             given = {
                 normalize(key) if isinstance(key, str) else repr(key): entry for key, entry in item.items()
             }
         else:
             raise ValueMismatchError(self.expected, f"{format_value(item)} in the list")
+        if given.keys() == {"input_name", "input_shape"}:
+            given["input_type"] = None
         wanted = {part.name for part in fields(ModelInput)}
         if given.keys() != wanted:
             raise ValueMismatchError(
                 f"the keys {', '.join(sorted(wanted))} for each input", ", ".join(sorted(given)) or "no keys"
             )
         name = given["input_name"]
-        if not isinstance(name, str) or not name:
+        # The type is the model's where a text names none, and so may be the name.
+        is_shape = given["input_type"] is None
+        if not isinstance(name, str) or not (name or is_shape):
             raise ValueMismatchError("the name of a graph input", format_value(name))
-        return ModelInput(
-            name, self._element_type(name, given["input_type"]), self._dims(name, given["input_shape"])
-        )
+        kind = None if is_shape else self._element_type(name, given["input_type"])
+        return ModelInput(name, kind, self._dims(name, given["input_shape"]))
 
     @staticmethod
     def _element_type(name: str, value: object) -> str:

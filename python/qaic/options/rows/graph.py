@@ -67,7 +67,7 @@ class GraphOptions:
         summary="Element type and shape of graph inputs; gives sizes to symbolic dimensions.",
         effect=Effect.BEHAVIOR,
         aliases=("model_inputs_list",),
-        flag=Flag("model-input", FlagForm.REPEAT),
+        flag=Flag("model-input", FlagForm.REPEAT, others=("shapes", "shape")),
         in_container=True,
     )
     onnx_define_symbol: Mapping[str, int] = option(
