@@ -8,7 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.qpc.precision_info import precision, without_effect
+from qaic.cli.qpc.precision_info import (
+    asks_for_integers,
+    integer_coverage,
+    precision,
+    without_effect,
+)
 from qaic.errors import QaicError
 from qaic.qpc.initializers import check_records
 from qaic.support.profiling_types import STATS_OUTPUT
@@ -115,7 +120,9 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
     }
     options = described["options"] or {}
     described["without_effect"] = without_effect(options) if described["target"] == "cpu" else []
-    described["precision"] = precision(options) if described["target"] == "cpu" else None
+    graph = qpc.graph if described["target"] == "cpu" and asks_for_integers(options) else None
+    coverage = None if graph is None else integer_coverage(graph.tobytes())
+    described["precision"] = precision(options, coverage) if described["target"] == "cpu" else None
     return described
 
 
