@@ -172,7 +172,9 @@ impl Scheduler {
 
     /// From now on `threads` inferences of a queue run at a time, on average. Those that run go on.
     pub(crate) fn allow(&self, threads: u32) {
-        self.shared.workers.allow(self.shared.options.most_workers(threads));
+        if self.shared.workers.allow(self.shared.options.most_workers(threads)) && self.shared.has_work() {
+            self.shared.call_worker();
+        }
     }
 
     /// Takes over an inference that the calling thread has begun and prepared. Where it fails, nothing has begun, and the caller has to withdraw it; the body is in its place.

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use qaic_qpc::dtype::ElementType;
+use qaic_sync::Phase;
 
 use super::*;
 use crate::binding::{InputBinding, Shapes};
 use crate::context::Context;
+use crate::device::noop::Control;
 use crate::device::{DeviceId, Placement, RegistryOptions};
 use crate::echo;
 use crate::image::Image;
@@ -48,6 +50,16 @@ fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
     let input = qaic_mem::Storage::new(4 * echo::ELEMENTS as usize).unwrap();
     exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
     exec
+}
+
+/// Puts the inference of an exec object into its run queue, whatever a submission would have done, and calls no worker.
+fn queue_up(exec: &ExecObj) {
+    let request = exec.request();
+    let (body, begun) = exec.begin(None, None).unwrap();
+    request.put_body(body);
+    let queues = &exec.program().scheduler().shared.queues;
+    assert_eq!(request.state().enqueue(!queues.is_ordered()), Ok(true));
+    queues.push(0, request.number() | (begun.generation.low_bits() << NUMBER_BITS)).unwrap();
 }
 
 /// Whether the inference of an exec object ends by itself: nothing here works on behalf of it.
@@ -134,20 +146,11 @@ fn inference_that_came_during_a_turn_begins_after_it() {
     let program = program(&context, &echo::retaining());
     let exec = exec_obj(&program);
     let scheduler = program.scheduler();
-    let (request, queues) = (exec.request(), &scheduler.shared.queues);
-    scheduler
-        .with_turn(0, &mut WaitScope::default(), || {
-            let (body, begun) = exec.begin(None, None).unwrap();
-            request.put_body(body);
-            assert_eq!(request.state().enqueue(false), Ok(true));
-            let entry = request.number() | (begun.generation.low_bits() << NUMBER_BITS);
-            queues.push(0, entry).unwrap();
-        })
-        .unwrap();
+    scheduler.with_turn(0, &mut WaitScope::default(), || queue_up(&exec)).unwrap();
     assert!(ends(&exec));
     exec.outcome().unwrap();
     // Nothing waits, so no further worker is called for a turn that ends.
-    assert!(queues.is_empty());
+    assert!(scheduler.shared.queues.is_empty());
 }
 
 /// Another thread cancels an inference whose entry finds no room, and submits the next one, which relies on that entry: it was
@@ -289,18 +292,81 @@ fn worker_that_leaves_more_in_the_queue_calls_another() {
     let shared = &program.scheduler().shared;
     let execs = [(); 2].map(|()| exec_obj(&program));
     control.hold().unwrap();
-    for exec in &execs {
-        let request = exec.request();
-        let (body, begun) = exec.begin(None, None).unwrap();
-        request.put_body(body);
-        assert_eq!(request.state().enqueue(true), Ok(true));
-        let entry = request.number() | (begun.generation.low_bits() << NUMBER_BITS);
-        shared.queues.push(0, entry).unwrap();
-    }
+    execs.iter().for_each(|exec| queue_up(exec));
     shared.call_worker();
     let within = Deadline::after(LONG);
     let are_both_running = control.wait_executing(2, &mut WaitScope::until(within));
     control.release().unwrap();
     assert!(are_both_running.unwrap());
+    assert!(execs.iter().all(|exec| ends(exec)));
+}
+
+/// Has as many workers as inferences of the exec objects run at a time, and then sleep.
+fn wake_workers(program: &Arc<Program>, execs: &[Arc<ExecObj>], control: &Control) {
+    let shared = &program.scheduler().shared;
+    control.hold().unwrap();
+    for exec in execs {
+        queue_up(exec);
+        shared.call_worker();
+    }
+    let count = u32::try_from(execs.len()).unwrap();
+    let are_running = control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG)));
+    control.release().unwrap();
+    assert!(are_running.unwrap());
+    assert!(execs.iter().all(|exec| ends(exec)));
+    let began = std::time::Instant::now();
+    while shared.workers.sleeping() < count {
+        assert!(began.elapsed() < LONG);
+        thread::yield_now();
+    }
+}
+
+/// A worker that may no longer work sleeps beside those that may: each call reaches one that does.
+#[test]
+fn inferences_are_run_whatever_the_numbers_of_workers_were() {
+    let context = context("noop", "lowered");
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    let program = program(&context, &echo::resizable());
+    let execs = [(); 4].map(|()| exec_obj(&program));
+    for (threads, fewer) in [(4, 1), (2, 1), (4, 3), (3, 2), (4, 2), (1, 1)] {
+        program.allow_threads(threads);
+        wake_workers(&program, &execs[..threads as usize], control);
+        program.allow_threads(fewer);
+        for round in 0..8 {
+            queue_up(&execs[0]);
+            program.scheduler().shared.call_worker();
+            assert!(ends(&execs[0]), "inference {round} with {fewer} of {threads} workers");
+            execs[0].outcome().unwrap();
+        }
+        // No more than may run at a time do.
+        control.hold().unwrap();
+        execs.iter().for_each(|exec| queue_up(exec));
+        program.scheduler().shared.call_worker();
+        let within = Deadline::after(LONG);
+        let are_running = control.wait_executing(fewer, &mut WaitScope::until(within)).unwrap();
+        let running = execs.iter().filter(|exec| exec.request().state().phase() == Phase::Running).count();
+        control.release().unwrap();
+        assert!(are_running && running == fewer as usize, "{running} of {fewer}");
+        assert!(execs.iter().all(|exec| ends(exec)));
+    }
+}
+
+/// What is queued already is worked on by the workers that may be more.
+#[test]
+fn worker_begins_what_is_queued_when_more_may_work() {
+    let context = context("noop", "raised");
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    let program = program(&context, &echo::resizable());
+    let execs = [(); 3].map(|()| exec_obj(&program));
+    program.allow_threads(1);
+    control.hold().unwrap();
+    execs.iter().for_each(|exec| queue_up(exec));
+    program.scheduler().shared.call_worker();
+    let wait = |count| control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG)));
+    let is_one = wait(1);
+    program.allow_threads(3);
+    let are_all = wait(3);
+    control.release().unwrap();
+    assert!(is_one.unwrap() && are_all.unwrap());
     assert!(execs.iter().all(|exec| ends(exec)));
 }
