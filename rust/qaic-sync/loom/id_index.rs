@@ -39,3 +39,53 @@ fn lookup_during_an_insertion_loses_nothing() {
         assert_eq!(index.oldest(7, |_| true), Some(0));
     });
 }
+
+/// Two threads change the list of one id at both ends, while a third looks for what was there before them all: each change
+/// is made once, whichever thread makes it, and what stays is in order.
+#[test]
+fn changes_of_one_list_are_made_once_each() {
+    with_preemptions(2, || {
+        let index = Arc::new(IdIndex::new(4));
+        index.insert(7, 0);
+        index.insert(7, 1);
+        let removing = {
+            let index = Arc::clone(&index);
+            thread::spawn(move || index.remove(0))
+        };
+        let adding = {
+            let index = Arc::clone(&index);
+            thread::spawn(move || index.insert(7, 2))
+        };
+        assert_eq!(index.oldest(7, |number| number == 1), Some(1));
+        removing.join().unwrap();
+        adding.join().unwrap();
+        assert_eq!(index.oldest(7, |_| true), Some(1));
+        index.remove(1);
+        assert_eq!(index.oldest(7, |_| true), Some(2));
+        index.remove(2);
+        assert_eq!(index.oldest(7, |_| true), None);
+    });
+}
+
+/// A request leaves the list of one id and comes to that of another while a second one joins the first
+/// list: a thread that helps with a change of before writes nothing into the lists of after.
+#[test]
+fn request_that_moves_to_another_list_takes_nothing_along() {
+    with_preemptions(2, || {
+        let index = Arc::new(IdIndex::new(2));
+        index.insert(7, 0);
+        let moving = {
+            let index = Arc::clone(&index);
+            thread::spawn(move || {
+                index.remove(0);
+                index.insert(8, 0);
+            })
+        };
+        index.insert(7, 1);
+        assert_eq!(index.oldest(7, |number| number == 1), Some(1));
+        moving.join().unwrap();
+        assert_eq!((index.oldest(7, |_| true), index.oldest(8, |_| true)), (Some(1), Some(0)));
+        index.remove(1);
+        assert_eq!((index.oldest(7, |_| true), index.oldest(8, |_| true)), (None, Some(0)));
+    });
+}

@@ -1,67 +1,167 @@
 //! Which requests carry the inferences of an id, oldest first.
 //!
-//! Callers choose ids freely and may use one for several inferences at a time. Ids fall into buckets. A bucket numbers its
-//! inferences with tickets, and a table holds, at a place that bucket and ticket give, the request; consecutive tickets
-//! have neighboring places, so inferences that share one id do not meet each other. A request is in the table before its
-//! ticket is published, so a published ticket that is not found there is of an inference that was collected.
+//! Callers choose ids freely and may use one for several inferences at a time. Each id that has an inference has a list of
+//! its requests, and what a step costs depends neither on the length of that list nor on other ids. Ids fall into buckets. The
+//! first requests of the lists of a bucket form a chain; a list is a ring, so that its first request leads to the last.
+//!
+//! The changes of a bucket come one after the other, without a lock. One that makes or removes a list at the head of the
+//! chain is one exchange of the word of the bucket. For any other a thread announces its change in that word, and every thread
+//! that finds an announced change makes it before it goes on. All of them write the same values to the same links, each
+//! link once a change: a link bears the stamp of the change that wrote it, and is exchanged, so a thread that comes late
+//! changes nothing.
 
 use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Places after the first that a request may have. The table is a quarter full at most.
-const WINDOW: u64 = 8;
+/// Bits of the number of a request.
+const NUMBER_BITS: u32 = 16;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
-/// The place of a request that found none: lookups then look at all requests.
-const NO_PLACE: u64 = u64::MAX;
+// The word of a bucket: a request that is about to be added or removed, how, the first request of the first list plus one, and
+// the number of the change, which is the stamp of what it writes.
+const KINDS: u64 = 3 << NUMBER_BITS;
+const ADDITION: u64 = 1 << NUMBER_BITS;
+const REMOVAL: u64 = 2 << NUMBER_BITS;
+const FIRST_SHIFT: u32 = NUMBER_BITS + 2;
+const FIRST_MASK: u64 = (1 << (NUMBER_BITS + 1)) - 1;
+const CHANGE_SHIFT: u32 = FIRST_SHIFT + NUMBER_BITS + 1;
+
+/// The stamp of a link is the lower half of its word.
+const STAMP_MASK: u64 = u32::MAX as u64;
+
+/// Marks the stamps of links that the owner of a request wrote before it was added.
+const OF_OWNER: u64 = 1 << 31;
 
 /// Requests by id.
 #[derive(Debug)]
 pub struct IdIndex {
-    buckets: Box<[CachePadded<Bucket>]>,
-    // Number of the request plus one, 0 for a free place.
-    table: Box<[AtomicU64]>,
-    entries: Box<[RequestEntry]>,
-    // Requests without a place.
-    unplaced: AtomicU32,
+    buckets: Box<[CachePadded<AtomicU64>]>,
+    entries: Box<[Entry]>,
     // Of the request that was added last, or one of the last: how often it was added above, its number below. No two additions
     // store the same, but for 2^32 of one request.
     latest: AtomicU64,
 }
 
+/// Where a request stands in the lists, for as long as it is in one.
 #[derive(Debug)]
-struct Bucket {
-    // Tickets below are published.
-    next: AtomicU64,
-    // The inferences of tickets below were collected.
-    first: AtomicU64,
-}
-
-/// What its owner wrote of a request; it stays so until the next inference begins.
-#[derive(Debug)]
-struct RequestEntry {
+struct Entry {
     id: AtomicU64,
-    ticket: AtomicU64,
-    place: AtomicU64,
+    // The request before it in its list, and the one after.
+    peers: AtomicU64,
+    // Of the first request of a list: a link to the first request of the next list.
+    chain: AtomicU64,
     additions: AtomicU32,
 }
 
+/// The bucket has changed meanwhile.
+struct Stale;
+
+/// The state of a bucket: between two changes, or with one that was announced.
+#[derive(Clone, Copy)]
+struct State<'a> {
+    bucket: &'a AtomicU64,
+    word: u64,
+}
+
+impl State<'_> {
+    fn stamp(self) -> u64 {
+        self.word >> CHANGE_SHIFT
+    }
+
+    /// The first request of the first list.
+    fn first(self) -> Option<u32> {
+        plus_one(self.word >> FIRST_SHIFT & FIRST_MASK)
+    }
+
+    /// Whether what was read since belongs to this state.
+    fn check(self) -> Result<(), Stale> {
+        if self.bucket.load(Ordering::Acquire) == self.word { Ok(()) } else { Err(Stale) }
+    }
+
+    /// Begins the next change, with the first list that it leaves and what it announces; false in another state.
+    fn change(self, first: Option<u32>, announced: u64) -> bool {
+        self.exchange(self.stamp() + 1, first, announced)
+    }
+
+    /// Ends an announced change, with the first list that it leaves.
+    fn settle(self, first: Option<u32>) {
+        let _ = self.exchange(self.stamp(), first, 0);
+    }
+
+    fn exchange(self, stamp: u64, first: Option<u32>, announced: u64) -> bool {
+        // The shift drops what the number of the change has no room for.
+        let word = stamp << CHANGE_SHIFT | with_one(first) << FIRST_SHIFT | announced;
+        // AcqRel: what was written before this change, and for it, comes before what follows.
+        self.bucket.compare_exchange(self.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Writes a link, unless this change has written it: `value` is made of what it was.
+    fn write(self, link: &AtomicU64, value: impl FnOnce(u64) -> u64) -> Result<(), Stale> {
+        let seen = link.load(Ordering::Acquire);
+        if seen & STAMP_MASK == self.stamp() {
+            return Ok(());
+        }
+        self.check()?;
+        let written = value(seen) & !STAMP_MASK | self.stamp();
+        // Where it fails, another thread has written it.
+        let _ = link.compare_exchange(seen, written, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A number that may be missing, as it is stored.
+fn with_one(number: Option<u32>) -> u64 {
+    u64::from(number.map_or(0, |number| number + 1))
+}
+
+#[allow(clippy::cast_possible_truncation)] // the callers leave 17 bits
+fn plus_one(stored: u64) -> Option<u32> {
+    (stored as u32).checked_sub(1)
+}
+
+/// Links to the requests before and after one in its list.
+fn peers(before: u32, after: u32) -> u64 {
+    u64::from(before) << 48 | u64::from(after) << 32
+}
+
+#[allow(clippy::cast_possible_truncation)] // the upper half
+fn before(peers: u64) -> u32 {
+    (peers >> 48) as u32
+}
+
+fn after(peers: u64) -> u32 {
+    number(peers >> 32)
+}
+
+/// A link to the first request of a list, if there is one.
+fn chain(first: Option<u32>) -> u64 {
+    with_one(first) << 32
+}
+
+fn first_of(chain: u64) -> Option<u32> {
+    plus_one(chain >> 32)
+}
+
+#[allow(clippy::cast_possible_truncation)] // the mask leaves 16 bits
+fn number(word: u64) -> u32 {
+    (word & NUMBER_MASK) as u32
+}
+
 impl IdIndex {
-    /// An empty index of the requests `0..count`.
+    /// An empty index of the requests `0..count`, 65536 at most.
     pub fn new(count: u32) -> Self {
-        let size = |factor: usize| (count.max(1) as usize * factor).next_power_of_two();
-        let bucket = || CachePadded::new(Bucket { next: AtomicU64::new(0), first: AtomicU64::new(0) });
-        let entry = || RequestEntry {
+        let count = count.min(1 << NUMBER_BITS) as usize;
+        let bucket = || CachePadded::new(AtomicU64::new(0));
+        let entry = || Entry {
             id: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
-            place: AtomicU64::new(NO_PLACE),
+            peers: AtomicU64::new(0),
+            chain: AtomicU64::new(0),
             additions: AtomicU32::new(0),
         };
         Self {
-            buckets: std::iter::repeat_with(bucket).take(size(1)).collect(),
-            table: std::iter::repeat_with(|| AtomicU64::new(0)).take(size(4)).collect(),
-            entries: std::iter::repeat_with(entry).take(count as usize).collect(),
-            unplaced: AtomicU32::new(0),
+            buckets: std::iter::repeat_with(bucket).take(count.max(1).next_power_of_two()).collect(),
+            entries: std::iter::repeat_with(entry).take(count).collect(),
             latest: AtomicU64::new(0),
         }
     }
@@ -73,44 +173,52 @@ impl IdIndex {
 
     /// Adds a request that is not in the index; for its owner.
     pub fn insert(&self, id: u64, number: u32) {
-        let (Some(entry), bucket) = (self.entries.get(number as usize), self.bucket_of(id)) else { return };
-        entry.id.store(id, Ordering::Release);
+        let Some(entry) = self.entries.get(number as usize) else { return };
         // Relaxed: written by the owner before this one.
         let additions = entry.additions.load(Ordering::Relaxed).wrapping_add(1);
         entry.additions.store(additions, Ordering::Relaxed);
+        let stamp = OF_OWNER | u64::from(additions) & (OF_OWNER - 1);
+        // The request is in no list, so no other thread writes its links. The exchange publishes them.
+        entry.id.store(id, Ordering::Release);
         // A store, which costs no exchange. A thread that sees what this one does later sees it.
         self.latest.store(u64::from(additions) << 32 | u64::from(number), Ordering::Release);
+        let bucket = self.bucket_of(id);
         loop {
-            // Acquire: with the release of the exchange below, tickets come in the order of their publications.
-            let ticket = self.buckets[bucket].next.load(Ordering::Acquire);
-            entry.ticket.store(ticket, Ordering::Release);
-            let Some(place) = self.take_place(bucket, ticket, number) else {
-                entry.place.store(NO_PLACE, Ordering::Relaxed);
-                self.unplaced.fetch_add(1, Ordering::AcqRel);
-                return;
+            let settled = self.settled(bucket);
+            let Ok(head) = self.list_of(settled, id) else { continue };
+            let is_added = if let Some(head) = head {
+                let last = before(self.entry(head).peers.load(Ordering::Acquire));
+                entry.peers.store(peers(last, head) | stamp, Ordering::Release);
+                entry.chain.store(stamp, Ordering::Release);
+                settled.change(settled.first(), ADDITION | u64::from(number))
+            } else {
+                entry.peers.store(peers(number, number) | stamp, Ordering::Release);
+                entry.chain.store(chain(settled.first()) | stamp, Ordering::Release);
+                settled.change(Some(number), 0)
             };
-            entry.place.store(place as u64, Ordering::Relaxed);
-            let next = &self.buckets[bucket].next;
-            // Release: a lookup that sees the ticket sees the place.
-            if next.compare_exchange(ticket, ticket + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if is_added {
+                // Makes what was announced.
+                self.settled(bucket);
                 return;
             }
-            self.table[place].store(0, Ordering::Release);
         }
     }
 
     /// Removes a request; for its owner, once after each [`IdIndex::insert`].
     pub fn remove(&self, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
-        // Relaxed: written by the owner before this one.
-        match usize::try_from(entry.place.load(Ordering::Relaxed))
-            .ok()
-            .and_then(|place| self.table.get(place))
-        {
-            // Release: a thread that takes the place next comes after what this owner did.
-            Some(place) => place.store(0, Ordering::Release),
-            None => {
-                self.unplaced.fetch_sub(1, Ordering::AcqRel);
+        let bucket = self.bucket_of(entry.id.load(Ordering::Acquire));
+        loop {
+            let settled = self.settled(bucket);
+            let is_alone = after(entry.peers.load(Ordering::Acquire)) == number;
+            if is_alone && settled.first() == Some(number) {
+                if settled.change(first_of(entry.chain.load(Ordering::Acquire)), 0) {
+                    return;
+                }
+            } else if settled.change(settled.first(), REMOVAL | u64::from(number)) {
+                // Makes what was announced: the request is in no list when this returns.
+                self.settled(bucket);
+                return;
             }
         }
     }
@@ -119,42 +227,20 @@ impl IdIndex {
     /// [`IdIndex::id_of`] again before it takes it.
     pub fn oldest(&self, id: u64, is_outstanding: impl Fn(u32) -> bool) -> Option<u32> {
         let bucket = self.bucket_of(id);
-        let Bucket { next, first } = &*self.buckets[bucket];
-        let found = |number: u32| {
-            let entry = self.entries.get(number as usize)?;
-            (entry.id.load(Ordering::Acquire) == id && is_outstanding(number)).then_some(number)
-        };
-        if self.unplaced.load(Ordering::Acquire) > 0 {
-            let all = (0..)
-                .zip(&self.entries)
-                .filter_map(|(number, entry)| Some((entry.ticket.load(Ordering::Acquire), found(number)?)));
-            return all.min().map(|(_, number)| number);
-        }
-        let mut is_prefix = true;
-        let mut ticket = first.load(Ordering::Acquire);
-        while ticket < next.load(Ordering::Acquire) {
-            let mut placed = self.placed(bucket, ticket).peekable();
-            if placed.peek().is_some() {
-                is_prefix = false;
-            } else if is_prefix {
-                // Collected. Each ticket is passed over once as long as none before it is in use.
-                let _ = first.compare_exchange(ticket, ticket + 1, Ordering::AcqRel, Ordering::Relaxed);
+        loop {
+            if let Ok(found) = self.search(self.settled(bucket), id, &is_outstanding) {
+                return found;
             }
-            // Beside the request that published the ticket there may be one that is about to find it taken.
-            if let Some(number) = placed.find_map(found) {
-                return Some(number);
-            }
-            ticket += 1;
         }
-        None
     }
 
-    /// The first request in the index that `matches`; one that was added lately is asked about first. Requests come and go
+    /// The first request in the index that `matches`; the one that was added last is asked about first. Requests come and go
     /// meanwhile.
     pub fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
             let latest = self.latest.load(Ordering::Acquire);
-            let found = self.find_once(latest, &matches);
+            let all = (0..).zip(&self.entries).map(|(number, _)| number);
+            let found = std::iter::once(number(latest)).chain(all).find(|&number| matches(number));
             // While it looked, a request may have been added at a place it had passed, and then the one it was about to see
             // removed.
             if found.is_some() || self.latest.load(Ordering::Acquire) == latest {
@@ -163,56 +249,121 @@ impl IdIndex {
         }
     }
 
-    #[allow(clippy::cast_possible_truncation)] // the lower half
-    fn find_once(&self, latest: u64, matches: impl Fn(u32) -> bool) -> Option<u32> {
-        let latest = latest as u32;
-        if matches(latest) {
-            return Some(latest);
+    fn bucket_of(&self, id: u64) -> &AtomicU64 {
+        // The golden ratio, whose highest bits spread ids that are consecutive evenly. A caller that chooses bad ids slows itself.
+        let spread = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = spread.checked_shr(u64::BITS - self.buckets.len().ilog2()).unwrap_or(0);
+        &self.buckets[usize::try_from(place).unwrap_or(0)]
+    }
+
+    fn entry(&self, number: u32) -> &Entry {
+        &self.entries[number as usize]
+    }
+
+    /// A state in which what was announced is made.
+    fn settled<'a>(&self, bucket: &'a AtomicU64) -> State<'a> {
+        loop {
+            let state = State { bucket, word: bucket.load(Ordering::Acquire) };
+            match state.word & KINDS {
+                0 => return state,
+                // Its request stays until the next change, so it may be made again.
+                ADDITION if self.append(state, number(state.word)).is_ok() => return state,
+                REMOVAL => drop(self.unlink(state, number(state.word))),
+                _ => {}
+            }
         }
-        if self.unplaced.load(Ordering::Acquire) > 0 {
-            return (0..).zip(&self.entries).map(|(number, _)| number).find(|&number| matches(number));
+    }
+
+    /// Links a request, whose own links lead to the first and the last of its list, behind the last.
+    fn append(&self, state: State<'_>, number: u32) -> Result<(), Stale> {
+        let own = self.entry(number).peers.load(Ordering::Acquire);
+        let (last, head) = (before(own), after(own));
+        if last == head {
+            state.write(&self.entry(head).peers, |_| peers(number, number))
+        } else {
+            state.write(&self.entry(last).peers, |seen| peers(before(seen), number))?;
+            state.write(&self.entry(head).peers, |seen| peers(number, after(seen)))
         }
-        // Acquire: comes after what the owner did before it added the request.
-        let placed = self.table.iter().map(|place| place.load(Ordering::Acquire));
-        placed.filter_map(|place| u32::try_from(place.checked_sub(1)?).ok()).find(|&number| matches(number))
     }
 
-    fn bucket_of(&self, id: u64) -> usize {
-        spread(id) & (self.buckets.len() - 1)
+    /// Takes a request out of its list, which goes with the last, and settles the state.
+    fn unlink(&self, state: State<'_>, number: u32) -> Result<(), Stale> {
+        let own = self.entry(number).peers.load(Ordering::Acquire);
+        let (last, next) = (before(own), after(own));
+        let chained = self.entry(number).chain.load(Ordering::Acquire);
+        let is_alone = next == number;
+        let replacement = if is_alone { first_of(chained) } else { Some(next) };
+        let is_first = state.first() == Some(number);
+        let link = if is_first { None } else { self.link_to(state, number)? };
+        if !is_alone {
+            if is_first || link.is_some() {
+                state.write(&self.entry(next).chain, |_| chained)?;
+            }
+            if last == next {
+                state.write(&self.entry(next).peers, |_| peers(next, next))?;
+            } else {
+                state.write(&self.entry(last).peers, |seen| peers(before(seen), next))?;
+                state.write(&self.entry(next).peers, |seen| peers(last, after(seen)))?;
+            }
+        }
+        if let Some(link) = link {
+            state.write(link, |_| chain(replacement))?;
+        }
+        state.settle(if is_first { replacement } else { state.first() });
+        Ok(())
     }
 
-    fn places(&self, bucket: usize, ticket: u64) -> impl Iterator<Item = usize> + '_ {
-        let begin = spread(bucket as u64 ^ 0x5bd1_e995);
-        #[allow(clippy::cast_possible_truncation)] // the mask keeps the lower bits
-        (0..WINDOW).map(move |step| begin.wrapping_add((ticket + step) as usize) & (self.table.len() - 1))
+    /// The first request of the list of an id.
+    fn list_of(&self, state: State<'_>, id: u64) -> Result<Option<u32>, Stale> {
+        let mut head = state.first();
+        while let Some(number) = head {
+            let is_found = self.entry(number).id.load(Ordering::Acquire) == id;
+            let next = self.entry(number).chain.load(Ordering::Acquire);
+            state.check()?;
+            if is_found {
+                break;
+            }
+            head = first_of(next);
+        }
+        Ok(head)
     }
 
-    fn take_place(&self, bucket: usize, ticket: u64, number: u32) -> Option<usize> {
-        let entry = u64::from(number) + 1;
-        self.places(bucket, ticket).find(|&place| {
-            let slot = &self.table[place];
-            // Relaxed: a hint. AcqRel: after the removal of the last owner, and before lookups.
-            slot.load(Ordering::Relaxed) == 0
-                && slot.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+    /// The link that leads to a request which is the first of its list, but not of the chain; none where it is not, or where the
+    /// link was written already.
+    fn link_to(&self, state: State<'_>, number: u32) -> Result<Option<&AtomicU64>, Stale> {
+        let mut head = state.first();
+        while let Some(before) = head {
+            let link = &self.entry(before).chain;
+            head = first_of(link.load(Ordering::Acquire));
+            state.check()?;
+            if head == Some(number) {
+                return Ok(Some(link));
+            }
+        }
+        Ok(None)
     }
 
-    fn placed(&self, bucket: usize, ticket: u64) -> impl Iterator<Item = u32> + '_ {
-        self.places(bucket, ticket).filter_map(move |place| {
-            let number = u32::try_from(self.table[place].load(Ordering::Acquire).checked_sub(1)?).ok()?;
-            let entry = self.entries.get(number as usize)?;
-            let is_meant = entry.ticket.load(Ordering::Acquire) == ticket
-                && self.bucket_of(entry.id.load(Ordering::Acquire)) == bucket;
-            is_meant.then_some(number)
-        })
+    fn search(
+        &self,
+        settled: State<'_>,
+        id: u64,
+        is_outstanding: &impl Fn(u32) -> bool,
+    ) -> Result<Option<u32>, Stale> {
+        let Some(head) = self.list_of(settled, id)? else { return Ok(None) };
+        let mut number = head;
+        loop {
+            let next = after(self.entry(number).peers.load(Ordering::Acquire));
+            let is_found = is_outstanding(number);
+            settled.check()?;
+            if is_found {
+                return Ok(Some(number));
+            }
+            if next == head {
+                return Ok(None);
+            }
+            number = next;
+        }
     }
-}
-
-/// Spreads numbers, which are usually small and consecutive; a caller that chooses bad ids slows itself only.
-#[allow(clippy::cast_possible_truncation)] // callers take the lower bits
-fn spread(value: u64) -> usize {
-    // The golden ratio: neighbors end far apart, and the high bits depend on all others.
-    value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) as usize
 }
 
 #[cfg(all(test, not(loom)))]
@@ -264,15 +415,13 @@ mod tests {
         assert_eq!((index.id_of(0), index.id_of(1)), (Some(0), Some(9)));
     }
 
-    /// Where all ids fell into one bucket, or all buckets began at one place, lookups would pass over the inferences of others.
+    /// Where all ids fell into one bucket, lookups would pass over the lists of others.
     #[test]
-    fn ids_and_buckets_are_spread_evenly() {
+    fn ids_are_spread_evenly() {
         let index = IdIndex::new(1024);
-        let buckets: std::collections::HashSet<_> = (0..1024).map(|id| index.bucket_of(id)).collect();
+        let buckets: std::collections::HashSet<_> =
+            (0..1024).map(|id| std::ptr::from_ref(index.bucket_of(id))).collect();
         assert!(buckets.len() > 512, "{}", buckets.len());
-        let places: std::collections::HashSet<_> =
-            (0..1024).filter_map(|bucket| index.places(bucket, 0).next()).collect();
-        assert!(places.len() > 512, "{}", places.len());
     }
 
     #[test]
@@ -287,7 +436,6 @@ mod tests {
             gone.store(oldest, Ordering::Relaxed);
         }
         assert_eq!(index.oldest(7, |_| true), None);
-        assert_eq!(index.unplaced.load(Ordering::Relaxed), 0);
     }
 
     /// A set of many asks often whether one is outstanding, usually the latest.
@@ -323,21 +471,6 @@ mod tests {
             });
             assert_eq!(found, Some(2), "{id}");
         }
-    }
-
-    #[test]
-    fn index_without_a_place_finds_the_request_anyway() {
-        let index = IdIndex::new(2);
-        index.table.iter().for_each(|place| place.store(99, Ordering::Relaxed));
-        index.insert(3, 0);
-        index.insert(3, 1);
-        assert_eq!(index.oldest(3, |number| number == 1), Some(1));
-        assert_eq!(index.oldest(4, |_| true), None);
-        assert_eq!([index.find(|number| number == 0), index.find(|number| number == 1)], [Some(0), Some(1)]);
-        assert_eq!(index.find(|_| false), None);
-        index.remove(0);
-        index.remove(1);
-        assert_eq!(index.unplaced.load(Ordering::Relaxed), 0);
     }
 
     #[test]

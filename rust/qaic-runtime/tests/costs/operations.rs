@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
+use proptest::prelude::*;
 use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
@@ -23,6 +24,7 @@ use qaic_runtime::inference_set::{Completion, CompletionQueue, HandleId, Inferen
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::program::ProgramOptions;
 use qaic_runtime::request::{BoundBuffers, Part};
+use qaic_sync::IdIndex;
 use qaic_sync::count::Operations;
 
 /// Inferences before the count: how long one takes becomes known.
@@ -281,7 +283,7 @@ fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
 fn inference_on_noop_takes_no_lock() {
     assert_eq!(
         of_each_way("noop", &noop()),
-        [(0, 13), (0, 12), (0, 20), (0, 15), (0, 19), (0, 16), (0, 28), (0, 27)]
+        [(0, 13), (0, 11), (0, 20), (0, 15), (0, 19), (0, 15), (0, 27), (0, 27)]
     );
 }
 
@@ -289,7 +291,7 @@ fn inference_on_noop_takes_no_lock() {
 fn inference_on_a_card_takes_no_lock() {
     assert_eq!(
         of_each_way("a card", &card()),
-        [(0, 23), (0, 20), (0, 23), (0, 25), (0, 29), (0, 24), (0, 36), (0, 56)]
+        [(0, 23), (0, 19), (0, 23), (0, 25), (0, 29), (0, 23), (0, 35), (0, 56)]
     );
 }
 
@@ -309,13 +311,13 @@ fn inference_on_cpu_takes_no_lock() {
     let set = bound(&Context::new(&options).unwrap(), &image);
     assert_eq!(
         of_each_way("cpu", &set),
-        [(0, 13), (0, 12), (0, 20), (0, 15), (0, 19), (0, 16), (0, 28), (0, 27)]
+        [(0, 13), (0, 11), (0, 20), (0, 15), (0, 19), (0, 15), (0, 27), (0, 27)]
     );
 }
 
-/// Also with ids that all inferences share, and with many in flight.
+/// Also with ids that all inferences share, and with many in flight: five read-modify-writes more link one with its neighbors.
 #[test]
-fn inferences_in_flight_under_one_id_cost_what_one_costs() {
+fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
     let set = noop();
     let of = |count: usize| {
         let mut handles = Vec::with_capacity(count);
@@ -333,7 +335,7 @@ fn inferences_in_flight_under_one_id_cost_what_one_costs() {
     };
     let (one, many) = (of(1), of(4));
     assert_eq!((one.0, many.0), (0, 0));
-    assert!(many.1 <= one.1, "{one:?} {many:?}");
+    assert!(many.1 <= one.1 + 5, "{one:?} {many:?}");
 }
 
 /// What a submission reads and writes does not depend on how many inferences with its id are in flight, nor does what it takes
@@ -379,4 +381,43 @@ fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_c
     let (few, many) = (of(8), of(1024));
     // Where the device has no more room, an inference is queued besides.
     assert!(many.0 <= 3 * few.0 && many.1 <= 3 * few.1, "{few:?} {many:?}");
+}
+
+/// Loads and read-modify-writes of a round for each of `size` inferences: look for the oldest of its id, remove it, add it again.
+/// The `kept` first ones are never collected.
+fn of_rounds_by_id(size: u32, kept: u32, id_of: impl Fn(u32) -> u64) -> u64 {
+    let index = IdIndex::new(size);
+    for number in 0..size {
+        index.insert(id_of(number), number);
+    }
+    let Operations { updates, loads, .. } = Operations::during(|| {
+        for number in (0..3).flat_map(|_| kept..size) {
+            let id = id_of(number);
+            assert!(index.oldest(id, |_| true).is_some());
+            index.remove(number);
+            index.insert(id, number);
+        }
+    });
+    (updates + loads) / u64::from(3 * (size - kept))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the ids are: shared, each of its own, or both, also beside inferences that are never collected.
+    #[test]
+    fn inference_is_found_by_its_id_at_the_same_cost_in_a_small_and_in_a_large_set(
+        kept in 0_u32..8,
+        shared_of_8 in 0_u32..9,
+        shared_ids in 1_u64..4,
+        first_id in any::<u64>(),
+    ) {
+        let id_of = |number: u32| {
+            let is_shared = number % 8 < shared_of_8;
+            let own = if is_shared { u64::from(number) % shared_ids } else { 16 + u64::from(number) };
+            first_id.wrapping_add(own)
+        };
+        let [few, many] = [64, 16_384].map(|size| of_rounds_by_id(size, kept, id_of));
+        prop_assert!(many <= few + few / 2, "{few} {many}");
+    }
 }
