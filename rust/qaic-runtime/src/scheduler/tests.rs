@@ -62,6 +62,12 @@ fn queue_up(exec: &ExecObj) {
     queues.push(0, request.number() | (begun.generation.low_bits() << NUMBER_BITS)).unwrap();
 }
 
+fn queue_all(execs: &[Arc<ExecObj>]) {
+    for exec in execs {
+        queue_up(exec);
+    }
+}
+
 /// Whether the inference of an exec object ends by itself: nothing here works on behalf of it.
 fn ends(exec: &ExecObj) -> bool {
     let state = exec.request().state();
@@ -292,7 +298,7 @@ fn worker_that_leaves_more_in_the_queue_calls_another() {
     let shared = &program.scheduler().shared;
     let execs = [(); 2].map(|()| exec_obj(&program));
     control.hold().unwrap();
-    execs.iter().for_each(|exec| queue_up(exec));
+    queue_all(&execs);
     shared.call_worker();
     let within = Deadline::after(LONG);
     let are_both_running = control.wait_executing(2, &mut WaitScope::until(within));
@@ -340,7 +346,7 @@ fn inferences_are_run_whatever_the_numbers_of_workers_were() {
         }
         // No more than may run at a time do.
         control.hold().unwrap();
-        execs.iter().for_each(|exec| queue_up(exec));
+        queue_all(&execs);
         program.scheduler().shared.call_worker();
         let within = Deadline::after(LONG);
         let are_running = control.wait_executing(fewer, &mut WaitScope::until(within)).unwrap();
@@ -360,7 +366,7 @@ fn worker_begins_what_is_queued_when_more_may_work() {
     let execs = [(); 3].map(|()| exec_obj(&program));
     program.allow_threads(1);
     control.hold().unwrap();
-    execs.iter().for_each(|exec| queue_up(exec));
+    queue_all(&execs);
     program.scheduler().shared.call_worker();
     let wait = |count| control.wait_executing(count, &mut WaitScope::until(Deadline::after(LONG)));
     let is_one = wait(1);
