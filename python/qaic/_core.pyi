@@ -654,6 +654,7 @@ class InferenceSet:
         threads_per_queue: int = 4,
         share_group: str | None = None,
         allow_hw_mismatch: bool = False,
+        timeout: float | None = None,
     ) -> InferenceSet: ...
     @property
     def handle_count(self) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -167,7 +168,8 @@ class Session(Measurements):
         self._unload()
 
     def _unload(self, timeout: float | None = None) -> None:
-        with self._lock:
+        # A load under way ends first: it would take the device afterwards.
+        with self._loading(60.0 if timeout is None else timeout) as left, self._lock:
             loaded, self._loaded = self._loaded, None
             self._warm = False
             if self._collector is not None:
@@ -176,12 +178,13 @@ class Session(Measurements):
             teardown = loaded.teardown()
             # It begins with the last reference, which may be this one.
             del loaded
-            teardown.wait(timeout)
+            teardown.wait(left)
 
     def _after_fork_in_child(self) -> None:
         """Let the session load anew."""
         # A thread of the parent may have held it.
         self._lock = threading.RLock()
+        self._load_lock = threading.RLock()
         self._profiles = []
         self.reset()
 
@@ -227,11 +230,40 @@ class Session(Measurements):
         in_flight = options.num_activations * options.set_size
         return f"{state}, {in_flight} inference{'' if in_flight == 1 else 's'} at a time"
 
-    def _ensure_loaded(self) -> _core.InferenceSet:
+    @contextlib.contextmanager
+    def _loading(self, timeout: float | None) -> Iterator[float | None]:
+        """Keep other threads from loading and resetting; yields the seconds left of ``timeout``.
+
+        The lock is not that of the session's state, which no thread holds while a device works.
+        """
+        begin = time.monotonic()
+        # What is no limit is refused by the call that takes it.
+        is_limited = timeout is not None and timeout < threading.TIMEOUT_MAX
+        if not self._load_lock.acquire(timeout=max(timeout or 0.0, 0.0) if is_limited else -1):
+            raise DeviceTimeoutError(
+                f"timed out after {1000 * (timeout or 0.0):.0f} ms waiting for the load of a program",
+                code="device.timeout",
+            )
+        try:
+            left = max((timeout or 0.0) - (time.monotonic() - begin), 0.0)
+            yield left if is_limited and (timeout or 0.0) >= 0.0 else timeout
+        finally:
+            self._load_lock.release()
+
+    def _load_within(self, timeout: float | None) -> float | None:
+        """Load the program if it is not; returns the seconds left of ``timeout``."""
+        if self._loaded is not None or timeout is None:
+            self._ensure_loaded()
+            return timeout
+        begin = time.monotonic()
+        self._ensure_loaded(timeout)
+        return max(timeout - (time.monotonic() - begin), 0.0)
+
+    def _ensure_loaded(self, timeout: float | None = None) -> _core.InferenceSet:
         loaded = self._loaded
         if loaded is not None:
             return loaded
-        with self._lock:
+        with self._loading(timeout) as left:
             if self._is_closed:
                 raise StateError(
                     "the session is closed",
@@ -252,10 +284,12 @@ class Session(Measurements):
                     threads_per_queue=options.threads_per_queue,
                     share_group=options.oversubscription_name,
                     allow_hw_mismatch=options.allow_hw_mismatch,
+                    timeout=left,
                 )
-                for profile in self._profiles:
-                    profile.add(loaded)
-                self._loaded = loaded
+                with self._lock:
+                    for profile in self._profiles:
+                        profile.add(loaded)
+                    self._loaded = loaded
             return self._loaded
 
     # --- inference ------------------------------------------------------------------------------------------
@@ -317,6 +351,8 @@ class Session(Measurements):
         """
         if inputs:
             input_dict = {**self._named(input_dict), **inputs}
+        if self._loaded is None:
+            timeout = self._load_within(timeout)
         if timeout is None:
             timeout = self._run_limit_s
         if self._records_latencies:
@@ -386,6 +422,7 @@ class Session(Measurements):
         qaic.errors.DeviceTimeoutError
             No exec object was free within ``timeout``.
         """
+        timeout = self._load_within(timeout)
         inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
         return self._ensure_collector().submit(inference, wait=True)
 
@@ -400,7 +437,7 @@ class Session(Measurements):
         import asyncio
 
         if self._loaded is None:
-            await asyncio.to_thread(self._ensure_loaded)
+            timeout = await asyncio.to_thread(self._load_within, timeout)
         inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
         future = self._ensure_collector().submit(inference, wait=False)
         try:
@@ -459,7 +496,7 @@ class Session(Measurements):
                 code="map.in_flight",
             )
         return imap(
-            lambda inputs: self._ensure_loaded().prepare(self._named(inputs), timeout),
+            lambda inputs: self._ensure_loaded(timeout).prepare(self._named(inputs), timeout),
             iterable,
             in_flight,
             MapProgress(iterable, wanted=progress),

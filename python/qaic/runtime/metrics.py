@@ -45,6 +45,8 @@ class Measurements(ProgramView):
         # Guards what changes with setup, reset and update_backend_options; never held while an inference
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
         self._lock = threading.RLock()
+        # Held while the program is loaded; whoever takes both takes this one first.
+        self._load_lock = threading.RLock()
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self.profiling_results: list[CallProfile] = []

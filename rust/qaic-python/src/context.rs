@@ -12,7 +12,7 @@ use qaic_runtime::device::{
 };
 use qaic_runtime::error::EngineError;
 use qaic_runtime::process::fork;
-use qaic_runtime::{CancellationToken, Context, DeviceId, ErrorDetail, Image, RuntimeError};
+use qaic_runtime::{CancellationToken, Context, Deadline, DeviceId, ErrorDetail, Image, RuntimeError};
 
 use crate::emu_control;
 use crate::errors::{Raise, from_runtime, record};
@@ -162,8 +162,17 @@ pub(crate) fn cancellable_load<T: Ungil + Send>(
     py: Python<'_>,
     load: impl FnOnce(CancellationToken) -> Result<T, RuntimeError> + Ungil + Send,
 ) -> PyResult<T> {
+    load_until(py, None, load)
+}
+
+/// [`cancellable_load`] that has to end by `deadline`.
+pub(crate) fn load_until<T: Ungil + Send>(
+    py: Python<'_>,
+    deadline: Option<Deadline>,
+    load: impl FnOnce(CancellationToken) -> Result<T, RuntimeError> + Ungil + Send,
+) -> PyResult<T> {
     let token = CancellationToken::new();
-    py.watched(&token, || load(token.clone()))
+    py.watched_until(deadline, "the load of a program", &token, || load(token.clone()))
 }
 
 /// Path and version of the engine of the `cpu` device, loading it if necessary.

@@ -15,7 +15,7 @@ use qaic_runtime::{CancellationToken, Deadline, ForkGuard, RuntimeError, WaitSco
 use crate::errors;
 
 /// Extension of the interpreter token.
-pub(crate) trait Detach<'py> {
+pub(crate) trait Detach<'py>: Sized {
     /// Runs `work` without the interpreter lock on the calling thread.
     ///
     /// For work that ends by itself within milliseconds, or that waits in the scope of [`answering_signals`].
@@ -31,6 +31,17 @@ pub(crate) trait Detach<'py> {
     /// ended.
     fn watched<T: Ungil + Send>(
         self,
+        token: &CancellationToken,
+        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T> {
+        self.watched_until(None, "a call", token, work)
+    }
+
+    /// [`Self::watched`] for work that has to end by `deadline` too; `what` names it then.
+    fn watched_until<T: Ungil + Send>(
+        self,
+        deadline: Option<Deadline>,
+        what: &'static str,
         token: &CancellationToken,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
@@ -137,24 +148,33 @@ impl<'py> Detach<'py> for Python<'py> {
         }
     }
 
-    fn watched<T: Ungil + Send>(
+    fn watched_until<T: Ungil + Send>(
         self,
+        deadline: Option<Deadline>,
+        what: &'static str,
         token: &CancellationToken,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
-        if !on_main_thread(self)? {
+        let is_main = on_main_thread(self)?;
+        if !is_main && deadline.is_none() {
             return self.detached(work);
         }
         let mut signal = None;
         let mut check = || {
-            signal = Python::attach(check_signals).err();
+            signal = if is_main { Python::attach(check_signals).err() } else { None };
             signal.is_some()
         };
-        let outcome = self.detach(|| watch(token, &mut WaitScope::default().checked_by(&mut check), work));
+        let outcome =
+            self.detach(|| watch(token, &mut WaitScope::until(deadline).checked_by(&mut check), work));
         match (signal, outcome) {
             (_, Err(payload)) => Err(errors::panicked(self, payload.as_ref())),
             (Some(signal), _) => Err(signal),
             (None, Ok(Ok(value))) => Ok(value),
+            // What was cancelled at the deadline says so in many ways.
+            (None, Ok(Err(error))) if token.is_cancelled() => {
+                let late = deadline.map_or(error, |deadline| deadline.error(what));
+                Err(to_exception(self, late))
+            }
             (None, Ok(Err(error))) => Err(to_exception(self, error)),
         }
     }

@@ -19,7 +19,7 @@ use qaic_runtime::request::{BoundArrays, Destination};
 use qaic_sync::ObjectPool;
 
 use crate::buffers::Exports;
-use crate::context::{PyContext, cancellable_load};
+use crate::context::{PyContext, load_until};
 use crate::errors::from_runtime;
 use crate::gil::{Detach, PyTeardown, Reaped, answering_signals, deadline_after};
 use crate::qpc::PyQpc;
@@ -57,11 +57,13 @@ pub(crate) struct PyInferenceSet {
 #[pymethods]
 impl PyInferenceSet {
     /// Loads and activates `qpc` on the devices `dev_ids`, which execute it together; without them, on as many as it needs.
+    ///
+    /// Blocking, without the interpreter lock; Ctrl-C ends it, and so does `timeout`, in seconds.
     #[new]
     #[pyo3(signature = (
         context, qpc, dev_ids, set_size, num_activations, coerce,
         *, submit_timeout = 0, submit_num_retries = 5, threads_per_queue = 4, share_group = None,
-        allow_hw_mismatch = false
+        allow_hw_mismatch = false, timeout = None
     ))]
     #[allow(clippy::too_many_arguments)] // the arguments of the Python constructor
     fn new(
@@ -77,7 +79,9 @@ impl PyInferenceSet {
         threads_per_queue: u32,
         share_group: Option<String>,
         allow_hw_mismatch: bool,
+        timeout: Option<f64>,
     ) -> PyResult<Self> {
+        let deadline = deadline_after(py, timeout)?;
         let context = context.inner();
         let image = qpc.program(py)?;
         let unused = set_size.saturating_mul(num_activations).min(1 << 16) as usize;
@@ -88,7 +92,7 @@ impl PyInferenceSet {
             Some(ids) => Placement { devices: ids.into_iter().map(DeviceId).collect() },
             None => py.asking(|| context.choose_in_order(image))?,
         };
-        let set = cancellable_load(py, |token| {
+        let set = load_until(py, deadline, |token| {
             let options = ProgramOptions {
                 load: LoadOptions {
                     activations: num_activations,

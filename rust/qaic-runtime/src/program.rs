@@ -181,20 +181,16 @@ impl Program {
         static NEXT_ID: AtomicU32 = AtomicU32::new(1);
         let devices = context.placed_on(placement)?;
         let first = *devices.first().ok_or_else(|| ErrorDetail::Internal { what: "no device".to_owned() })?;
-        let on_host = first.executes_on_host();
         let variants: Arc<[_]> = TransferPlan::variants(image.network())?.into();
         let retained: Arc<[_]> = binding::retained_pairs(image)?.into();
         let io_options = binding::io_options(image)?;
         let is_ordered = !retained.is_empty();
-        // What waits for its turn runs to its end there, and no caller could be called away by a signal.
-        let holds_callers = is_ordered && first.queues_on_device();
         let scheduler = Scheduler::new(SchedulerOptions {
             queues: count,
             is_ordered,
             capacity: options.exec_objs,
             threads: options.threads_per_queue,
             variants: variants.len(),
-            is_steady: !holds_callers && (!on_host || binding::is_steady(image)?),
             limit: options.wait.total(first.kind()),
             device: Arc::clone(first),
         });

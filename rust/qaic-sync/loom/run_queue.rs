@@ -23,7 +23,7 @@ impl Work {
 
     /// Takes one entry, if there is one.
     fn run(&self) -> u32 {
-        let Some(taken) = self.queues.take(|_| true) else { return 0 };
+        let Some(taken) = self.queues.take() else { return 0 };
         if taken.turn.is_some() {
             self.touch();
         }

@@ -86,9 +86,8 @@ impl RunQueues {
         run_queue.pending.is_empty().then_some(turn)
     }
 
-    /// Takes the next entry; none where there is none. Of an ordered queue only one that `accepts`; the others wait for a
-    /// thread that does.
-    pub fn take(&self, accepts: impl Fn(u32) -> bool) -> Option<Taken<'_>> {
+    /// Takes the next entry.
+    pub fn take(&self) -> Option<Taken<'_>> {
         let queue = self.ready.pop()?;
         let run_queue = self.all.get(queue as usize)?;
         if !self.is_ordered {
@@ -97,8 +96,7 @@ impl RunQueues {
         }
         let turn = Turn { queues: self, queue };
         // The turn makes this thread the only consumer.
-        let entry = run_queue.pending.peek().filter(|&entry| accepts(entry))?;
-        run_queue.pending.pop();
+        let entry = run_queue.pending.pop()?;
         Some(Taken { entry, turn: Some(turn) })
     }
 
@@ -164,7 +162,7 @@ mod tests {
                 queues.push(entry % 2, entry).unwrap();
             }
             let mut seen = Vec::new();
-            while let Some(taken) = queues.take(|_| true) {
+            while let Some(taken) = queues.take() {
                 seen.push(taken.entry);
             }
             assert!(queues.is_empty());
@@ -177,27 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn ordered_queue_with_an_entry_that_is_not_accepted_keeps_it_first() {
-        let queues = RunQueues::new(1, 4, true);
-        queues.push(0, 1).unwrap();
-        queues.push(0, 2).unwrap();
-        assert!(queues.take(|entry| entry == 2).is_none());
-        assert_eq!(queues.take(|_| true).unwrap().entry, 1);
-        assert_eq!(queues.take(|_| true).unwrap().entry, 2);
-    }
-
-    #[test]
     fn turn_is_given_while_nothing_waits_and_no_thread_works() {
         let queues = RunQueues::new(1, 4, true);
         let turn = queues.try_turn(0).unwrap();
         assert!(queues.try_turn(0).is_none());
         queues.push(0, 1).unwrap();
-        assert!(queues.take(|_| true).is_none());
+        assert!(queues.take().is_none());
         let queue = turn.hand_over();
-        assert!(queues.take(|_| true).is_none());
+        assert!(queues.take().is_none());
         drop(queues.adopt_turn(queue));
         assert!(queues.try_turn(0).is_none());
-        assert_eq!(queues.take(|_| true).unwrap().entry, 1);
+        assert_eq!(queues.take().unwrap().entry, 1);
         assert!(queues.try_turn(0).is_some());
     }
 
@@ -212,7 +200,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while done.load(Ordering::Acquire) < ENTRIES {
-                        let Some(taken) = queues.take(|_| true) else { continue };
+                        let Some(taken) = queues.take() else { continue };
                         assert!(!inside.swap(true, Ordering::AcqRel));
                         order.lock().unwrap().push(taken.entry);
                         inside.store(false, Ordering::Release);

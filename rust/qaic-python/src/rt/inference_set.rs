@@ -205,7 +205,7 @@ impl PyQaicInferenceSet {
 
     /// Starts an inference on the buffers of a handle, or of a vector, which takes a free handle by itself.
     ///
-    /// Blocking, without the interpreter lock, while no handle is free for a vector.
+    /// Without the interpreter lock. Blocking while no handle is free for a vector.
     #[pyo3(signature = (what, infId = Ok(0)), text_signature = "($self, what, infId=0)")]
     fn submit(
         &self,
@@ -227,7 +227,7 @@ impl PyQaicInferenceSet {
             return self.reply(py, self.submit_vector(py, vector.get(), id));
         }
         if let Ok(handle) = what.cast::<PyInferenceHandle>() {
-            let submit = |number| Ok(self.core.bound().submit(number, id)?);
+            let submit = |number| outcome(py, || self.core.bound().submit(number, id));
             return self.reply(py, self.number_of(handle.get()).and_then(submit));
         }
         let found = what.get_type();
@@ -338,7 +338,8 @@ impl PyQaicInferenceSet {
         };
         let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
         let buffers = || given.map_or_else(|| buffers(list), Ok);
-        core.bound().submit_bound(handle, id, list.len(), is_same, buffers)
+        core.bound().bind_acquired(handle, list.len(), is_same, buffers)?;
+        outcome(py, || core.bound().submit_acquired(handle, id))
     }
 
     /// The number of a handle of this set.

@@ -41,7 +41,7 @@ impl PyInference {
     /// Starts the inference; false when no exec object is free and `wait` is false. One that ended before is not started. Then
     /// `completions` reports `token` when it ends, unless it has `ended_in_start`.
     ///
-    /// Blocking with `wait`, without the interpreter lock, until an exec object is free.
+    /// Without the interpreter lock. Blocking with `wait` until an exec object is free.
     #[pyo3(signature = (wait = true, completions = None, token = 0))]
     fn start(
         &self,
@@ -53,11 +53,13 @@ impl PyInference {
         self.check_process(py)?;
         let Some(set) = self.inference.set().map(Reaped::new) else { return Ok(true) };
         let report = completions.map(|completions| (&*completions.queue, token));
-        let started = self.inference.try_start(&set, report).map_err(|error| from_runtime(py, error))?;
-        if !started && wait {
-            py.detached(|| answering_signals(None, |scope| self.inference.start(&set, report, scope)))?;
-        }
-        Ok(started || wait)
+        py.detached(|| {
+            let started = self.inference.try_start(&set, report)?;
+            if !started && wait {
+                answering_signals(None, |scope| self.inference.start(&set, report, scope))?;
+            }
+            Ok(started || wait)
+        })
     }
 
     /// Whether it ran to its end on the thread that started it, in the call. Its end is not reported then.

@@ -39,8 +39,8 @@ pub use io_crc::IoCrcs;
 pub(crate) use retained::Retained;
 pub use shape_list::ShapeList;
 pub use tensor_spec::{
-    ArrayType, IoOptions, RetainedPair, ShapeVariant, TensorSpec, TensorSpecs, io_options, is_steady,
-    retained_pairs, tensor_specs,
+    ArrayType, IoOptions, RetainedPair, ShapeVariant, TensorSpec, TensorSpecs, io_options, retained_pairs,
+    tensor_specs,
 };
 pub use transfer::{BindingTransfer, Place, Route};
 pub use transfer_plan::{DmaBuffers, TransferPlan};

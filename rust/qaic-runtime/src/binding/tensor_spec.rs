@@ -100,9 +100,6 @@ pub struct TensorSpecs {
     /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty when the
     /// tensors have the only dims.
     pub variants: Vec<ShapeVariant>,
-    /// Whether the duration of an inference predicts that of the next one with the same shapes. Not so where the values of
-    /// the inputs decide, nor for a program compiled elsewhere, of which nothing is known.
-    pub steady: bool,
 }
 
 /// One permitted combination of shapes.
@@ -150,7 +147,7 @@ pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
         decode_variant(&mut variant.inputs, &inputs, inputs_of_plan);
         decode_variant(&mut variant.outputs, &outputs, outputs_of_plan);
     }
-    Ok(TensorSpecs { inputs, outputs, variants, steady: plan.is_some_and(|plan| !plan.loops) })
+    Ok(TensorSpecs { inputs, outputs, variants })
 }
 
 /// Puts dims of arrays in place of those of their blocks.
@@ -190,11 +187,6 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
         Ok(ShapeVariant { inputs, outputs })
     };
     network.allowed_shapes.iter().map(variant).collect()
-}
-
-/// Whether the duration of an inference predicts that of the next one; see [`TensorSpecs::steady`].
-pub fn is_steady(image: &Image) -> Result<bool, RuntimeError> {
-    Ok(read_plan(image)?.is_some_and(|plan| !plan.loops))
 }
 
 /// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.

@@ -231,10 +231,9 @@ pub trait Device: Debug + Send + Sync {
     /// Whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 
-    /// Whether an execution may block for long without using a CPU, so that no thread which has other work should run
-    /// one.
-    fn may_stall(&self) -> bool {
-        !self.executes_on_host()
+    /// Whether an execution ends within microseconds, whatever its inputs are. Then it runs on the thread that submits it.
+    fn is_bounded(&self) -> bool {
+        false
     }
 
     /// Whether it works through what was submitted by itself: several inferences are then submitted before the oldest is

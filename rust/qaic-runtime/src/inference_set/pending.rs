@@ -163,7 +163,7 @@ impl PendingInference {
         };
         let key = RequestKey { number: handle.0, generation: begun.generation };
         let submitted = if self.state.publish(key).is_ok() {
-            exec.submit_begun(body, begun)
+            exec.submit_begun(body, begun, self.deadline)
         } else {
             exec.request().complete(body, Err(ErrorDetail::Cancelled.into()));
             Ok(())

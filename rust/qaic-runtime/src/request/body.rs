@@ -257,7 +257,7 @@ impl Body {
                 if is_given_up {
                     request.ask_to_end(request.state().generation(), qaic_sync::Reason::Cancelled);
                     self.io.discard();
-                } else if !request.is_asked_to_end() {
+                } else if !request.is_asked_to_end() && !request.is_called_away() {
                     // It was meant for the inference before, which had just ended.
                     continue;
                 }

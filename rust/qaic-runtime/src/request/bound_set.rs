@@ -52,24 +52,28 @@ impl BoundSet {
         self.set.submit(handle, id)
     }
 
-    /// Binds a handle that was acquired for this call and starts an inference. On failure the handle is available again.
-    /// The other parameters are those of [`BoundBuffers::bind_for_new_inference`].
-    pub fn submit_bound<E: From<RuntimeError>>(
+    /// Binds a handle that was acquired for one inference. On failure the handle is available again. The other parameters are
+    /// those of [`BoundBuffers::bind_for_new_inference`].
+    pub fn bind_acquired<E: From<RuntimeError>>(
         &self,
         handle: HandleId,
-        id: u64,
         count: usize,
         is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool,
         buffers: impl FnOnce() -> Result<Vec<Arc<SharedMemory>>, E>,
     ) -> Result<(), E> {
-        let start = || -> Result<(), E> {
-            self.bound(handle)?.bind_for_new_inference(count, is_same, buffers)?;
-            Ok(self.submit(handle, id)?)
-        };
-        start().inspect_err(|_| {
-            // It was acquired for this, so it can be put back.
-            let _ = self.set.put_completed(handle);
-        })
+        let bound = self.bound(handle).map_err(E::from);
+        let bound = bound.and_then(|bound| bound.bind_for_new_inference(count, is_same, buffers));
+        bound.inspect_err(|_| self.give_back(handle))
+    }
+
+    /// [`Self::submit`] of a handle that was acquired for one inference. On failure the handle is available again.
+    pub fn submit_acquired(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
+        self.submit(handle, id).inspect_err(|_| self.give_back(handle))
+    }
+
+    fn give_back(&self, handle: HandleId) {
+        // It was acquired, so it can be put back.
+        let _ = self.set.put_completed(handle);
     }
 
     /// Binds all handles to the same buffers, also those that a benchmark has leased meanwhile.

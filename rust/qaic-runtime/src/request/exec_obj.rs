@@ -124,13 +124,19 @@ impl ExecObj {
         completion: Option<Arc<dyn Completion>>,
     ) -> Result<(), RuntimeError> {
         let (body, begun) = self.begin(id, completion)?;
-        self.submit_begun(body, begun)
+        self.submit_begun(body, begun, None)
     }
 
-    /// Hands over an inference that the calling thread has begun. Where it fails, nothing has begun.
-    pub(crate) fn submit_begun(&self, body: Box<Body>, begun: Submitted) -> Result<(), RuntimeError> {
+    /// Hands over an inference that the calling thread has begun, and that has to end by `deadline`. Where it fails, nothing has
+    /// begun.
+    pub(crate) fn submit_begun(
+        &self,
+        body: Box<Body>,
+        begun: Submitted,
+        deadline: Option<Deadline>,
+    ) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
-        scheduler.submit(&self.request, body, begun.generation).inspect_err(|_| {
+        scheduler.submit(&self.request, body, begun.generation, deadline).inspect_err(|_| {
             // First: the request may carry another thread's inference once it is withdrawn.
             if self.request.state().is_outstanding() {
                 self.request.unlist();
@@ -165,8 +171,7 @@ impl ExecObj {
     /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Where `scope` ends the wait, it is
     /// cancelled, and the call returns when it has ended; at the deadline whichever thread runs it.
     ///
-    /// Blocking: as long as the device takes, and inferences before it where state is retained. During an inference that is
-    /// known to be short only a device that waits for it looks at the scope.
+    /// Blocking: as long as the device takes, and inferences before it where state is retained.
     pub fn run(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
         let (body, begun) = self.begin(None, None)?;
@@ -185,7 +190,7 @@ impl ExecObj {
             body
         };
         scheduler
-            .submit(&self.request, body, begun.generation)
+            .submit(&self.request, body, begun.generation, scope.deadline())
             .inspect_err(|_| self.request.withdraw(begun.prior_phase))?;
         let awaited = self.wait(scope);
         if self.request.state().is_in_flight() {
@@ -247,14 +252,13 @@ impl ExecObj {
         }
     }
 
-    /// Works on behalf of a caller that waits for the inference under way: on what is queued before it, or for the device that
-    /// has it; false when there was nothing to do, and when `check` said to wait no longer.
+    /// Works on behalf of a caller that waits for the inference under way: runs it, or waits for the device that has it; false when there was nothing to do, and when `check` said to wait no longer.
     pub(crate) fn help(&self, check: CancellationCheck<'_>) -> bool {
         let (scheduler, _) = self.activated.scheduler();
         let state = self.request.state();
         let generation = state.generation();
         match state.phase() {
-            Phase::Queued => scheduler.help(check),
+            Phase::Queued => scheduler.run_queued(&self.request, generation, check),
             Phase::OnDevice => scheduler.finish(&self.request, generation, Some(check)),
             _ => false,
         }

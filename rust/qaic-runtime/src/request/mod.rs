@@ -27,6 +27,9 @@ use crate::inference_set::{Completion, HandleId, Lists};
 use crate::process::clock;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
+/// A guard whose time is over.
+const CALLED_AWAY: u64 = u64::MAX;
+
 /// What a request is, in errors about waiting for it.
 pub(crate) const INFERENCE: &str = "an inference";
 
@@ -46,6 +49,8 @@ pub(crate) struct Request {
     deadline_ns: AtomicU64,
     // After how long that is.
     limit_ms: AtomicU64,
+    // When the thread that runs it, its caller's, has to go on; 0 on other threads, CALLED_AWAY once it has to.
+    guard_ns: AtomicU64,
     // Why the last inference failed; read where the state word says that it did.
     failure: Mutex<Option<RuntimeError>>,
     canceller: Mutex<Option<Arc<dyn Canceller>>>,
@@ -66,6 +71,7 @@ impl Request {
             variant: AtomicU32::new(0),
             deadline_ns: AtomicU64::new(0),
             limit_ms: AtomicU64::new(0),
+            guard_ns: AtomicU64::new(0),
             failure: Mutex::new(None),
             canceller: Mutex::new(None),
             limit,
@@ -106,6 +112,8 @@ impl Request {
 
     /// Takes back a begin that came to nothing; the body is in its place.
     pub(crate) fn withdraw(&self, prior_phase: PriorPhase) {
+        // Relaxed: as in `conclude`.
+        self.deadline_ns.store(0, Ordering::Relaxed);
         let withdrawn = self.state.withdraw(prior_phase);
         let Some((lists, number)) = self.lists.get() else { return };
         if withdrawn.needs_entry {
@@ -252,6 +260,39 @@ impl Request {
         if let Some(canceller) = canceller {
             canceller.cancel();
         }
+    }
+
+    /// Has the running inference let go of the calling thread at `guard_ns`.
+    pub(crate) fn guard(&self, guard_ns: u64) {
+        self.guard_ns.store(guard_ns, Ordering::Release);
+    }
+
+    /// Ends [`Request::guard`]; true where the calling thread has to go on.
+    pub(crate) fn end_guard(&self) -> bool {
+        let is_called_away = self.is_called_away();
+        self.guard_ns.store(0, Ordering::Release);
+        is_called_away
+    }
+
+    /// Whether the calling thread, which runs the inference for its caller, has to go on.
+    pub(crate) fn is_called_away(&self) -> bool {
+        self.guard_ns.load(Ordering::Acquire) == CALLED_AWAY
+    }
+
+    /// When the thread of a caller has to go on that runs the inference.
+    pub(crate) fn guard_ns(&self) -> Option<u64> {
+        Some(self.guard_ns.load(Ordering::Acquire)).filter(|&guard_ns| guard_ns != 0)
+    }
+
+    /// Calls an inference away from its caller where the time of this guard is over; whether it is. The next inference has
+    /// another guard, or none.
+    pub(crate) fn call_away(&self, guard_ns: u64, now_ns: u64) -> bool {
+        let is_over = guard_ns == CALLED_AWAY || guard_ns <= now_ns;
+        let called = |now| (now == guard_ns).then_some(CALLED_AWAY);
+        if is_over && self.guard_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, called).is_ok() {
+            self.cancel_on_device();
+        }
+        is_over
     }
 
     /// Has the running inference count as stuck after `limit`, at `deadline_ns`.

@@ -1,4 +1,5 @@
-//! How long inferences take, per combination of shapes.
+//! How long inferences took lately, per combination of shapes: a hint where the next one costs less, which decides nothing that
+//! cannot be undone.
 
 use std::time::Duration;
 
@@ -23,6 +24,13 @@ impl Durations {
     /// Whether no inference with these shapes was timed.
     pub(super) fn is_unknown(&self, variant: usize) -> bool {
         self.of(variant) == u64::MAX
+    }
+
+    /// Takes note of one that was called away from its caller.
+    pub(super) fn note_called_away(&self, variant: usize) {
+        if let Some(typical) = self.0.get(variant) {
+            typical.store(u64::MAX - 1, Ordering::Relaxed);
+        }
     }
 
     /// Takes note of one. It grows slowly: an inference that was long because its thread had no CPU says nothing about the
@@ -53,6 +61,17 @@ mod tests {
             durations.note(0, Duration::from_nanos(took));
             assert_eq!(durations.of(0), known);
         }
+    }
+
+    /// Whatever was known before, the next goes to a worker, and one that is short there counts at once.
+    #[test]
+    fn duration_of_one_that_was_called_away_is_long_until_another_is_short() {
+        let durations = Durations::new(1);
+        durations.note(0, Duration::from_nanos(100));
+        durations.note_called_away(0);
+        assert_eq!((durations.of(0), durations.is_unknown(0)), (u64::MAX - 1, false));
+        durations.note(0, Duration::from_nanos(200));
+        assert_eq!(durations.of(0), 200);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Decides which thread runs a request.
 //!
-//! **The rule.** A request runs on the thread that submits it where that costs the caller less than to wake another thread:
-//! an inference that is known to be short, on a device that computes on the calling thread, and the call that gives an
-//! inference to a device which works by itself. Every other request goes to the run queue of its activation, and a worker
-//! is woken for it. No thread polls.
+//! **The rule.** A request goes to the run queue of its activation, and a worker is woken for it. A thread that waits for its
+//! own inference may take it from there. No thread runs the inference of another caller but a worker. No thread polls.
 //!
-//! **Known to be short** is what inferences with the same shapes took lately, of a program without loops, on a device that
-//! does not stall. What runs on a caller's thread is covered by a [`watchdog`].
+//! **On the thread of its caller** an inference runs where that costs less than to wake another thread: on a device that promises
+//! a bound ([`Device::is_bounded`]); on the host where inferences with the same shapes were short lately, which is a hint and
+//! no promise. So the [`watchdog`] guards what runs there: one that takes longer than [`CALLER_LIMIT_NS`] is called away from its
+//! caller and begins again on a worker, and the caller goes on, or waits as for any other. The call that gives an inference to a
+//! device which works by itself is made by the caller too.
 //!
 //! **Devices that work by themselves.** A request on the device belongs to no thread. A thread that waits for it, or for any,
 //! takes it from there and ends it. Workers do where no caller is going to.
@@ -34,7 +35,7 @@ use qaic_sync::{AskedToEnd, Event, EventCount, Generation, RunQueues, Turn};
 
 use crate::device::Device;
 use crate::error::{ErrorDetail, RuntimeError, StateError};
-use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope};
+use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope, clock};
 use crate::request::{Body, Finished, Request, clock_after};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use durations::Durations;
@@ -47,8 +48,8 @@ use worker::Workers;
 /// Inferences shorter than this run on the thread that submits them: to wake a thread costs about as much.
 const SHORT_NS: u64 = 20_000;
 
-/// Inferences shorter than this may run on the thread of a caller that waits, which answers signals only between them.
-const HELPABLE_NS: u64 = 20_000_000;
+/// How long an inference may keep the thread of its caller, which answers no signals meanwhile.
+const CALLER_LIMIT_NS: u64 = 20_000_000;
 
 /// Room for entries of ordered queues whose inferences were revoked, which keep their places, and for exec objects beyond those
 /// that the options of the program count.
@@ -71,8 +72,6 @@ pub(crate) struct SchedulerOptions {
     pub(crate) threads: u32,
     /// Combinations of shapes.
     pub(crate) variants: usize,
-    /// Whether the time of an inference depends on its shapes only.
-    pub(crate) is_steady: bool,
     /// How long an inference may take.
     pub(crate) limit: Option<Duration>,
     /// Where they run.
@@ -124,13 +123,9 @@ pub(crate) struct Shared {
     is_stopping: AtomicBool,
 }
 
-/// Which threads take from the queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Worker,
-    /// It has to answer signals.
-    Caller,
-}
+/// A body whose inference has to begin again, on a worker.
+#[derive(Debug)]
+struct CalledAway(Box<Body>);
 
 /// Another inference has the turn of the queue.
 #[derive(Clone, Copy, Debug)]
@@ -177,23 +172,27 @@ impl Scheduler {
         }
     }
 
-    /// Takes over an inference that the calling thread has begun and prepared. Where it fails, nothing has begun, and the caller has to withdraw it; the body is in its place.
+    /// Takes over an inference that the calling thread has begun and prepared, and that has to end by `deadline`. Where it fails,
+    /// nothing has begun, and the caller has to withdraw it; the body is in its place.
     pub(crate) fn submit(
         &self,
         request: &Request,
         mut body: Box<Body>,
         generation: Generation,
+        deadline: Option<Deadline>,
     ) -> Result<(), RuntimeError> {
         let shared = &self.shared;
         let variant = body.variant();
         request.set_variant(variant);
         body.time_if(shared.durations.is_unknown(variant));
-        if shared.in_flight.is_none()
-            && shared.is_shorter_than(variant, SHORT_NS)
+        shared.watch(request, deadline);
+        if shared.suits_caller(variant, SHORT_NS)
             && let Ok(turn) = shared.turn_of(request)
         {
-            shared.run(request, body, turn, None);
-            return Ok(());
+            match shared.run_for_caller(request, body, turn, None) {
+                Ok(()) => return Ok(()),
+                Err(CalledAway(again)) => body = again,
+            }
         }
         if let Some(in_flight) = &shared.in_flight
             && shared.queues.is_empty()
@@ -214,11 +213,11 @@ impl Scheduler {
 
     /// Whether an inference may run on the calling thread, which answers signals only after it.
     pub(crate) fn may_run_here(&self, variant: usize) -> bool {
-        self.shared.in_flight.is_some() || self.shared.is_shorter_than(variant, HELPABLE_NS)
+        self.shared.in_flight.is_some() || self.shared.suits_caller(variant, CALLER_LIMIT_NS)
     }
 
     /// Runs an inference that the calling thread has begun and prepared, on that thread; gives the body back where another
-    /// inference has the turn, or the device has no room. `check` may end it.
+    /// inference has the turn, the device has no room, or it takes too long. `check` may end it.
     pub(crate) fn run_here(
         &self,
         request: &Request,
@@ -235,7 +234,8 @@ impl Scheduler {
             if !in_flight.reserve(shared.most_on_device()) {
                 return Err(body);
             }
-            shared.limit(request, deadline);
+            shared.watch(request, deadline);
+            shared.begin_limit(request);
             let (outcome, took) = body.run(request, Some(check));
             shared.ended(request, took);
             request.complete(body, outcome);
@@ -243,17 +243,40 @@ impl Scheduler {
             return Ok(());
         }
         let Ok(turn) = shared.turn_of(request) else { return Err(body) };
-        if shared.options.device.executes_on_host() {
-            shared.limit(request, deadline);
-        }
-        shared.run(request, body, turn, Some(check));
-        Ok(())
+        shared.watch(request, deadline);
+        shared.run_for_caller(request, body, turn, Some(check)).map_err(|CalledAway(body)| body)
     }
 
-    /// Works on behalf of a caller that waits for an inference: on what is queued, or for the oldest that the device has;
-    /// false when there was nothing, and when `check` said to wait no longer.
+    /// Works on behalf of a caller that waits for any inference: for the oldest that the device has, or, where the system gave no
+    /// threads, on what is queued. False when there was nothing, and when `check` said to wait no longer.
     pub(crate) fn help(&self, check: CancellationCheck<'_>) -> bool {
-        self.shared.work(Role::Caller, Some(check))
+        let shared = &self.shared;
+        (shared.in_flight.is_some() || shared.workers.are_missing()) && shared.work(Some(check))
+    }
+
+    /// Takes a queued inference out of the queue and runs it for its caller, which waits for it; false where that is for a worker.
+    pub(crate) fn run_queued(
+        &self,
+        request: &Request,
+        generation: Generation,
+        check: CancellationCheck<'_>,
+    ) -> bool {
+        let shared = &self.shared;
+        if shared.queues.is_ordered() || !shared.suits_caller(request.variant(), CALLER_LIMIT_NS) {
+            return self.help(check);
+        }
+        // Its entry stands for the next inference of the request.
+        if !request.state().claim(generation) {
+            return false;
+        }
+        let Ok(body) = request.take_body() else { return false };
+        if let Err(CalledAway(body)) = shared.run_for_caller(request, body, None, Some(check)) {
+            request.put_body(body);
+            if let Err(error) = shared.enqueue(request, generation) {
+                request.fail(error);
+            }
+        }
+        true
     }
 
     /// Waits for the inference of a request on the device, on the calling thread; false when it is not there, and when
@@ -364,9 +387,12 @@ impl Shared {
         self.requests.get(entry & ((1 << NUMBER_BITS) - 1))
     }
 
-    /// Whether an inference is known to take less, and sure to.
-    fn is_shorter_than(&self, variant: usize, limit_ns: u64) -> bool {
-        self.options.is_steady && self.durations.of(variant) < limit_ns && !self.options.device.may_stall()
+    /// Whether an inference of these shapes, if they take less than `limit_ns` as a rule, runs on the thread of its caller.
+    fn suits_caller(&self, variant: usize, limit_ns: u64) -> bool {
+        let device = &self.options.device;
+        // Bounded devices that queue by themselves have a path of their own.
+        let is_short = || device.executes_on_host() && self.durations.of(variant) < limit_ns;
+        self.in_flight.is_none() && (device.is_bounded() || is_short())
     }
 
     /// Inferences on the device at a time.
@@ -387,7 +413,7 @@ impl Shared {
         let entry = request.number() | (generation.low_bits() & GENERATION_MASK) << NUMBER_BITS;
         match request.state().enqueue(!self.queues.is_ordered()) {
             Err(AskedToEnd) => {
-                request.fail(ErrorDetail::Cancelled.into());
+                request.fail(ErrorDetail::Interrupted.into());
                 Ok(())
             }
             // The entry of an inference that was revoked stands for this one as well.
@@ -435,9 +461,9 @@ impl Shared {
     }
 
     /// Works on one request, or for the oldest that the device has; false when there was nothing to do.
-    fn work(self: &Arc<Self>, role: Role, check: Option<CancellationCheck<'_>>) -> bool {
+    fn work(self: &Arc<Self>, check: Option<CancellationCheck<'_>>) -> bool {
         match &self.in_flight {
-            None => self.run_next(role),
+            None => self.run_next(),
             Some(in_flight) => {
                 if self.hand_over_next(in_flight) {
                     return true;
@@ -450,42 +476,17 @@ impl Shared {
         }
     }
 
-    /// Whether a thread may run a queued entry.
-    fn accepts(&self, role: Role, entry: u32) -> bool {
-        role == Role::Worker
-            || entry & STATE_ACCESS != 0
-            || self.workers.are_missing()
-            || self.request(entry).is_some_and(|request| self.is_shorter_than(request.variant(), HELPABLE_NS))
-    }
-
-    /// Runs the next queued request that the calling thread may run.
-    fn run_next(self: &Arc<Self>, role: Role) -> bool {
-        let Some(taken) = self.queues.take(|entry| self.accepts(role, entry)) else {
-            // It is for a worker, or its producer has not finished.
-            if role == Role::Caller && !self.queues.is_empty() {
-                self.call_worker();
-            }
-            return false;
-        };
+    /// Runs the next queued request.
+    fn run_next(self: &Arc<Self>) -> bool {
+        let Some(taken) = self.queues.take() else { return false };
         // A worker may have been woken for several that came at once.
         if !self.queues.is_empty() {
             self.call_worker();
         }
         let Some((request, turn)) = self.claim(taken.entry, taken.turn) else { return true };
-        if !self.accepts(role, taken.entry) {
-            // Of a queue without order: it takes another place.
-            let generation = request.state().generation();
-            if let Err(error) = self.enqueue(request, generation) {
-                request.fail(error);
-            }
-            return false;
-        }
-        match request.take_body() {
-            Ok(body) => {
-                self.limit(request, None);
-                self.run(request, body, turn, None);
-            }
-            Err(_) => drop(turn),
+        if let Ok(body) = request.take_body() {
+            self.begin_limit(request);
+            self.run(request, body, turn);
         }
         true
     }
@@ -514,32 +515,61 @@ impl Shared {
     }
 
     /// Runs a request that the calling thread owns, and says how it ended.
-    fn run<'a>(
+    fn run<'a>(self: &'a Arc<Self>, request: &Request, mut body: Box<Body>, turn: Option<Turn<'a>>) {
+        let turn = turn.map(|turn| ServedTurn { shared: self, turn: Some(turn) });
+        let (outcome, took) = body.run(request, None);
+        drop(turn);
+        self.ended(request, took);
+        request.complete(body, outcome);
+    }
+
+    /// Runs a request on the thread of its caller, which has to go on soon: gives the body back where the inference takes too
+    /// long.
+    fn run_for_caller<'a>(
         self: &'a Arc<Self>,
         request: &Request,
         mut body: Box<Body>,
         turn: Option<Turn<'a>>,
         check: Option<CancellationCheck<'_>>,
-    ) {
+    ) -> Result<(), CalledAway> {
         let turn = turn.map(|turn| ServedTurn { shared: self, turn: Some(turn) });
+        if !self.options.device.is_bounded() {
+            self.begin_limit(request);
+            let guard_ns = clock::now_ns() + CALLER_LIMIT_NS;
+            request.guard(guard_ns);
+            self.watchdog.watch(self, guard_ns);
+        }
         let (outcome, took) = body.run(request, check);
         drop(turn);
-        if let Some(took) = took {
-            self.durations.note(request.variant(), took);
+        if request.end_guard()
+            && outcome.as_ref().is_err_and(RuntimeError::is_interrupted)
+            && !request.is_asked_to_end()
+        {
+            self.durations.note_called_away(request.variant());
+            return Err(CalledAway(body));
         }
+        self.ended(request, took);
         request.complete(body, outcome);
+        Ok(())
     }
 
-    /// Has an inference count as stuck after the time limit of its program, or at `deadline`.
-    fn limit(self: &Arc<Self>, request: &Request, deadline: Option<Deadline>) {
-        let limit = match (request.limit(), deadline.map(Deadline::remaining)) {
-            (None, None) => return,
-            (Some(limit), Some(left)) => limit.min(left),
-            (limit, left) => limit.or(left).unwrap_or(Duration::MAX),
-        };
+    /// Has a request that was just begun end by `deadline`, wherever it is then.
+    fn watch(self: &Arc<Self>, request: &Request, deadline: Option<Deadline>) {
+        if let Some(deadline) = deadline {
+            let deadline_ns = clock_after(deadline.remaining());
+            request.set_deadline(deadline.limit(), deadline_ns);
+            self.watchdog.watch(self, deadline_ns);
+        }
+    }
+
+    /// Has an inference that begins now count as stuck after the time limit of its program.
+    fn begin_limit(self: &Arc<Self>, request: &Request) {
+        let Some(limit) = request.limit() else { return };
         let deadline_ns = clock_after(limit);
-        request.set_deadline(limit, deadline_ns);
-        self.watchdog.watch(self, deadline_ns);
+        if request.deadline().is_none_or(|(_, earlier_ns)| deadline_ns < earlier_ns) {
+            request.set_deadline(limit, deadline_ns);
+            self.watchdog.watch(self, deadline_ns);
+        }
     }
 
     /// Gives the next queued request to the device, if there is one and room for it.
@@ -547,7 +577,7 @@ impl Shared {
         if self.queues.is_empty() || !in_flight.reserve(self.most_on_device()) {
             return false;
         }
-        let Some(taken) = self.queues.take(|_| true) else {
+        let Some(taken) = self.queues.take() else {
             in_flight.release();
             return false;
         };
@@ -563,7 +593,7 @@ impl Shared {
 
     /// Gives a request that the calling thread owns, and has reserved room for, to the device.
     fn hand_over(self: &Arc<Self>, in_flight: &InFlight, request: &Request, mut body: Box<Body>) {
-        self.limit(request, None);
+        self.begin_limit(request);
         if let Err(error) = body.submit(request) {
             in_flight.release();
             return request.complete(body, Err(error));

@@ -34,7 +34,6 @@ pub(super) fn options(context: &Context) -> SchedulerOptions {
         capacity: 1000,
         threads: 1,
         variants: 1,
-        is_steady: true,
         limit: None,
         device: Arc::clone(context.device(DeviceId(0)).unwrap()),
     }
@@ -228,21 +227,36 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
     assert_eq!(free, state_access::TICKETS as usize);
 }
 
+/// On the host a hint decides, elsewhere a promise of the device.
 #[test]
-fn inference_is_short_where_it_took_less_for_sure() {
+fn inference_suits_its_caller_where_it_was_short_or_the_device_promises_a_bound() {
     let context = context("noop", "short");
-    let scheduler = |is_steady| Scheduler::new(SchedulerOptions { is_steady, ..options(&context) });
-    let [steady, unsteady] = [scheduler(true), scheduler(false)];
-    assert!(!steady.shared.is_shorter_than(0, u64::MAX), "one that never ran");
-    for scheduler in [&steady, &unsteady] {
-        scheduler.shared.durations.note(0, Duration::from_nanos(SHORT_NS));
-    }
-    assert!(!steady.shared.is_shorter_than(0, SHORT_NS));
-    assert!(steady.shared.is_shorter_than(0, SHORT_NS + 1));
-    assert!(!steady.shared.is_shorter_than(1, SHORT_NS + 1), "of other shapes");
-    assert!(!unsteady.shared.is_shorter_than(0, SHORT_NS + 1));
-    context.noop_control(DeviceId(0)).unwrap().plan("execute@9=stuck").unwrap();
-    assert!(!steady.shared.is_shorter_than(0, SHORT_NS + 1), "on a device that may stall");
+    let scheduler = Scheduler::new(options(&context));
+    assert!(scheduler.shared.suits_caller(0, 0));
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    control.plan("execute@9=stuck").unwrap();
+    scheduler.shared.durations.note(0, Duration::ZERO);
+    assert!(!scheduler.shared.suits_caller(0, u64::MAX), "on a device that may stall");
+    control.queue();
+    assert!(
+        !Scheduler::new(options(&context)).shared.suits_caller(0, u64::MAX),
+        "the device queues by itself"
+    );
+}
+
+#[cfg(feature = "cpu")]
+#[test]
+fn inference_on_the_host_suits_its_caller_where_it_was_short_with_these_shapes() {
+    let context = context("cpu", "short-on-host");
+    let scheduler = Scheduler::new(options(&context));
+    let suits = |variant| scheduler.shared.suits_caller(variant, SHORT_NS);
+    assert!(!suits(0), "one that never ran");
+    scheduler.shared.durations.note(0, Duration::from_nanos(SHORT_NS));
+    assert!(!suits(0));
+    scheduler.shared.durations.note(0, Duration::from_nanos(SHORT_NS - 1));
+    assert!(suits(0) && !suits(1), "of other shapes");
+    scheduler.shared.durations.note_called_away(0);
+    assert!(!suits(0));
 }
 
 #[test]
@@ -263,28 +277,83 @@ fn time_of_an_inference_is_noted_for_its_shapes() {
     }
 }
 
-/// A caller answers signals only between inferences, so it runs none that may be long while there is a worker for it.
+/// The system may give no threads: then callers that wait do what workers would.
 #[test]
-fn caller_that_waits_runs_what_is_short_and_what_no_worker_could() {
-    let context = context("noop", "accepts");
+fn caller_that_waits_works_on_the_queue_where_there_is_no_worker() {
+    let context = context("noop", "no-workers");
+    let program = program(&context, &echo::resizable());
+    let execs = [(); 2].map(|()| exec_obj(&program));
+    let shared = &program.scheduler().shared;
+    context.noop_control(DeviceId(0)).unwrap().plan("execute@99=stuck").unwrap();
+    queue_all(&execs);
+    assert!(shared.workers.are_missing());
+    execs[1].wait(&mut WaitScope::until(Deadline::after(LONG))).unwrap();
+    // In their order.
+    assert!(!execs[0].is_in_flight());
+    // With a worker, it is for that one.
+    shared.call_worker();
+    queue_up(&execs[0]);
+    assert!(!program.scheduler().help(&mut || false));
+    shared.call_worker();
+    assert!(ends(&execs[0]));
+}
+
+/// The thread of a caller answers no signals while it runs an inference, so an inference that became long goes on elsewhere.
+#[test]
+fn inference_that_keeps_its_caller_is_called_away_and_runs_on_a_worker() {
+    let context = context("noop", "called-away");
+    let control = context.noop_control(DeviceId(0)).unwrap();
     let program = program(&context, &echo::resizable());
     let exec = exec_obj(&program);
-    let shared = &program.scheduler().shared;
-    let entry = exec.request().number();
-    let runs = |role| shared.accepts(role, entry);
-    assert!(shared.workers.are_missing());
-    assert!(runs(Role::Worker) && runs(Role::Caller), "the system may give no threads");
-    shared.call_worker();
-    assert!(!shared.workers.are_missing());
-    assert!(runs(Role::Worker) && !runs(Role::Caller), "it was never timed");
-    for (took_ns, is_short) in [(HELPABLE_NS, false), (HELPABLE_NS - 1, true)] {
-        shared.durations.note(exec.request().variant(), Duration::from_nanos(took_ns));
-        assert_eq!((runs(Role::Worker), runs(Role::Caller)), (true, is_short));
+    let (request, shared) = (exec.request(), &program.scheduler().shared);
+    // The first execution does not end by itself.
+    control.plan("execute@1=stuck").unwrap();
+    let (body, begun) = exec.begin(None, None).unwrap();
+    let Err(CalledAway(body)) = shared.run_for_caller(request, body, None, None) else {
+        panic!("nothing called the inference away");
+    };
+    assert!(request.guard_ns().is_none() && !request.is_asked_to_end() && request.state().is_in_flight());
+    assert_eq!(shared.durations.of(0), u64::MAX - 1);
+    request.put_body(body);
+    shared.enqueue(request, begun.generation).unwrap();
+    assert!(ends(&exec));
+    exec.outcome().unwrap();
+}
+
+/// The time of the guard of one inference says nothing to the next one.
+#[test]
+fn guard_that_is_over_calls_away_the_inference_it_was_of() {
+    let context = context("noop", "guards");
+    let exec = exec_obj(&program(&context, &echo::resizable()));
+    let request = exec.request();
+    request.guard(7);
+    assert!(!request.call_away(7, 6) && !request.is_called_away());
+    let seen = request.guard_ns().unwrap();
+    assert!(!request.end_guard());
+    request.guard(9);
+    assert!(request.call_away(seen, 8) && !request.is_called_away());
+    assert!(request.call_away(9, 9) && request.is_called_away());
+    assert!(request.end_guard() && request.guard_ns().is_none());
+}
+
+/// Wherever it is: before it is queued, in the queue, and while it runs.
+#[test]
+fn inference_that_was_submitted_with_a_limit_ends_at_it_without_a_caller() {
+    let context = context("noop", "submitted-limit");
+    let control = context.noop_control(DeviceId(0)).unwrap();
+    let program = program(&context, &echo::resizable());
+    program.allow_threads(1);
+    let execs = [(); 2].map(|()| exec_obj(&program));
+    control.plan("execute@*=stuck").unwrap();
+    for exec in &execs {
+        let (body, begun) = exec.begin(None, None).unwrap();
+        exec.submit_begun(body, begun, Deadline::after(Duration::from_millis(20))).unwrap();
     }
-    shared.durations.note(exec.request().variant(), Duration::from_nanos(2 * HELPABLE_NS));
-    assert!(!runs(Role::Caller));
-    // A turn is handed over at once, whichever thread does it.
-    assert!(shared.accepts(Role::Caller, STATE_ACCESS));
+    for exec in &execs {
+        assert!(ends(exec));
+        let error = exec.outcome().unwrap_err();
+        assert_eq!(error.to_string(), "timed out after 20 ms waiting for an inference");
+    }
 }
 
 /// One call may be for several inferences that came at once: the worker that takes the first gets another for the next.

@@ -1,4 +1,5 @@
-//! Ends inferences that take longer than they may, whichever thread runs them and whether or not one waits.
+//! Ends inferences that take longer than they may, wherever they are and whether or not a thread waits; and calls those away that
+//! keep the thread of their caller for too long.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use qaic_sync::{Event, EventCount, Reason};
 
 use super::Shared;
+use crate::error::ErrorDetail;
 use crate::process::cancellation::{CANCEL_PERIOD, UNTIL_WOKEN};
 use crate::process::{clock, log};
 use crate::request::clock_after;
@@ -93,6 +95,14 @@ fn enforce(shared: &Arc<Shared>) -> u64 {
     let now_ns = clock::now_ns();
     let mut next_ns = u64::MAX;
     for request in shared.requests.iter() {
+        if let Some(guard_ns) = request.guard_ns() {
+            // Until it lets go of its caller: a device may overlook it.
+            next_ns = next_ns.min(if request.call_away(guard_ns, now_ns) {
+                clock_after(CANCEL_PERIOD)
+            } else {
+                guard_ns
+            });
+        }
         let Some((generation, deadline_ns)) = request.deadline() else { continue };
         if deadline_ns > now_ns {
             next_ns = next_ns.min(deadline_ns);
@@ -100,7 +110,9 @@ fn enforce(shared: &Arc<Shared>) -> u64 {
         }
         request.ask_to_end(generation, Reason::TimedOut);
         // One that no thread works on ends here, without waiting for the device.
-        if request.state().take_from_device(generation) {
+        if request.state().claim(generation) {
+            request.fail(ErrorDetail::Interrupted.into());
+        } else if request.state().take_from_device(generation) {
             shared.finish(request, None);
         }
         // A device may overlook it.

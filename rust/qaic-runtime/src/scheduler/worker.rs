@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use qaic_sync::{Event, EventCount};
 
+use super::Shared;
 use super::priority::give_way_when_woken;
-use super::{Role, Shared};
 use crate::process::cancellation::UNTIL_WOKEN;
 use crate::process::log;
 use crate::sync::{AtomicU32, Mutex, Ordering};
@@ -127,7 +127,7 @@ fn work(shared: &Arc<Shared>) {
             return;
         }
         // What an inference does is caught below this; nothing ends a worker, which would take its place along.
-        match catch_unwind(AssertUnwindSafe(|| shared.work(Role::Worker, None))) {
+        match catch_unwind(AssertUnwindSafe(|| shared.work(None))) {
             Ok(true) => {}
             Ok(false) => {
                 let is_wanted = || (shared.has_work() || shared.is_stopping()).then_some(());

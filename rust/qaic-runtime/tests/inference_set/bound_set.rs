@@ -48,7 +48,8 @@ fn submit(
 ) -> Result<(), RuntimeError> {
     let handle = set.set().try_acquire().unwrap();
     let count = given.as_ref().map_or(0, Vec::len);
-    set.submit_bound(handle, id, count, |_, _| false, || given)
+    set.bind_acquired(handle, count, |_, _| false, || given)?;
+    set.submit_acquired(handle, id)
 }
 
 #[test]

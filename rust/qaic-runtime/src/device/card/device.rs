@@ -87,11 +87,6 @@ impl Device for CardDevice {
         false
     }
 
-    /// Its waits have limits and can be interrupted; the caller itself best waits for a short inference.
-    fn may_stall(&self) -> bool {
-        false
-    }
-
     fn queues_on_device(&self) -> bool {
         true
     }

@@ -86,8 +86,8 @@ impl Device for NoopDevice {
         false
     }
 
-    fn may_stall(&self) -> bool {
-        self.control.is_armed() && !self.queues_on_device()
+    fn is_bounded(&self) -> bool {
+        !self.control.is_armed() && !self.queues_on_device()
     }
 
     fn queues_on_device(&self) -> bool {
