@@ -1,6 +1,9 @@
 """Limits and Ctrl-C hold whichever thread runs an inference, and for reads and writes of state."""
 
+import asyncio
 import json
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -78,3 +81,99 @@ def test_interrupt_ends_reads_and_writes_of_state(tmp_path):
     net = session_models.endless(start="past", end="past_RetainedState")
     done = run_script(INTERRUPT_STATE, session_models.save(tmp_path, net))
     assert json.loads(done.stdout) == ["interrupted", "interrupted", [7]]
+
+
+@pytest.fixture
+def long_after_short(tmp_path):
+    """A session whose inferences were all short so far; the next one with their shapes may be endless."""
+    with qaic.Session(session_models.save(tmp_path, session_models.endless())) as session:
+        for _ in range(200):
+            session.run(turns(1))
+        yield session
+
+
+def turns(count):
+    return {"n": np.int64(count), "x": np.ones(1, np.float32)}
+
+
+def limited(session, entry, limit):
+    """Run an inference that does not end, within a limit in seconds."""
+    match entry:
+        case "run":
+            session.run(turns(FOREVER), timeout=limit)
+        case "submit":
+            session.submit(turns(FOREVER), timeout=limit).result()
+        case "map":
+            list(session.map([turns(FOREVER)], timeout=limit))
+        case "run_async":
+            asyncio.run(session.run_async(turns(FOREVER), timeout=limit))
+
+
+ENTRIES = ["run", "submit", "map", "run_async"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_limit_holds_where_all_inferences_with_these_shapes_were_short(long_after_short, entry):
+    with pytest.raises(qaic.errors.DeviceTimeoutError):
+        limited(long_after_short, entry, 0.2)
+    emulated_cards.end_stuck_inference(long_after_short)
+    assert long_after_short.run(turns(3))["y"].tolist() == [4]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_other_threads_go_on_beside_an_inference_that_became_long(long_after_short, entry):
+    """The inference begins first: the other thread gets the GIL only where the call lets go of it."""
+    begun, has_gone_on = threading.Event(), threading.Event()
+
+    def go_on():
+        begun.wait()
+        has_gone_on.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    worker = threading.Thread(target=go_on)
+    worker.start()
+    try:
+        begun.set()
+        with pytest.raises(qaic.errors.DeviceTimeoutError):
+            limited(long_after_short, entry, 2)
+        assert has_gone_on.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        worker.join()
+    emulated_cards.end_stuck_inference(long_after_short)
+
+
+def test_submission_of_an_inference_that_became_long_returns_and_is_cancelled(long_after_short):
+    future = long_after_short.submit(turns(FOREVER))
+    assert not future.done()
+    future.abandon()
+    emulated_cards.end_stuck_inference(long_after_short)
+    assert long_after_short.run(turns(3))["y"].tolist() == [4]
+
+
+INTERRUPT_LONG_AFTER_SHORT = """
+import asyncio, sys
+import numpy as np
+import emulated_cards
+import qaic
+from child_process import interrupted
+
+turns = lambda count: {"n": np.int64(count), "x": np.ones(1, np.float32)}
+endless = turns(2**62)
+with qaic.Session(sys.argv[1]) as session:
+    for call in (
+        lambda: session.run(endless),
+        lambda: session.submit(endless).result(),
+        lambda: next(session.map([endless])),
+    ):
+        for _ in range(200):
+            session.run(turns(1))
+        print(interrupted(call))
+        session.reset()
+"""
+
+
+def test_interrupt_ends_calls_whose_inference_became_long(tmp_path):
+    program = session_models.save(tmp_path, session_models.endless())
+    assert run_script(INTERRUPT_LONG_AFTER_SHORT, program).stdout == "interrupted\n" * 3
