@@ -177,3 +177,38 @@ with qaic.Session(sys.argv[1]) as session:
 def test_interrupt_ends_calls_whose_inference_became_long(tmp_path):
     program = session_models.save(tmp_path, session_models.endless())
     assert run_script(INTERRUPT_LONG_AFTER_SHORT, program).stdout == "interrupted\n" * 3
+
+
+HUNG_LOAD = """
+import os, sys, threading
+os.environ.update(QAIC_DEVICE="kmd", QAIC_KMD="emu")
+import numpy as np
+import qaic
+from qaic import _core
+
+inputs, outcomes = {"n": np.int64(1), "x": np.ones(1, np.float32)}, []
+session = qaic.Session(sys.argv[1])
+session.run(inputs)
+session.reset()
+_core.EmuControl(0).set_faults("command(activate)@1=hang*all")
+
+def run():
+    try:
+        session.run(inputs, timeout=1)
+    except qaic.errors.DeviceTimeoutError as error:
+        outcomes.append("waiting for the load of a program" in str(error))
+
+threads = [threading.Thread(target=run) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+session.reset(timeout=30)
+print(*outcomes)
+"""
+
+
+def test_load_on_a_card_that_hangs_ends_at_the_limit_of_each_caller(tmp_path):
+    """The driver alone would end them a minute after each other."""
+    program = session_models.save(tmp_path, session_models.endless())
+    assert run_script(HUNG_LOAD, program).stdout == "True True True\n"
