@@ -53,3 +53,29 @@ def test_nothing_is_written_when_the_model_is_refused(tmp_path, model):
     with pytest.raises(qaic.errors.CompileError):
         qaic.Session(model, mdp_dump_partition_config=parts, output_node_names=["nothing"])
     assert not parts.exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "dump_profile",
+        "dump_embedding_tables",
+        "dump_custom_io_config_template_file",
+        "mdp_dump_partition_config",
+    ],
+)
+def test_only_a_file_of_its_kind_is_replaced(tmp_path, model, option):
+    path = tmp_path / "mine"
+    given = {option: path} | ({"use_random_input_data": True} if option == "dump_profile" else {})
+    for content in (b"thesis", b'{"mine": 1}', b"---\nmine: 1\n"):
+        path.write_bytes(content)
+        with pytest.raises(qaic.errors.OptionError, match="a file of another kind") as caught:
+            qaic.compile(model, **given)
+        assert caught.value.code == "option.output_file"
+        assert path.read_bytes() == content
+    path.write_bytes(b"")
+    path.chmod(0o600)
+    for _ in range(2):
+        qaic.compile(model, **given)
+        assert path.stat().st_size
+        assert path.stat().st_mode & 0o777 == 0o600

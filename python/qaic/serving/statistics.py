@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from qaic.support.text import escape_unprintable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -72,7 +74,7 @@ class Metrics:
             labels=_LABELS,
         )
         for model in self._models():
-            labels = (model.name, str(model.version))
+            labels = (escape_unprintable(model.name), str(model.version))
             queue.add_metric(labels, model.batcher.waiting)
             running.add_metric(labels, model.batcher.running)
             ready.add_metric(labels, model.is_ready)
@@ -85,7 +87,7 @@ class ModelStatistics:
 
     def __init__(self, name: str, version: int, metrics: Metrics) -> None:
         self._name, self._version = name, str(version)
-        labels = (name, str(version))
+        labels = (escape_unprintable(name), str(version))
         self._request_s = metrics.request_s.labels(*labels)
         self._queue_s = metrics.queue_s.labels(*labels)
         self._batch_rows = metrics.batch_rows.labels(*labels)

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.context import SideFile
     from qaic.options.models import CompileOptions
 
-#: options that name a file to write; with one of them a container from the cache is not enough
-_OPTIONS: Final = (
-    "dump_profile",
-    "dump_embedding_tables",
-    "dump_custom_io_config_template_file",
-    "mdp_dump_partition_config",
-)
+#: options that name a file to write, and what such a file begins with; with one of them a container from the
+#: cache is not enough
+_OPTIONS: Final = {
+    "dump_profile": b"---\nGlowToolsVersion:",
+    "dump_embedding_tables": b"PK\x03\x04",
+    "dump_custom_io_config_template_file": b"# Custom I/O: ",
+    "mdp_dump_partition_config": b'{\n  "connections": [',
+}
 
 
 def are_wanted(options: CompileOptions) -> bool:
@@ -47,7 +48,8 @@ def check_targets(model: object, options: CompileOptions) -> None:
     Raises
     ------
     OptionError
-        An option names a directory or device, a file that is read, or the file of another option.
+        An option names a directory or device, a file that is read, the file of another option, or a file that
+        such an option does not write.
     """
     kept = {}
     if isinstance(model, str | os.PathLike):
@@ -62,6 +64,8 @@ def check_targets(model: object, options: CompileOptions) -> None:
         found = kept.get(target)
         if found is None and target.exists() and not target.is_file():
             found = "a directory" if target.is_dir() else "a device or pipe"
+        if found is None and target.exists() and not _is_of_kind(target, _OPTIONS[name]):
+            found = "a file of another kind"
         if found is not None:
             raise OptionError(
                 f"{name}: {str(path)!r} is {found}; "
@@ -79,6 +83,12 @@ def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, InputFileContent):
                 yield field.name, item.path
+
+
+def _is_of_kind(path: Path, head: bytes) -> bool:
+    """Return whether a file is empty or begins as one that the option writes; others are of the user."""
+    with path.open("rb") as file:
+        return file.read(len(head)) in {b"", head}
 
 
 def _real(path: Path) -> Path:
