@@ -3,6 +3,7 @@
 `make explore` draws other damage for as long as one likes.
 """
 
+import argparse
 import os
 import re
 import warnings
@@ -19,9 +20,11 @@ import qaic
 import weight_free_models
 from qaic.cli.compile import main as qaic_compile
 from qaic.cli.openqaic import main as openqaic
+from qaic.cli.openqaic import parser as openqaic_parser
 from qaic.cli.opstats import main as qaic_opstats
 from qaic.cli.qpc import main as qaic_qpc
 from qaic.cli.runner import main as qaic_runner
+from qaic.options.table import SPECS
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -231,6 +234,106 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
     assert "Traceback" not in printed.err
     if code:
         assert printed.out + printed.err
+
+
+def flags_of(name):
+    """Flags of a subcommand of `openqaic`."""
+    made = openqaic_parser(frozenset({name}))
+    (commands,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
+    return sorted(commands.choices[name]._option_string_actions)
+
+
+#: command line without options, and its flags; not those that serve, wait, run for long, or write outside
+ARGUMENTS = {
+    **{
+        name: (openqaic, [name, *model], flags_of(name))
+        for name, model in (
+            *((name, ["{s}/m.onnx"]) for name in ("compile", "run", "inspect", "accuracy")),
+            *(("plot", ["{s}/trace.json"]), ("explain", ["device.busy"]), ("cache", ["list"]), ("info", [])),
+            *(("diff", ["{s}/qpc", "{s}/qpc"]), ("transcript", ["show", "{s}/list.txt"])),
+        )
+    },
+    "qaic-compile": (
+        qaic_compile,
+        ["-m={s}/m.onnx", "-aic-binary-dir=out"],
+        sorted(f"-{text}" for spec in SPECS if spec.flag is not None for text in spec.flag.texts),
+    ),
+    "qaic-runner": (
+        qaic_runner,
+        ["-t", "{s}/qpc", "-n", "1"],
+        [
+            "-D",
+            "-d",
+            "-a",
+            "-S",
+            "-i",
+            "-o",
+            "-c",
+            "-v",
+            "--rtol",
+            "--atol",
+            "--json",
+            "--aic-profiling-type",
+        ],
+    ),
+    "qaic-qpc": (qaic_qpc, ["extract", "{s}/qpc"], ["-o", "--pattern", "--force", "--json"]),
+    "qaic-opstats": (
+        qaic_opstats,
+        ["--qpc", "{s}/qpc"],
+        ["--input", "--select-cores", "--summary", "--trace", "--output-dir", "--host-trace", "--format"],
+    ),
+}
+VALUES = [
+    "",
+    "0",
+    "-1",
+    "9" * 5000,
+    "1e999",
+    "nan",
+    "true",
+    "x,1",
+    "n,1",
+    "[",
+    "{}",
+    "../..",
+    "a" * 300,
+    "list.txt",
+]
+VALUES += [
+    "list.txt",
+    "\udcff",
+    "\u202e\x1b[31m\n",
+    "int8",
+    "1:2",
+    "0,0",
+    "card",
+    ":",
+    "=",
+    "%s%n",
+    "\U0001f600",
+    ".",
+]
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_no_argument_is_a_defect(sound, tmp_path_factory, capfd, name, data):
+    main, words, flags = ARGUMENTS[name]
+    words = [word.format(s=sound) for word in words]
+    for _ in range(data.draw(st.integers(1, 3))):
+        flag, value = data.draw(st.sampled_from(flags)), data.draw(st.sampled_from(VALUES))
+        words += data.draw(st.sampled_from([[flag], [f"{flag}={value}"], [flag, value]]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("arguments"))
+        warnings.simplefilter("default", UserWarning)
+        try:
+            code = main(words)
+        except SystemExit as usage:
+            code = usage.code
+    printed = capfd.readouterr()
+    assert code in {0, 1, 2, 3}, printed.err
+    assert RAW.search(printed.out + printed.err) is None
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "raw"])

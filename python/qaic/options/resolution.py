@@ -6,6 +6,7 @@ options. Each step collects all it finds wrong before it raises, and nothing has
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,7 +23,7 @@ from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Stage
 from qaic.options.table import SPECS, find, flags_meant, names_meant, nearest_name
-from qaic.support.text import escape_lines
+from qaic.support.text import escape_lines, format_value
 
 if TYPE_CHECKING:
     import os
@@ -184,12 +185,14 @@ def resolve(
     for text in warnings:
         _LOG.warning("%s", escape_lines(text))
     session, compile_, runtime, run_step = resolved
+    set_compile = set_options(values)
+    _refuse_bytes(set_compile, origins)
     return ResolvedOptions(
         session=session,
         compile=compile_,
         runtime=runtime,
         run_step=run_step,
-        set_compile=set_options(values),
+        set_compile=set_compile,
         origins=origins,
         as_given={name: item.value for name, item in as_given.items()},
         unknown=tuple(forwarded),
@@ -407,6 +410,19 @@ def _refuse_broken(view: RuleView) -> None:
                 "options": [name for rule, _ in found for name in rule.options],
             },
         )
+
+
+def _refuse_bytes(set_compile: Mapping[str, Json], origins: Mapping[str, Origin]) -> None:
+    """Refuse values that a container cannot record: bytes of a command line that are no UTF-8."""
+    for name, value in set_compile.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(
+                f"{origins[name]}: expected text in UTF-8, found {format_value(error.object)}",
+                code="option.invalid_value",
+                context={"options": [name]},
+            ) from None
 
 
 def _refuse_unusable(items: Sequence[RawOption]) -> None:
