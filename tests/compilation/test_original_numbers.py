@@ -182,6 +182,23 @@ def test_int8_average_pool_that_the_integer_kernel_cannot_compute(attributes):
     assert sqnr(reference(model, feeds), found(model, feeds, **INT8)) > 30
 
 
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize("opset", [11, 17, 22])
+@pytest.mark.parametrize(
+    ("stride", "pads"), [([2, 2], [1, 1, 1, 1]), ([3, 3], [0, 0, 0, 0]), ([3, 2], [0, 1, 0, 1])]
+)
+def test_pool_whose_last_window_holds_padding_alone(op, opset, stride, pads):
+    first, second = (
+        helper.make_node(op, [name], [result], kernel_shape=[2, 2], strides=stride, pads=pads, ceil_mode=1)
+        for name, result in (("x", "m"), ("m", "y"))
+    )
+    value = [helper.make_tensor_value_info("x", 1, [1, 2, 7, 9])]
+    graph = helper.make_graph([first, second], "g", value, [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feeds = {"x": np.random.default_rng(3).standard_normal((1, 2, 7, 9)).astype(np.float32)}
+    assert sqnr(reference(model, feeds), found(model, feeds)) > 100
+
+
 @pytest.mark.parametrize("order", [("s", "k"), ("k", "s")])
 @pytest.mark.parametrize("chained", [False, True])
 def test_float16_keeps_integer_sums_until_they_are_scaled(order, chained):

@@ -8,7 +8,12 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, untyped_values
-from qaic.compiler.passes.shape_inference import engine_shapes, loop_shapes, shape_arithmetic
+from qaic.compiler.passes.shape_inference import (
+    engine_shapes,
+    loop_shapes,
+    pool_shapes,
+    shape_arithmetic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +49,12 @@ def inferred(
         The shape of an output does not follow from those of the inputs, or the model contradicts itself.
     """
     found = inferred_alone(with_weights_as_inputs(model, weights))
+    padding: dict[str, list[int]] = {}
+    while wrong := pool_shapes.correction(found):
+        padding |= wrong
+        view = with_weights_as_inputs(model, weights)
+        pool_shapes.correct(view, padding)
+        found = inferred_alone(view)
     missing = untyped_values(found.graph)
     if missing or _open_outputs(found):
         problem = engine_shapes.complete(found, missing, libraries)
