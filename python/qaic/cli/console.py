@@ -96,8 +96,11 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse what is known, with positional arguments before, between and behind options."""
         free = [action.nargs for action in self._actions if not action.option_strings]
+        # argparse mixes no positional argument that an option excludes.
+        excluded = (action for group in self._mutually_exclusive_groups for action in group._group_actions)  # noqa: SLF001
         if (
             self._is_mixing
+            or any(not action.option_strings for action in excluded)
             or not set(free) & {"*", "+", "?"}
             or {argparse.PARSER, argparse.REMAINDER} & set(free)
         ):
