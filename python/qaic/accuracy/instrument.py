@@ -107,9 +107,21 @@ class Observe(Always):
         outputs = tuple(value.name for value in model.proto.graph.output)
         instrumenter = _Instrumenter(self._reference, model, nodes)
         instrumenter.run()
+        model.facts.types |= dict.fromkeys(instrumenter.flats, FLOAT)
+        self._type_copies(model)
         added = tuple(value.name for value in model.proto.graph.input)[len(inputs) :]
         self.twin = Twin(tuple(nodes), inputs, outputs, added, tuple(instrumenter.elements))
         return True
+
+    def _type_copies(self, model: Model) -> None:
+        """Note the types of copied values, which are those of the originals."""
+        types, originals = model.facts.types, self._reference.facts.types
+        for name in {name for node in model.proto.graph.node for name in node.output if name}:
+            prefix = next((prefix for prefix in (REFERENCE, _OWN, _AGAIN) if name.startswith(prefix)), "")
+            original = name.removeprefix(prefix).rsplit("/copy", 1)[0]
+            elem_type = originals.get(original, types.get(original))
+            if prefix and elem_type is not None:
+                types.setdefault(name, elem_type)
 
 
 class _Instrumenter(ObserverNodes):

@@ -32,10 +32,13 @@ class ObserverNodes:
         self.fresh = FreshNames(graph)
         #: what was added and is not in the graph yet, in topological order
         self.observers: list[onnx.NodeProto] = []
+        #: what nested graphs may read; passes that look at such values go by their types
+        self.flats: list[str] = []
         self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
 
     def _flat(self, name: str) -> str:
         flat = self.fresh.make(name, "flat")
+        self.flats.append(flat)
         self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
         return flat
 

@@ -8,6 +8,7 @@ from qaic.compiler.frontend import specialization, validation
 from qaic.compiler.ir.constants import initializers
 from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
+from qaic.compiler.passes.legalize.legalize_captured_values import legalize_captured_values
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.options.models import CompileOptions
 
@@ -49,6 +50,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
         observed.proto, observed.weights, model.symbol_sizes, model.requested, model.library_paths
     )
     round_as_model(observed, context.options.aic_hw_version)
+    legalize_captured_values(observed.proto, observed.facts.types)
     validation.drop_unused(observed.proto, observed.weights)
     initializers.externalize_constants(observed.proto, observed.weights)
     specialization.fix_interface(observed.proto, observed.specialized)

@@ -1,0 +1,112 @@
+"""Models that come quantized, as exporters of QDQ and QLinear graphs write them; a fault ends the process."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from compiler_oracle import info, model_of, node
+from qaic import accuracy
+
+RNG = np.random.default_rng(16)
+X = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
+CONSTANTS = {
+    "s": np.float32(0.05),
+    "z": np.uint8(128),
+    "w": RNG.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
+    "ws": RNG.uniform(0.002, 0.01, 8).astype(np.float32),
+    "wz": np.zeros(8, np.int8),
+    "b": RNG.integers(-2000, 2000, 8).astype(np.int32),
+    "bs": RNG.uniform(0.0001, 0.0005, 8).astype(np.float32),
+    "m": RNG.integers(0, 256, (6, 6)).astype(np.uint8),
+    "cs": np.float32(0.2),
+    "flat": np.array([1, -1]),
+    "two": np.array([2, 2]),
+}
+
+
+def quantized(name, scale="s"):
+    """A value rounded to integers and back, as ``name_d``."""
+    return [
+        node("QuantizeLinear", [name, scale, "z"], [f"{name}_q"]),
+        node("DequantizeLinear", [f"{name}_q", scale, "z"], [f"{name}_d"]),
+    ]
+
+
+def around(*inner, last, scale="cs"):
+    """Nodes on the rounded input, and their rounded result as the output."""
+    return [*quantized("x"), *inner, *quantized(last, scale), node("Identity", [f"{last}_d"], ["y"])]
+
+
+KERNEL = [
+    node("DequantizeLinear", ["w", "ws", "wz"], ["w_d"], axis=0),
+    node("DequantizeLinear", ["b", "bs"], ["b_d"], axis=0),
+]
+MATRIX = node("DequantizeLinear", ["m", "s", "z"], ["m_d"])
+PATTERNS = {
+    "Conv": around(*KERNEL, node("Conv", ["x_d", "w_d", "b_d"], ["c"], pads=[1] * 4), last="c"),
+    "Conv, Relu": around(
+        *KERNEL, node("Conv", ["x_d", "w_d", "b_d"], ["r"]), node("Relu", ["r"], ["c"]), last="c"
+    ),
+    "MatMul": around(MATRIX, node("MatMul", ["x_d", "m_d"], ["c"]), last="c"),
+    "Add": around(MATRIX, node("Add", ["x_d", "m_d"], ["c"]), last="c"),
+    "Mul with itself": around(node("Mul", ["x_d", "x_d"], ["c"]), last="c"),
+    "Concat": around(MATRIX, node("Concat", ["x_d", "x_d"], ["c"], axis=1), last="c"),
+    "MaxPool": around(node("MaxPool", ["x_d"], ["c"], kernel_shape=[2, 2]), last="c", scale="s"),
+    "AveragePool": around(node("GlobalAveragePool", ["x_d"], ["c"]), last="c"),
+    "Softmax": around(node("Softmax", ["x_d"], ["c"]), last="c"),
+    "moved": around(
+        node("Transpose", ["x_d"], ["t"], perm=[0, 2, 3, 1]), node("Reshape", ["t", "flat"], ["c"]), last="c"
+    ),
+    "moved, two readers": around(
+        node("Reshape", ["x_d", "flat"], ["t"]), node("Add", ["t", "t"], ["c"]), last="c"
+    ),
+    "split": around(node("Split", ["x_d", "two"], ["c", "q"], axis=1), node("Relu", ["q"], ["q2"]), last="c"),
+    "weights alone": [*KERNEL, node("Conv", ["x", "w_d", "b_d"], ["y"])],
+    "integers at the end": [
+        *quantized("x"),
+        node("Relu", ["x_d"], ["r"]),
+        *quantized("r"),
+        node("Neg", ["r_d"], ["y"]),
+    ],
+    "QLinearConv": [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("QLinearConv", ["q", "s", "z", "w", "ws", "wz", "cs", "z", "b"], ["c"]),
+        node("DequantizeLinear", ["c", "cs", "z"], ["y"]),
+    ],
+    "QLinearMatMul": [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("QLinearMatMul", ["q", "s", "z", "m", "s", "z", "cs", "z"], ["c"]),
+        node("DequantizeLinear", ["c", "cs", "z"], ["y"]),
+    ],
+    "dynamic": [
+        node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+        node("MatMulInteger", ["q", "m", "qz", "z"], ["i"]),
+        node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["qs", "s"], ["k"]),
+        node("Mul", ["f", "k"], ["y"]),
+    ],
+    "captured": [
+        *quantized("x"),
+        node("Reshape", ["x_d", "flat"], ["t"]),
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Less", ["most", "s"], ["go"]),
+        helper.make_node(
+            "If",
+            ["go"],
+            ["y"],
+            then_branch=helper.make_graph([node("Neg", ["t"], ["n"])], "a", [], [info("n", [1, 144])]),
+            else_branch=helper.make_graph([node("Exp", ["t"], ["e"])], "b", [], [info("e", [1, 144])]),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("to", ["fp16", "int8"])
+def test_a_quantized_model_is_compared(pattern, to):
+    model = model_of(PATTERNS[pattern], [info("x", X.shape)], [info("y", None)], list(CONSTANTS.items()))
+    report = accuracy.compare(model, to=to, samples=[{"x": X}])
+    (output,) = report.outputs[to]
+    assert output.name == "y"
+    # What is quantized already loses nothing more than float16 rounds away.
+    assert output.sqnr_db > 20
