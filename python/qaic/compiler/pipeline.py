@@ -67,6 +67,7 @@ from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
 from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes
+from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
 from qaic.compiler.passes.unique_names import UniqueNames
 from qaic.compiler.quantization.fold_constants import FoldConstants
 from qaic.compiler.quantization.insert_qdq import InsertQdq
@@ -150,6 +151,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         RemoveUnused(),
         ExternalizeConstants(),
         FixInterface(),
+        OpenSizes(),
         DumpIoTemplate(),
         ApplyCustomIo(),
     ),
