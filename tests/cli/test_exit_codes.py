@@ -54,3 +54,18 @@ def test_wrong_usage_exits_with_2(capsys):
 def test_table_aligns_numbers_to_the_right():
     text = console.table([["a", 1], ["long", 100]], header=["name", "n"])
     assert text == "name    n\na       1\nlong  100"
+
+
+def test_positional_arguments_stand_anywhere_unless_an_option_excludes_them():
+    free = console.Parser(prog="free")
+    free.add_argument("things", nargs="*")
+    free.add_argument("--flag")
+    for words in (["a", "b", "--flag", "1"], ["a", "--flag", "1", "b"], ["--flag", "1", "a", "b"]):
+        found = free.parse_args(words)
+        assert (found.things, found.flag) == (["a", "b"], "1")
+    excluding = console.Parser(prog="excluding")
+    either = excluding.add_mutually_exclusive_group()
+    either.add_argument("file", nargs="?")
+    either.add_argument("--input")
+    assert excluding.parse_args(["x"]).file == "x"
+    assert excluding.parse_args(["--input", "y"]).input == "y"
