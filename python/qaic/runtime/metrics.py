@@ -19,7 +19,6 @@ from qaic.errors import StateError
 from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
 from qaic.runtime.program_view import ProgramView
 from qaic.support.lazy_module import LazyModule
-from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
     import pathlib
@@ -209,5 +208,7 @@ class Measurements(ProgramView):
                 code="profiling.off",
                 hints=("pass enable_profiling=True to Session",),
             )
+        from qaic.support.text import escape_lines
+
         for profile in self.profiling_results[:n]:
             print(escape_lines(str(profile)))  # noqa: T201 (printing is what this method is for)

@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from qaic.support.text import escape_unprintable
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,6 +60,8 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Replace the text. A pipe that nothing reads any more is no reason to end the work."""
+        from qaic.support.text import escape_unprintable
+
         self._is_shown = True
         with suppress(BrokenPipeError):
             begin, end = ("\r\x1b[K", "") if self._is_terminal else ("note: ", "\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
 from typing import Final
 
@@ -66,6 +64,8 @@ def escape_lines(text: str) -> str:
 
 def escape_json(text: str) -> str:
     """Escape what a JSON text has unescaped in its strings; its value stays the same."""
+    import json
+
     return (
         "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
         if not text.isprintable()
@@ -75,4 +75,6 @@ def escape_json(text: str) -> str:
 
 def escape_html(text: object) -> str:
     """Escape a text for HTML and SVG, between tags and in quoted attributes."""
+    import html
+
     return html.escape(escape_unprintable(str(text)))
