@@ -150,7 +150,7 @@ def test_a_port_that_is_taken(onnx_file):
             done = subprocess.run(
                 [
                     *(sys.executable, "-m", "qaic", "serve", str(onnx_file)),
-                    *("--http", "no", "--grpc", "no", option, str(port)),
+                    *("--grpc" if option == "--http" else "--http", "no", option, str(port)),
                 ],
                 capture_output=True,
                 text=True,

@@ -215,7 +215,7 @@ class BatchShapes:
 
         from qaic.compiler.reports.row_independence import why_dependent
 
-        model = onnx.ModelProto.FromString(graph.tobytes())
+        model = onnx.load_model_from_string(graph.tobytes())
         reason = why_dependent(model, [inputs for inputs, _ in self._combinations], session.qpc.initializers)
         return f"rows are not proved to be independent: {reason}" if reason else ""
 

@@ -101,7 +101,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if len(raw) > _CONTROL_BYTES:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the message has {len(raw)} bytes")
         try:
-            request = message.FromString(raw)
+            request = message()
+            request.ParseFromString(raw)
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"this is no {message.DESCRIPTOR.name}")
         answered: bytes = (await answer(request, context)).SerializeToString()
@@ -310,7 +311,8 @@ def read_message(raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     """
     try:
         envelope, places, raw_places = split_infer_message(raw, MOST_ENVELOPE_BYTES)
-        request = service_pb2.ModelInferRequest.FromString(envelope)
+        request = service_pb2.ModelInferRequest()
+        request.ParseFromString(envelope)
     except InputError as error:
         raise InputError(f"this is no ModelInferRequest: {error.message}", code="serving.request") from None
     except DecodeError:

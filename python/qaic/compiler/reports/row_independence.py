@@ -8,78 +8,39 @@ says what it makes of rows. An operator without a rule is not proved.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from qaic.compiler.ir.graph_edits import add_input, clone
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
+from qaic.compiler.ir.graph_edits import add_input, clear_shape, clone, set_initializers, set_shape
+from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference import engine_shapes
 from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.reports.row_rules import (
+    DOMAINS,
+    RULES,
+    SHAPE_OPERANDS,
+    Constant,
+    Node,
+    NotProvedError,
+    Rows,
+)
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
     from numpy.typing import NDArray
-
-    Rule = Callable[["_Node"], int | list[int]]
 
 Shape = tuple[int, ...]
 
 #: sets of shapes at most, each of which is analyzed by itself
 _MOST_SETS: Final = 64
-#: elements of a constant that is computed to see whether all rows get the same
-_MOST_ELEMENTS: Final = 1 << 20
-
-
-class _NotProvedError(Exception):
-    """The reason, which continues a sentence about a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """A value in which one dimension is the batch."""
-
-    shape: Shape
-    axis: int
-
-
-@dataclass(slots=True)
-class _Constant:
-    """A value that no row decides."""
-
-    shape: Shape
-    #: whether it depends on the size of the batch
-    is_sized: bool = False
-    #: gives the data; None where these are not known
-    read: Callable[[], NDArray[Any] | None] = lambda: None
-    _data: list[NDArray[Any] | None] = field(default_factory=list)
-
-    @property
-    def data(self) -> NDArray[Any] | None:
-        """The elements, computed when they are first asked for."""
-        if not self._data:
-            data = self.read() if math.prod(self.shape) <= _MOST_ELEMENTS else None
-            # Elements of less than a byte come packed.
-            self._data.append(data if data is not None and data.shape == self.shape else None)
-        return self._data[0]
-
-    def is_same_along(self, axis: int, batch: int) -> bool:
-        """Whether all rows get the same from it, if its dimension ``axis`` meets the batch."""
-        if axis < 0 or self.shape[axis] == 1:
-            return True
-        data = self.data
-        if data is None or self.shape[axis] % batch:
-            return False
-        blocks = np.moveaxis(data, axis, 0).reshape(batch, -1)
-        return all(block.tobytes() == blocks[0].tobytes() for block in blocks)
 
 
 def why_dependent(
@@ -118,8 +79,8 @@ def why_dependent(
             layouts = []
             for size in analyzed:
                 shapes = {name: (size, *rest) for name, rest in zip(input_shapes[0], tail, strict=True)}
-                layouts.append(_Analysis(model, shapes, weights, is_one_size=len(analyzed) == 1).run())
-        except _NotProvedError as reason:
+                layouts.append(Analysis(model, shapes, weights, is_one_size=len(analyzed) == 1).run())
+        except NotProvedError as reason:
             return str(reason)
         except CompileError as error:
             return f"its shapes are not known: {error.message}"
@@ -129,7 +90,7 @@ def why_dependent(
     return ""
 
 
-class _Analysis:
+class Analysis:
     """One set of shapes."""
 
     def __init__(
@@ -146,46 +107,46 @@ class _Analysis:
         self.imports = model.opset_import
         self._model = model
         self._shapes = _infer_shapes(model, shapes)
-        self.values: dict[str, _Rows | _Constant] = {name: _Rows(shape, 0) for name, shape in shapes.items()}
+        self.values: dict[str, Rows | Constant] = {name: Rows(shape, 0) for name, shape in shapes.items()}
         for tensor in model.graph.initializer:
-            self.values[tensor.name] = _Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
+            self.values[tensor.name] = Constant(tuple(tensor.dims), read=partial(_stored, tensor, weights))
 
     def run(self) -> dict[str, tuple[int, Shape]]:
         """Return the layout of each value with rows: its dimension of rows, and the others."""
         for proto in self._model.graph.node:
             try:
-                self._visit(_Node(proto, self))
-            except _NotProvedError as reason:
+                self._visit(Node(proto, self))
+            except NotProvedError as reason:
                 name = proto.name or next(iter(proto.output), "")
-                raise _NotProvedError(f"{proto.op_type} {name!r} {reason}") from None
+                raise NotProvedError(f"{proto.op_type} {name!r} {reason}") from None
         for output in self._model.graph.output:
             value = self.values.get(output.name)
-            if isinstance(value, _Rows):
+            if isinstance(value, Rows):
                 is_batch = (value.axis, value.shape[0]) == (0, self.batch)
             else:
                 is_batch = value is not None and value.is_same_along(0, self.batch)
             if not is_batch:
-                raise _NotProvedError(f"the first dimension of output {output.name!r} is not the batch")
+                raise NotProvedError(f"the first dimension of output {output.name!r} is not the batch")
         # Sizes are compared among batches, so the batch itself is left out.
         return {
             name: (value.axis, (value.shape[value.axis] // self.batch, *_without(value.shape, value.axis)))
             for name, value in self.values.items()
-            if isinstance(value, _Rows)
+            if isinstance(value, Rows)
         }
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a result."""
         shape = self._shapes.get(name)
         if shape is None:
-            raise _NotProvedError(f"has a result {name!r} of unknown shape")
+            raise NotProvedError(f"has a result {name!r} of unknown shape")
         return shape
 
-    def _visit(self, node: _Node) -> None:
+    def _visit(self, node: Node) -> None:
         proto = node.proto
         if any(True for _ in subgraphs(proto)):
-            raise _NotProvedError("runs graphs of its own")
+            raise NotProvedError("runs graphs of its own")
         if proto.op_type in RANDOM:
-            raise _NotProvedError("draws random numbers")
+            raise NotProvedError("draws random numbers")
         if not node.rows:
             self._fold(node)
             return
@@ -193,15 +154,15 @@ class _Analysis:
             self._read_shape(node)
             return
         if proto.op_type == "DynamicQuantizeLinear":
-            raise _NotProvedError("quantizes all rows by the range of all")
-        rule = _RULES.get(proto.op_type)
-        if rule is None or proto.domain not in _DOMAINS:
-            raise _NotProvedError("has no rule that keeps rows apart")
+            raise NotProvedError("quantizes all rows by the range of all")
+        rule = RULES.get(proto.op_type)
+        if rule is None or proto.domain not in DOMAINS:
+            raise NotProvedError("has no rule that keeps rows apart")
         if not self.is_one_size and any(
-            value.is_sized and index not in _SHAPE_OPERANDS.get(proto.op_type, ())
+            value.is_sized and index not in SHAPE_OPERANDS.get(proto.op_type, ())
             for index, value in node.constants.items()
         ):
-            raise _NotProvedError("computes with the size of the batch, and there are several")
+            raise NotProvedError("computes with the size of the batch, and there are several")
         found = rule(node)
         axes = [found] * len(proto.output) if isinstance(found, int) else found
         for name, axis in zip(proto.output, axes, strict=False):
@@ -209,16 +170,16 @@ class _Analysis:
                 continue
             shape = self.shape(name)
             if not 0 <= axis < len(shape) or shape[axis] % self.batch or 0 in shape:
-                raise _NotProvedError("has a result without the batch")
-            self.values[name] = _Rows(shape, axis)
+                raise NotProvedError("has a result without the batch")
+            self.values[name] = Rows(shape, axis)
 
-    def _fold(self, node: _Node) -> None:
+    def _fold(self, node: Node) -> None:
         is_sized = any(value.is_sized for value in node.constants.values())
         for index, name in enumerate(node.proto.output):
             if name:
-                self.values[name] = _Constant(self.shape(name), is_sized, partial(_evaluate, node, index))
+                self.values[name] = Constant(self.shape(name), is_sized, partial(_evaluate, node, index))
 
-    def _read_shape(self, node: _Node) -> None:
+    def _read_shape(self, node: Node) -> None:
         (rows,) = node.rows.values()
         begin, end, _ = slice(node.attribute("start", 0), node.attribute("end", None)).indices(
             len(rows.shape)
@@ -226,7 +187,7 @@ class _Analysis:
         is_shape = node.proto.op_type == "Shape"
         data = np.array(rows.shape[begin:end] if is_shape else math.prod(rows.shape), np.int64)
         is_sized = not is_shape or begin <= rows.axis < end
-        self.values[node.proto.output[0]] = _Constant(data.shape, is_sized, lambda: data)
+        self.values[node.proto.output[0]] = Constant(data.shape, is_sized, lambda: data)
 
 
 def _stored(tensor: onnx.TensorProto, weights: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
@@ -242,17 +203,13 @@ def _infer_shapes(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Mappin
 
     view = clone(model)
     for value in view.graph.input:
-        value.type.tensor_type.ClearField("shape")
-        for size in shapes.get(value.name, ()):
-            value.type.tensor_type.shape.dim.add(dim_value=size)
-    inside = [tensor for tensor in view.graph.initializer if not tensor.external_data]
-    outside = [tensor for tensor in view.graph.initializer if tensor.external_data]
-    del view.graph.initializer[:]
-    view.graph.initializer.extend(inside)
+        set_shape(value, shapes.get(value.name, ()))
+    outside = [tensor for tensor in model.graph.initializer if tensor.external_data]
+    set_initializers(view.graph, [tensor for tensor in model.graph.initializer if not tensor.external_data])
     for tensor in outside:
         add_input(view.graph, helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for value in view.graph.output:
-        value.type.tensor_type.ClearField("shape")
+        clear_shape(value)
     complete = inferred(view, {})
     found = collect_shapes(complete)
     missing = [name for node in view.graph.node for name in node.output if name and name not in found]
@@ -266,7 +223,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _evaluate(node: _Node, index: int) -> NDArray[Any] | None:
+def _evaluate(node: Node, index: int) -> NDArray[Any] | None:
     """Compute a constant; None where that is not possible."""
     from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -282,411 +239,3 @@ def _evaluate(node: _Node, index: int) -> NDArray[Any] | None:
         return np.asarray(array)
     except Exception:  # noqa: BLE001 (what another package does not compute is not known)
         return None
-
-
-class _Node:
-    """A node, with what is known about its inputs by position."""
-
-    def __init__(self, proto: onnx.NodeProto, analysis: _Analysis) -> None:
-        self.proto = proto
-        self.analysis = analysis
-        self.rows: dict[int, _Rows] = {}
-        self.constants: dict[int, _Constant] = {}
-        for index, name in enumerate(proto.input):
-            if not name:
-                continue
-            value = analysis.values.get(name)
-            if value is None:
-                raise _NotProvedError(f"reads {name!r}, of which nothing is known")
-            if isinstance(value, _Rows):
-                self.rows[index] = value
-            else:
-                self.constants[index] = value
-
-    def attribute(self, name: str, default: Any) -> Any:
-        from onnx import helper
-
-        found = next((attribute for attribute in self.proto.attribute if attribute.name == name), None)
-        return default if found is None else helper.get_attribute_value(found)
-
-    @property
-    def result(self) -> Shape:
-        """Shape of the first result."""
-        return self.analysis.shape(self.proto.output[0])
-
-    def only(self, *positions: int) -> _Rows:
-        """Return the rows of the first of the inputs that may have any."""
-        if not set(self.rows) <= set(positions):
-            raise _NotProvedError(f"has rows in input {max(set(self.rows) - set(positions))}")
-        return self.rows[min(self.rows)]
-
-    def list_of(self, index: int, name: str) -> list[int] | None:
-        """Return whole numbers that an input or, in older versions, an attribute has; None without."""
-        if index in self.constants:
-            data = self.constants[index].data
-            if data is None:
-                raise _NotProvedError(f"has an input {self.proto.input[index]!r} that is not constant")
-            return [int(number) for number in data.ravel()]
-        if index in self.rows:
-            raise _NotProvedError(f"takes {name} from rows")
-        found = self.attribute(name, None)
-        return None if found is None else [found] if isinstance(found, int) else list(found)
-
-    def aligned(self, positions: Sequence[int] | None = None) -> int:
-        """Return the dimension of rows in a result to which all inputs are broadcast."""
-        result = self.result
-        chosen = range(len(self.proto.input)) if positions is None else positions
-        places = {
-            rows.axis + len(result) - len(rows.shape) for index, rows in self.rows.items() if index in chosen
-        }
-        if len(places) != 1:
-            raise _NotProvedError("brings rows together along different dimensions")
-        (axis,) = places
-        for index in chosen:
-            if index in self.constants:
-                constant = self.constants[index]
-                self.check_same(constant, axis - len(result) + len(constant.shape))
-        return axis
-
-    def check_same(self, constant: _Constant, axis: int) -> None:
-        """Refuse a constant that gives each row something else."""
-        if not constant.is_same_along(axis, self.analysis.batch):
-            raise _NotProvedError("has a constant with other numbers for each row")
-
-    def keep_off(self, rows: _Rows, axes: Sequence[int]) -> int:
-        """Return the dimension of rows, over which the node must not work."""
-        if rows.axis in [axis % len(rows.shape) for axis in axes]:
-            raise _NotProvedError("works across the batch")
-        return rows.axis
-
-
-# --- rules: the dimension of rows in the results ----------------------------------------------------------
-
-
-def _broadcast(node: _Node) -> int:
-    return node.aligned()
-
-
-def _dropout(node: _Node) -> int:
-    if 2 in node.constants and node.list_of(2, "training_mode") != [0]:
-        raise _NotProvedError("draws random numbers")
-    return node.only(0).axis
-
-
-def _quantize(node: _Node) -> int:
-    rows = node.only(0)
-    if any(math.prod(constant.shape) != 1 for constant in node.constants.values()):
-        axis = node.attribute("axis", 1) % len(rows.shape)
-        if any(len(constant.shape) > 1 for constant in node.constants.values()) or axis == rows.axis:
-            raise _NotProvedError("has other parameters for each row")
-    return rows.axis
-
-
-def _softmax(node: _Node) -> int:
-    rows = node.only(0)
-    if node.analysis.opset >= 13:
-        return node.keep_off(rows, [node.attribute("axis", -1)])
-    return node.keep_off(rows, _from(rows, node.attribute("axis", 1)))
-
-
-def _from(rows: _Rows, axis: int) -> range:
-    return range(axis % len(rows.shape), len(rows.shape))
-
-
-def _normalize(node: _Node) -> int:
-    rows = node.only(0)
-    for constant in node.constants.values():
-        node.check_same(constant, rows.axis - len(rows.shape) + len(constant.shape))
-    return node.keep_off(rows, _from(rows, node.attribute("axis", -1)))
-
-
-def _skip_normalize(node: _Node) -> int:
-    node.only(0, 1)
-    return node.keep_off(_Rows(node.result, node.aligned([0, 1])), [-1])
-
-
-def _along_axis(node: _Node) -> int:
-    default = {"ArgMax": 0, "ArgMin": 0, "TopK": -1, "LpNormalization": -1}[node.proto.op_type]
-    rows = node.only(0)
-    axis = node.attribute("axis", default) % len(rows.shape)
-    return _reduced(node, rows, [axis]) if "Arg" in node.proto.op_type else node.keep_off(rows, [axis])
-
-
-def _cumulate(node: _Node) -> int:
-    return node.keep_off(node.only(0), node.list_of(1, "axis") or [0])
-
-
-def _reduce(node: _Node) -> int:
-    rows = node.only(0)
-    axes = node.list_of(1, "axes")
-    if not axes and node.attribute("noop_with_empty_axes", 0):
-        return rows.axis
-    return _reduced(node, rows, axes or list(range(len(rows.shape))))
-
-
-def _reduced(node: _Node, rows: _Rows, axes: list[int]) -> int:
-    axis = node.keep_off(rows, axes)
-    if node.attribute("keepdims", 1):
-        return axis
-    return axis - sum(other % len(rows.shape) < axis for other in axes)
-
-
-def _per_sample(node: _Node) -> int:
-    """Rule of operators whose first dimension is that of samples, of which each is one of another."""
-    node.keep_off(node.only(0), range(1, len(node.rows[0].shape)))
-    if len([name for name in node.proto.output if name]) != 1 or node.attribute("training_mode", 0):
-        raise _NotProvedError("has results that are not of one sample")
-    return 0
-
-
-def _together(node: _Node) -> int:
-    """Rule of operators all of whose inputs have samples first, or none."""
-    for rows in node.rows.values():
-        if rows.axis:
-            raise _NotProvedError("works across the batch")
-    sizes = {rows.shape[0] for rows in node.rows.values()}
-    is_standard = node.proto.domain in STANDARD_DOMAINS
-    if len(sizes) != 1 or not (is_standard or len(node.proto.output) == 1):
-        raise _NotProvedError("has samples of different numbers, or several results")
-    if node.proto.op_type == "Attention" and is_standard and 3 in node.rows and len(node.rows[3].shape) < 4:
-        raise _NotProvedError("takes a mask of queries from rows")
-    for constant in node.constants.values():
-        if constant.shape and constant.shape[0] in sizes:
-            node.check_same(constant, 0)
-    return 0
-
-
-def _resize(node: _Node) -> int:
-    axis = node.only(0).axis
-    rows = node.rows[0]
-    if node.result[axis] != rows.shape[axis] or node.attribute("coordinate_transformation_mode", b"") == (
-        b"tf_crop_and_resize"
-    ):
-        raise _NotProvedError("works across the batch")
-    return axis
-
-
-def _multiply(node: _Node) -> int:
-    first, second = (0, 3) if node.proto.op_type == "QLinearMatMul" else (0, 1)
-    shapes = {
-        index: (node.rows.get(index) or node.constants[index]).shape
-        for index in (first, second)
-        if index in node.rows or index in node.constants
-    }
-    if not set(node.rows) <= {first, second} or min(map(len, shapes.values())) < 2:
-        raise _NotProvedError("works across the batch")
-    of_columns = (4, 5) if second == 3 else (3,)
-    for index, constant in node.constants.items():
-        if index not in (first, second, *of_columns) and math.prod(constant.shape) != 1:
-            raise _NotProvedError("has other parameters for each row")
-    rank = len(node.result)
-    places = set()
-    for index, rows in node.rows.items():
-        inner = -1 if index == first else -2
-        node.keep_off(rows, [inner])
-        places.add(rows.axis + rank - len(rows.shape))
-    if len(places) != 1 or (len(node.rows) == 2 and places & {rank - 1, rank - 2}):
-        raise _NotProvedError("multiplies rows with rows")
-    (axis,) = places
-    if axis < rank - 2:
-        for index in {first, second} & set(node.constants):
-            node.check_same(node.constants[index], axis - rank + len(shapes[index]))
-    return axis
-
-
-def _gemm(node: _Node) -> int:
-    node.keep_off(node.only(0), [0 if node.attribute("transA", 0) else 1])
-    if 2 in node.constants:
-        node.check_same(node.constants[2], len(node.constants[2].shape) - 2)
-    return 0
-
-
-def _scaled_product(node: _Node) -> int:
-    """Rule of products with weights in blocks, whose scales are of the weight."""
-    return node.keep_off(node.only(0), [-1])
-
-
-def _transpose(node: _Node) -> int:
-    rows = node.only(0)
-    order = node.attribute("perm", list(reversed(range(len(rows.shape)))))
-    return int(list(order).index(rows.axis))
-
-
-def _reshape(node: _Node) -> int:
-    """Rule of operators that keep the order of elements: rows stay blocks of one dimension."""
-    rows = node.only(0)
-    before = math.prod(rows.shape[: rows.axis])
-    product = 1
-    for axis, size in enumerate(node.result):
-        if product == before and size != 1:
-            if size % node.analysis.batch:
-                break
-            return axis
-        product *= size
-    raise _NotProvedError("does not keep rows apart")
-
-
-def _concatenate(node: _Node) -> int:
-    axis = node.attribute("axis", 1) % len(node.result)
-    places = {rows.axis for rows in node.rows.values()}
-    if len(places) != 1 or axis in places:
-        raise _NotProvedError("works across the batch")
-    for constant in node.constants.values():
-        node.check_same(constant, min(places))
-    return min(places)
-
-
-def _split(node: _Node) -> int:
-    return node.keep_off(node.only(0), [node.attribute("axis", 0)])
-
-
-def _slice(node: _Node) -> int:
-    rows = node.only(0)
-    starts = node.list_of(1, "starts") or []
-    axes = node.list_of(3, "axes") or list(range(len(starts)))
-    steps = node.list_of(4, "steps") or [1] * len(starts)
-    for axis, step in zip(axes, steps, strict=True):
-        if axis % len(rows.shape) == rows.axis and (
-            step != 1 or node.result[rows.axis] != rows.shape[rows.axis]
-        ):
-            raise _NotProvedError("works across the batch")
-    return rows.axis
-
-
-def _pad(node: _Node) -> int:
-    rows = node.only(0)
-    pads = node.list_of(1, "pads") or []
-    axes = node.list_of(3, "axes") or list(range(len(rows.shape)))
-    padded = [axis for index, axis in enumerate(axes) if pads[index] or pads[index + len(axes)]]
-    return node.keep_off(rows, padded)
-
-
-def _same_size(node: _Node) -> int:
-    rows = node.only(0)
-    if len(node.result) != len(rows.shape) or node.result[rows.axis] != rows.shape[rows.axis]:
-        raise _NotProvedError("works across the batch")
-    return rows.axis
-
-
-def _expand(node: _Node) -> int:
-    return node.only(0).axis + len(node.result) - len(node.rows[0].shape)
-
-
-def _gather(node: _Node) -> int:
-    if len(node.rows) != 1:
-        raise _NotProvedError("takes rows by numbers in rows")
-    ((index, rows),) = node.rows.items()
-    other = node.constants[1 - index].shape
-    data = rows.shape if index == 0 else other
-    axis = node.attribute("axis", 0) % len(data)
-    if index == 1:
-        return int(axis + rows.axis)
-    node.keep_off(rows, [axis])
-    return rows.axis if rows.axis < axis else rows.axis + len(other) - 1
-
-
-def _gather_elements(node: _Node) -> int:
-    axes = {rows.axis for rows in node.rows.values()}
-    shapes = [value.shape for values in (node.rows, node.constants) for value in values.values()]
-    if len(axes) != 1 or len({shape[min(axes)] for shape in shapes}) != 1:
-        raise _NotProvedError("works across the batch")
-    for constant in node.constants.values():
-        node.check_same(constant, min(axes))
-    return node.keep_off(node.rows[min(node.rows)], [node.attribute("axis", 0)])
-
-
-def _one_hot(node: _Node) -> int:
-    rows = node.only(0)
-    axis = node.attribute("axis", -1) % len(node.result)
-    return rows.axis if rows.axis < axis else rows.axis + 1
-
-
-def _trilu(node: _Node) -> int:
-    return node.keep_off(node.only(0), [-1, -2])
-
-
-def _einsum(node: _Node) -> int:
-    equation: str = node.attribute("equation", b"").decode().replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    labels = terms.split(",")
-    if not arrow or "." in equation or not set(node.rows) <= set(range(len(labels))):
-        raise _NotProvedError("has an equation without a rule")
-    found = {labels[index][rows.axis : rows.axis + 1] for index, rows in node.rows.items()}
-    if len(found) != 1 or result.count(label := min(found)) != 1:
-        raise _NotProvedError("works across the batch")
-    for index, term in enumerate(labels):
-        if term.count(label) > 1 or (index in node.rows and label not in term):
-            raise _NotProvedError("works across the batch")
-        if index in node.constants and label in term:
-            node.check_same(node.constants[index], term.index(label))
-    return result.index(label)
-
-
-def _recurrent(node: _Node) -> list[int]:
-    is_batch_first = node.attribute("layout", 0)
-    places = {0: 1 - is_batch_first, 4: 0, 5: 1 - is_batch_first, 6: 1 - is_batch_first}
-    for index, rows in node.rows.items():
-        if places.get(index) != rows.axis:
-            raise _NotProvedError("works across the batch")
-    for index, constant in node.constants.items():
-        if index in places:
-            node.check_same(constant, places[index])
-    return [0, 0, 0] if is_batch_first else [2, 1, 1]
-
-
-def _rules(rule: Rule, names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
-_DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
-
-#: inputs that decide about shapes only, of which the extents in results are compared among batches
-_SHAPE_OPERANDS: Final = {"Reshape": (1,), "Expand": (1,), "Tile": (1,)}
-
-_RULES: Final[dict[str, Rule]] = {
-    **_rules(
-        _broadcast,
-        "Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr "
-        "BitwiseXor Cast CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp FastGelu Floor Gelu "
-        "Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual "
-        "Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuickGelu Reciprocal Relu Round Selu Shrink "
-        "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor",
-    ),
-    **_rules(_quantize, "QuantizeLinear DequantizeLinear"),
-    **_rules(_softmax, "Softmax LogSoftmax Hardmax"),
-    **_rules(_normalize, "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
-    **_rules(_skip_normalize, "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
-    **_rules(_along_axis, "ArgMax ArgMin TopK LpNormalization"),
-    **_rules(
-        _reduce,
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-        "ReduceSumSquare",
-    ),
-    **_rules(
-        _per_sample,
-        "AveragePool BatchNormalization Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool "
-        "GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LpPool LRN MaxPool QLinearConv "
-        "SpaceToDepth",
-    ),
-    **_rules(_together, "Attention GridSample RotaryEmbedding MultiHeadAttention"),
-    **_rules(_resize, "Resize Upsample"),
-    **_rules(_multiply, "MatMul MatMulInteger QLinearMatMul"),
-    **_rules(_reshape, "Reshape Flatten Squeeze Unsqueeze"),
-    **_rules(_gather_elements, "GatherElements ScatterElements"),
-    **_rules(_recurrent, "LSTM GRU RNN"),
-    "Concat": _concatenate,
-    "CumSum": _cumulate,
-    "Dropout": _dropout,
-    "Einsum": _einsum,
-    "Expand": _expand,
-    "Gather": _gather,
-    "Gemm": _gemm,
-    "MatMulNBits": _scaled_product,
-    "OneHot": _one_hot,
-    "Pad": _pad,
-    "Slice": _slice,
-    "Split": _split,
-    "Tile": _same_size,
-    "Transpose": _transpose,
-    "Trilu": _trilu,
-}

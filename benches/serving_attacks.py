@@ -1,0 +1,172 @@
+"""Load a server before, during and after each attack: requests per second, 99th percentile, memory.
+
+python benches/serving_attacks.py                two minutes on an idle machine
+python benches/serving_attacks.py --seconds 1    a look
+
+Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic is on the
+loopback, and every attack has a bounded number of bytes and connections. The last line compares the memory
+after 10,000 and after 50,000 requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from python.harness.row import table
+
+from serving import command_of, free_port, measured, model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WIDTH, BATCH, CONCURRENCY = 64, 16, 8
+INFER = "/v2/models/layers/infer"
+HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,64],"data":['
+
+
+def post(port: int, body: bytes) -> None:
+    """Send a body and read the answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("POST", INFER, body)
+        connection.getresponse().read()
+
+
+def hold(port: int, count: int, sent: bytes) -> Callable[[], None]:
+    """Open connections, send the same on each, and return what closes them."""
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.settimeout(2)
+        connections.append(connection)
+        with contextlib.suppress(OSError):
+            connection.sendall(sent)
+
+    def close() -> None:
+        for connection in connections:
+            connection.close()
+
+    return close
+
+
+def attacks(port: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield names of attacks, and functions that start one and may return one that ends it."""
+    yield "57 MiB of nested lists", lambda: post(port, HEAD + b"[1]," * 15_000_000 + b"1]}]}")
+    yield "57 MiB of numbers", lambda: post(port, HEAD + b"1.5," * 15_000_000 + b"1]}]}")
+    yield "20 million empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * 20_000_000 + b"1]}")
+    yield (
+        "one long text among short ones",
+        lambda: post(port, HEAD + b'"%s",' % (b"a" * 150_000) + b'"b",' * 9000),
+    )
+    yield "4,200 idle connections", lambda: hold(port, 4200, b"")
+    yield "1,000 unfinished heads", lambda: hold(port, 1000, b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: ")
+    half = (
+        b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 62914560\r\n\r\n" % INFER.encode()
+        + b"x" * 60_000_000
+    )
+    yield "16 unfinished bodies of 60 MB", lambda: hold(port, 16, half)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024 / 1e6
+
+
+def longest_health_ms(port: int, stopped: threading.Event) -> float:
+    """Ask whether the server lives until the event, and return the longest answer in ms."""
+    longest = 0.0
+    while not stopped.wait(0.01):
+        started = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+        connection.close()
+        longest = max(longest, time.perf_counter() - started)
+    return longest * 1e3
+
+
+def during(port: int, attack: Callable[[], object], seconds: float) -> tuple[float, float, float]:
+    """Load the server while an attack is repeated; returns rate, p99 and the longest health check."""
+    stopped, health = threading.Event(), [0.0]
+
+    def repeat() -> None:
+        while not stopped.is_set():
+            ended = attack()
+            if callable(ended):
+                stopped.wait()
+                ended()
+
+    def watch() -> None:
+        health[0] = longest_health_ms(port, stopped)
+
+    threads = [threading.Thread(target=repeat), threading.Thread(target=watch)]
+    for thread in threads:
+        thread.start()
+    try:
+        rate, p99_ms = measured(port, WIDTH, CONCURRENCY, "json", seconds)
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+    return rate, p99_ms, health[0]
+
+
+def main() -> None:
+    """Print a row for each attack."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each load")
+    seconds = parser.parse_args().seconds
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        path = model(Path(folder) / "layers.onnx", BATCH, WIDTH, 1)
+        command = command_of("ours", sys.executable, Path(folder), path, port)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as server:
+            try:
+                print(server.stdout.readline() if server.stdout else "")
+                rows = []
+                for name, attack in attacks(port):
+                    before = measured(port, WIDTH, CONCURRENCY, "json", seconds)
+                    rate, p99_ms, health_ms = during(port, attack, seconds)
+                    memory = resident_mb(server.pid)
+                    after = measured(port, WIDTH, CONCURRENCY, "json", seconds)
+                    rows.append(
+                        [
+                            name,
+                            *(f"{value:,.0f}" for value in (before[0], rate, after[0])),
+                            *(f"{value:.1f}" for value in (before[1], p99_ms, after[1])),
+                            f"{health_ms:.0f}",
+                            f"{memory:.0f}",
+                        ]
+                    )
+                    print(json.dumps(rows[-1]), flush=True)
+                heads = ["attack", "1/s before", "during", "after", "p99 ms before", "during", "after"]
+                print(*table([*heads, "longest health check, ms", "memory, MB"], rows), sep="\n")
+                memories = []
+                sent = 0.0
+                for requests in (10_000, 50_000):
+                    while sent < requests:
+                        sent += measured(port, WIDTH, CONCURRENCY, "json", seconds)[0] * seconds
+                    memories.append(f"{resident_mb(server.pid):.0f} MB after {sent:,.0f} requests")
+                print("; ".join(memories))
+            finally:
+                server.terminate()
+
+
+if __name__ == "__main__":
+    main()
