@@ -238,26 +238,18 @@ class Session(Measurements):
         """
         begin = time.monotonic()
         # What is no limit is refused by the call that takes it.
-        is_limited = timeout is not None and timeout < threading.TIMEOUT_MAX
-        if not self._load_lock.acquire(timeout=max(timeout or 0.0, 0.0) if is_limited else -1):
+        is_limited = timeout is not None and 0.0 <= timeout < threading.TIMEOUT_MAX
+        is_free = self._load_lock.acquire(blocking=False)
+        if not is_free and not self._load_lock.acquire(timeout=(timeout or 0.0) if is_limited else -1):
             raise DeviceTimeoutError(
                 f"timed out after {1000 * (timeout or 0.0):.0f} ms waiting for the load of a program",
                 code="device.timeout",
             )
         try:
-            left = max((timeout or 0.0) - (time.monotonic() - begin), 0.0)
-            yield left if is_limited and (timeout or 0.0) >= 0.0 else timeout
+            waited_s = 0.0 if is_free else time.monotonic() - begin
+            yield max((timeout or 0.0) - waited_s, 0.0) if is_limited else timeout
         finally:
             self._load_lock.release()
-
-    def _load_within(self, timeout: float | None) -> float | None:
-        """Load the program if it is not; returns the seconds left of ``timeout``."""
-        if self._loaded is not None or timeout is None:
-            self._ensure_loaded()
-            return timeout
-        begin = time.monotonic()
-        self._ensure_loaded(timeout)
-        return max(timeout - (time.monotonic() - begin), 0.0)
 
     def _ensure_loaded(self, timeout: float | None = None) -> _core.InferenceSet:
         loaded = self._loaded
@@ -352,7 +344,7 @@ class Session(Measurements):
         if inputs:
             input_dict = {**self._named(input_dict), **inputs}
         if self._loaded is None:
-            timeout = self._load_within(timeout)
+            self._ensure_loaded(timeout)
         if timeout is None:
             timeout = self._run_limit_s
         if self._records_latencies:
@@ -422,8 +414,7 @@ class Session(Measurements):
         qaic.errors.DeviceTimeoutError
             No exec object was free within ``timeout``.
         """
-        timeout = self._load_within(timeout)
-        inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
+        inference = self._ensure_loaded(timeout).prepare(self._named(input_dict), timeout)
         return self._ensure_collector().submit(inference, wait=True)
 
     async def run_async(
@@ -437,7 +428,7 @@ class Session(Measurements):
         import asyncio
 
         if self._loaded is None:
-            timeout = await asyncio.to_thread(self._load_within, timeout)
+            await asyncio.to_thread(self._ensure_loaded, timeout)
         inference = self._ensure_loaded().prepare(self._named(input_dict), timeout)
         future = self._ensure_collector().submit(inference, wait=False)
         try:
