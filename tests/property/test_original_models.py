@@ -80,6 +80,9 @@ def test_numbers_are_those_of_the_users_model(precision, case):
     feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
     expected = reference(model, feeds)
     power = float((expected.astype(np.float64) ** 2).sum())
+    if precision == "float16":
+        # What is beyond float16 becomes infinite.
+        assume("Sinh" not in operators and np.abs(expected).max() < 3e4)
     assume(np.isfinite(expected).all() and 1e-6 < power / expected.size < 1e8)
     if precision == "int8":
         options = {**options, "calibration_data": [feeds]}

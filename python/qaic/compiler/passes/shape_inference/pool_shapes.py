@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.graph_edits import add_attribute, clear_attributes
+from qaic.compiler.ir.graph_edits import add_attribute, clear_attributes, clone
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes
 
@@ -70,7 +70,9 @@ def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], t
     pads = ints("pads", 0, 2 * rank)
     if not len(kernel) == len(strides) == len(steps) == rank == len(pads) // 2:
         return None
-    begins, ends, counts = pads[:rank], [], []
+    begins = pads[:rank]
+    ends: list[int] = []
+    counts: list[int] = []
     for size, edge, stride, step, begin, end in zip(
         sizes, kernel, strides, steps, begins, pads[rank:], strict=True
     ):
@@ -86,8 +88,7 @@ def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], t
 def _replace(node: onnx.NodeProto, pads: list[int]) -> None:
     from onnx import helper
 
-    kept = [attribute for attribute in node.attribute if attribute.name not in {"ceil_mode", "pads"}]
-    copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in kept]
+    kept = [clone(item) for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
     clear_attributes(node)
-    for attribute in (*copies, helper.make_attribute("pads", pads)):
+    for attribute in (*kept, helper.make_attribute("pads", pads)):
         add_attribute(node, attribute)
