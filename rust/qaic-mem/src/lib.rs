@@ -100,6 +100,7 @@ mod shared;
 mod storage;
 #[allow(unsafe_code)] // keeps allocations as addresses
 mod storage_pool;
+pub mod stored;
 #[allow(unsafe_code)] // copies what is no run of bytes
 mod transposed;
 #[allow(unsafe_code)] // copies between addresses

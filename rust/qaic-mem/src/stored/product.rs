@@ -1,0 +1,300 @@
+//! The product of activations with stored rows.
+//!
+//! Few rows of activations are multiplied while weights are widened in registers. For more rows a part of the weights that
+//! fits the cache of a core is widened once.
+
+// What is inlined is compiled for a machine.
+#![allow(clippy::inline_always)]
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use super::forms::{PlainRow, Row, RowsTask, StoredRows, widen};
+use super::simd::{LANES, Simd, Task, run};
+use super::{StoredError, UNIT};
+use crate::convert::Isa;
+
+/// Units of a sum that is taken at a time.
+const CHUNK: usize = 32;
+/// Rows of activations up to which weights are widened in registers.
+const FEW_ROWS: usize = 2;
+/// Bytes of weights in a block of few rows, about.
+const BLOCK_BYTES: usize = 1 << 16;
+/// Columns of a block of more rows.
+const BLOCK_COLUMNS: usize = 32;
+/// Most columns that are computed side by side.
+const COLUMNS: usize = 4;
+
+/// Format that results are rounded to; they are float32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounding {
+    /// Float32.
+    #[default]
+    Float32,
+    /// Float16.
+    Float16,
+    /// Bfloat16.
+    Bfloat16,
+}
+
+/// A matrix product whose result is computed in blocks of columns, each by one thread.
+#[derive(Debug)]
+pub struct Product<'a> {
+    weights: StoredRows<'a>,
+    // Rows of whole units.
+    activations: Cow<'a, [f32]>,
+    rows: usize,
+    bias: &'a [f32],
+    rounding: Rounding,
+    block_columns: usize,
+}
+
+impl<'a> Product<'a> {
+    /// The product of rows of activations with all stored rows. `bias` has a number for each stored row, or none at all.
+    pub fn new(
+        weights: StoredRows<'a>,
+        activations: &'a [f32],
+        bias: &'a [f32],
+        rounding: Rounding,
+    ) -> Result<Self, StoredError> {
+        let len = weights.row_len();
+        if activations.len().checked_rem(len).is_none_or(|rest| rest != 0) {
+            let expected = format!("rows of {len}");
+            return Err(StoredError::Operand { operand: "activations", found: activations.len(), expected });
+        }
+        if !(bias.is_empty() || bias.len() == weights.rows()) {
+            let expected = weights.rows().to_string();
+            return Err(StoredError::Operand { operand: "bias", found: bias.len(), expected });
+        }
+        let rows = activations.len() / len;
+        let padded_len = weights.units() * UNIT;
+        let activations = if len == padded_len {
+            Cow::Borrowed(activations)
+        } else {
+            let mut padded = vec![0.0; rows * padded_len];
+            for (to, from) in padded.chunks_exact_mut(padded_len).zip(activations.chunks_exact(len)) {
+                to[..len].copy_from_slice(from);
+            }
+            Cow::Owned(padded)
+        };
+        let block_columns = if rows <= FEW_ROWS {
+            (BLOCK_BYTES / weights.row_bytes().max(1)).next_multiple_of(COLUMNS).max(COLUMNS)
+        } else {
+            BLOCK_COLUMNS
+        };
+        Ok(Self { weights, activations, rows, bias, rounding, block_columns })
+    }
+
+    /// Rows of the result.
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of the result.
+    pub const fn columns(&self) -> usize {
+        self.weights.rows()
+    }
+
+    /// Number of blocks that the columns fall into.
+    pub fn blocks(&self) -> usize {
+        if self.rows == 0 { 0 } else { self.columns().div_ceil(self.block_columns) }
+    }
+
+    /// Computes a block. `write` is called with each row and the first column of its numbers.
+    pub fn block(&self, block: usize, write: impl FnMut(usize, usize, &[f32])) {
+        self.block_with(Isa::best(), block, write);
+    }
+
+    /// As [`Self::block`], with the kernels of a family.
+    pub fn block_with(&self, isa: Isa, block: usize, mut write: impl FnMut(usize, usize, &[f32])) {
+        let first = (block * self.block_columns).min(self.columns());
+        let columns = first..(first + self.block_columns).min(self.columns());
+        if columns.is_empty() {
+            return;
+        }
+        SCRATCH.with_borrow_mut(|Scratch { sums, widened }| {
+            sums.clear();
+            sums.resize(self.rows * columns.len(), 0.0);
+            run(isa, Block { product: self, columns: columns.clone(), sums, widened });
+            for (row, sums) in sums.chunks_exact_mut(columns.len()).enumerate() {
+                self.finish(&columns, sums);
+                write(row, first, sums);
+            }
+        });
+    }
+
+    fn finish(&self, columns: &Range<usize>, sums: &mut [f32]) {
+        let bias = self.bias.get(columns.clone()).unwrap_or_default();
+        for (sum, bias) in sums.iter_mut().zip(bias) {
+            *sum += bias;
+        }
+        match self.rounding {
+            Rounding::Float32 => {}
+            Rounding::Float16 => {
+                let mut narrow = [f16::ZERO; 64];
+                for part in sums.chunks_mut(narrow.len()) {
+                    let narrow = &mut narrow[..part.len()];
+                    narrow.convert_from_f32_slice(part);
+                    narrow.convert_to_f32_slice(part);
+                }
+            }
+            Rounding::Bfloat16 => {
+                for sum in sums {
+                    *sum = bf16::from_f32(*sum).to_f32();
+                }
+            }
+        }
+    }
+
+    /// A row of activations in units.
+    fn activations(&self, row: usize) -> &[[f32; UNIT]] {
+        let len = self.weights.units() * UNIT;
+        self.activations[row * len..(row + 1) * len].as_chunks::<UNIT>().0
+    }
+}
+
+/// Memory of a thread that computes blocks.
+struct Scratch {
+    sums: Vec<f32>,
+    widened: Vec<[f32; UNIT]>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { sums: Vec::new(), widened: Vec::new() }) };
+}
+
+/// The sums of a block, row by row.
+struct Block<'a> {
+    product: &'a Product<'a>,
+    columns: Range<usize>,
+    sums: &'a mut [f32],
+    widened: &'a mut Vec<[f32; UNIT]>,
+}
+
+impl Task for Block<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let weights = self.product.weights;
+        weights.with(simd, self);
+    }
+}
+
+impl RowsTask for Block<'_> {
+    #[inline(always)]
+    fn run<S: Simd, R: Row>(mut self, simd: S, row: impl Fn(usize) -> R) {
+        let units = self.product.weights.units();
+        for start in (0..units).step_by(CHUNK) {
+            let chunk = start..(start + CHUNK).min(units);
+            let first = self.columns.start;
+            let part = |column: usize| row(first + column).part(chunk.clone());
+            match self.product.rows {
+                1 => self.tiles::<S, R, 1, COLUMNS>(simd, &chunk, part),
+                0..=FEW_ROWS => self.tiles::<S, R, 2, COLUMNS>(simd, &chunk, part),
+                _ => self.widened_tiles(simd, &chunk, part),
+            }
+        }
+    }
+}
+
+impl Block<'_> {
+    /// Widens the part of the weights, and multiplies with that.
+    #[inline(always)]
+    fn widened_tiles<S: Simd, R: Row>(&mut self, simd: S, chunk: &Range<usize>, part: impl Fn(usize) -> R) {
+        let len = chunk.len();
+        let mut widened = std::mem::take(self.widened);
+        widened.resize(self.columns.len() * len, [0.0; UNIT]);
+        for (column, numbers) in widened.chunks_exact_mut(len).enumerate() {
+            let row = part(column);
+            for (index, numbers) in numbers.iter_mut().enumerate() {
+                widen(simd, row.unit(simd, index), numbers);
+            }
+        }
+        let plain = |column: usize| PlainRow(&widened[column * len..(column + 1) * len]);
+        if S::IS_WIDE {
+            self.tiles::<S, PlainRow<'_>, 6, COLUMNS>(simd, chunk, plain);
+        } else {
+            self.tiles::<S, PlainRow<'_>, 3, 2>(simd, chunk, plain);
+        }
+        *self.widened = widened;
+    }
+
+    /// Adds what a chunk contributes to every sum, `ROWS` rows at a time.
+    #[inline(always)]
+    fn tiles<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+        &mut self,
+        simd: S,
+        chunk: &Range<usize>,
+        part: impl Fn(usize) -> R,
+    ) {
+        let (rows, columns) = (self.product.rows, self.columns.len());
+        for first_row in (0..rows).step_by(ROWS) {
+            // Behind the last row and column the last one is computed again.
+            let activations: [_; ROWS] = std::array::from_fn(|row| {
+                &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
+            });
+            for first_column in (0..columns).step_by(COLUMNS) {
+                let weights: [R; COLUMNS] =
+                    std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
+                let sums = tile(simd, activations, weights, chunk.len());
+                for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
+                    let start = (first_row + row) * columns + first_column;
+                    // Of whole tiles the additions are one, of four numbers.
+                    match self.sums[start..].first_chunk_mut::<COLUMNS>() {
+                        Some(into) if first_column + COLUMNS <= columns => {
+                            into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);
+                        }
+                        _ => {
+                            let into = self.sums[start..].iter_mut().take(columns - first_column);
+                            into.zip(sums).for_each(|(into, sum)| *into += sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sums of `ROWS` rows with at most four columns over `units` units.
+#[inline(always)]
+fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+    simd: S,
+    activations: [&[[f32; UNIT]]; ROWS],
+    weights: [R; COLUMNS],
+    units: usize,
+) -> [[f32; COLUMNS]; ROWS] {
+    let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
+    for index in 0..units {
+        // No closures around vectors: `array::map` is no part of what is compiled for the machine.
+        let mut units = [[simd.splat(0.0); 2]; COLUMNS];
+        if !R::IS_PLAIN {
+            for (unit, row) in units.iter_mut().zip(weights) {
+                *unit = row.unit(simd, index);
+            }
+        }
+        for half in 0..UNIT / LANES {
+            let mut vectors = [simd.splat(0.0); COLUMNS];
+            for ((vector, unit), row) in vectors.iter_mut().zip(units).zip(weights) {
+                // Read where it is used, so that registers are left for the sums.
+                *vector = if R::IS_PLAIN { row.half(simd, index, half) } else { unit[half] };
+            }
+            for (sums, activations) in sums.iter_mut().zip(activations) {
+                let (halves, _) = activations[index].as_chunks::<LANES>();
+                let activation = simd.load(&halves[half]);
+                for (sum, vector) in sums.iter_mut().zip(vectors) {
+                    *sum = simd.mul_add(activation, vector, *sum);
+                }
+            }
+        }
+    }
+    let mut totals = [[0.0; COLUMNS]; ROWS];
+    for (totals, sums) in totals.iter_mut().zip(sums) {
+        let mut four = [simd.splat(0.0); 4];
+        four[..COLUMNS].copy_from_slice(&sums);
+        totals.copy_from_slice(&simd.sums(four)[..COLUMNS]);
+    }
+    totals
+}

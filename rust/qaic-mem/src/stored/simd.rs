@@ -1,0 +1,150 @@
+//! Operations on vectors of sixteen float32 numbers, and their portable form.
+
+use half::{bf16, f16};
+use qaic_quant::mx::{self, MxFormat};
+
+use super::UNIT;
+use crate::convert::Isa;
+
+/// Numbers of a vector.
+pub(super) const LANES: usize = 16;
+/// Bytes of an MXFP6 block.
+pub(super) const MX_BYTES: usize = 25;
+
+/// The vector operations of a machine. A value is the proof that the machine has them.
+pub(super) trait Simd: Copy {
+    /// Sixteen numbers.
+    type V: Copy;
+    /// Whether twenty sums of vectors fit into registers.
+    const IS_WIDE: bool;
+
+    /// The same number sixteen times.
+    fn splat(self, number: f32) -> Self::V;
+    /// Reads sixteen numbers.
+    fn load(self, numbers: &[f32; LANES]) -> Self::V;
+    /// Writes sixteen numbers.
+    fn store(self, vector: Self::V, numbers: &mut [f32; LANES]);
+    /// `a * b + c`, rounded once.
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `(a - b) * c`, each rounded.
+    fn sub_mul(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Little-endian float32.
+    fn float32(self, bytes: &[u8; 64]) -> Self::V;
+    /// Little-endian float16, widened.
+    fn float16(self, bytes: &[u8; 32]) -> Self::V;
+    /// Little-endian bfloat16, widened.
+    fn bfloat16(self, bytes: &[u8; 32]) -> Self::V;
+    /// Signed bytes.
+    fn int8(self, bytes: &[u8; 16]) -> Self::V;
+    /// Numbers of four bits without a sign, the lower four of a byte first.
+    fn uint4(self, bytes: &[u8; 16]) -> [Self::V; 2];
+    /// An MXFP6 block.
+    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
+    /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
+    fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
+    /// Runs a task compiled for this machine.
+    fn run<T: Task>(self, task: T);
+}
+
+/// A computation that is compiled for each machine.
+pub(super) trait Task {
+    /// Runs it.
+    fn run<S: Simd>(self, simd: S);
+}
+
+/// Runs a task with the vectors of `isa`, or of the best family this machine has if that is less.
+pub(super) fn run(isa: Isa, task: impl Task) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if let Some(simd) = super::x86::Avx512::detect(isa) {
+            return simd.run(task);
+        }
+        if let Some(simd) = super::x86::Avx2::detect(isa) {
+            return simd.run(task);
+        }
+    }
+    let _ = isa;
+    Portable.run(task);
+}
+
+/// Plain Rust, which defines the results.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Portable;
+
+/// Widens sixteen numbers of two bytes.
+fn widened(bytes: &[u8; 32], widen: impl Fn([u8; 2]) -> f32) -> [f32; LANES] {
+    let (pairs, _) = bytes.as_chunks::<2>();
+    std::array::from_fn(|lane| widen(pairs[lane]))
+}
+
+/// Decodes a block of any exponent.
+pub(super) fn block_numbers(block: &[u8; MX_BYTES]) -> [f32; UNIT] {
+    let mut numbers = [0.0; UNIT];
+    mx::decode(MxFormat::Fp6E2M3, UNIT, block, &mut numbers);
+    numbers
+}
+
+impl Simd for Portable {
+    type V = [f32; LANES];
+    const IS_WIDE: bool = false;
+
+    fn splat(self, number: f32) -> Self::V {
+        [number; LANES]
+    }
+
+    fn load(self, numbers: &[f32; LANES]) -> Self::V {
+        *numbers
+    }
+
+    fn store(self, vector: Self::V, numbers: &mut [f32; LANES]) {
+        *numbers = vector;
+    }
+
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
+    }
+
+    fn sub_mul(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|lane| (a[lane] - b[lane]) * c[lane])
+    }
+
+    fn float32(self, bytes: &[u8; 64]) -> Self::V {
+        let (numbers, _) = bytes.as_chunks::<4>();
+        std::array::from_fn(|lane| f32::from_le_bytes(numbers[lane]))
+    }
+
+    fn float16(self, bytes: &[u8; 32]) -> Self::V {
+        widened(bytes, |pair| f16::from_le_bytes(pair).to_f32())
+    }
+
+    fn bfloat16(self, bytes: &[u8; 32]) -> Self::V {
+        widened(bytes, |pair| bf16::from_le_bytes(pair).to_f32())
+    }
+
+    fn int8(self, bytes: &[u8; 16]) -> Self::V {
+        bytes.map(|byte| f32::from(byte.cast_signed()))
+    }
+
+    fn uint4(self, bytes: &[u8; 16]) -> [Self::V; 2] {
+        let code = |at: usize| bytes[at / 2] >> (at % 2 * 4) & 15;
+        [0, LANES].map(|start| std::array::from_fn(|lane| f32::from(code(start + lane))))
+    }
+
+    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
+        let numbers = block_numbers(block);
+        let (halves, _) = numbers.as_chunks::<LANES>();
+        [halves[0], halves[1]]
+    }
+
+    fn sums(self, vectors: [Self::V; 4]) -> [f32; 4] {
+        vectors.map(|vector| {
+            let eight: [f32; 8] = std::array::from_fn(|lane| vector[lane] + vector[lane + 8]);
+            let four: [f32; 4] = std::array::from_fn(|lane| eight[lane] + eight[lane + 4]);
+            (four[0] + four[1]) + (four[2] + four[3])
+        })
+    }
+
+    fn run<T: Task>(self, task: T) {
+        task.run(self);
+    }
+}

@@ -1,0 +1,408 @@
+//! The vector operations of x86-64: AVX2 with F16C and FMA, and AVX-512 with VBMI.
+//!
+//! A value of [`Avx2`] or [`Avx512`] exists only where its instructions do, which is what makes the calls below sound.
+
+// Every load and store is one of the unaligned ones, so casts need not keep alignment.
+#![allow(clippy::cast_ptr_alignment)]
+// The names of the intrinsics say which family they are of; a list of 40 imports says nothing more.
+#![allow(clippy::wildcard_imports)]
+// Inside of a function compiled for the same instructions these calls vanish, which is the point of them.
+#![allow(clippy::inline_always)]
+
+use std::arch::x86_64::*;
+
+use super::simd::{LANES, MX_BYTES, Simd, Task, block_numbers};
+use crate::convert::Isa;
+
+/// 256-bit vectors, two for sixteen numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx2(());
+
+/// 512-bit vectors, with permutations of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Avx512(());
+
+impl Avx2 {
+    /// `None` where the machine lacks the instructions, or `isa` is less.
+    pub(super) fn detect(isa: Isa) -> Option<Self> {
+        let has_all = isa >= Isa::Avx2
+            && !cfg!(miri)
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma");
+        has_all.then_some(Self(()))
+    }
+}
+
+impl Avx512 {
+    /// `None` where the machine lacks the instructions, or `isa` is less.
+    pub(super) fn detect(isa: Isa) -> Option<Self> {
+        let has_all = isa >= Isa::Avx512
+            && Avx2::detect(isa).is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vbmi");
+        has_all.then_some(Self(()))
+    }
+}
+
+/// The elements of half an MXFP6 block as float16, times 2^-14.
+///
+/// `PLACE` is the byte of the six bits of its first element in the sixteen bytes that are read.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn mxfp6_halves<const PLACE: i8>(bytes: &[u8; 16]) -> __m256i {
+    // SAFETY: sixteen bytes are read.
+    let read = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+    // A pair of bytes for each element, in which its bits begin at 0, 6, 4 or 10.
+    let pairs = |place: i8| {
+        let steps = _mm_setr_epi8(0, 1, 0, 1, 1, 2, 1, 2, 3, 4, 3, 4, 4, 5, 4, 5);
+        _mm_add_epi8(steps, _mm_set1_epi8(place))
+    };
+    let places = _mm256_set_m128i(pairs(PLACE + 6), pairs(PLACE));
+    let spread = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(read), places);
+    // The highest bit of an element becomes the sign.
+    let shifts = _mm256_set1_epi64x(0x0001_0040_0010_0400);
+    let high = _mm256_mullo_epi16(spread, shifts);
+    // The exponent goes to the lower end of its field, the fraction to the upper end.
+    _mm256_and_si256(_mm256_srai_epi16::<3>(high), _mm256_set1_epi16(0x8f80_u16.cast_signed()))
+}
+
+/// Float32 factor of a block whose elements come times 2^-14; `None` where it has none.
+#[inline(always)]
+fn mxfp6_factor(exponent: u8) -> Option<f32> {
+    (exponent <= 240).then(|| f32::from_bits((u32::from(exponent) + 14) << 23))
+}
+
+/// The two halves of a block that [`mxfp6_halves`] reads.
+#[inline(always)]
+fn mxfp6_parts(block: &[u8; MX_BYTES]) -> (&[u8; 16], &[u8; 16]) {
+    let [_, elements @ ..] = block;
+    let (Some(first), Some(second)) = (elements.first_chunk(), elements.last_chunk()) else {
+        unreachable!("a block has 24 bytes of elements")
+    };
+    (first, second)
+}
+
+/// Unpacks thirty-two numbers of four bits to bytes, in order.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn uint4_bytes(bytes: &[u8; 16]) -> (__m128i, __m128i) {
+    // SAFETY: sixteen bytes are read.
+    let read = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+    let low = _mm_and_si128(read, _mm_set1_epi8(15));
+    let high = _mm_and_si128(_mm_srli_epi16::<4>(read), _mm_set1_epi8(15));
+    (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high))
+}
+
+mod avx2 {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    pub(in super::super) struct Pair(pub(super) __m256, pub(super) __m256);
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn splat(number: f32) -> Pair {
+        Pair(_mm256_set1_ps(number), _mm256_set1_ps(number))
+    }
+
+    /// # Safety
+    ///
+    /// `address` has sixteen numbers.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) unsafe fn load(address: *const f32) -> Pair {
+        // SAFETY: the first eight of sixteen numbers.
+        let first = unsafe { _mm256_loadu_ps(address) };
+        // SAFETY: eight more are behind them.
+        let behind = unsafe { address.add(8) };
+        // SAFETY: as above.
+        Pair(first, unsafe { _mm256_loadu_ps(behind) })
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn store(vector: Pair, numbers: &mut [f32; LANES]) {
+        let (halves, _) = numbers.as_chunks_mut::<8>();
+        // SAFETY: eight numbers are written.
+        unsafe { _mm256_storeu_ps(halves[0].as_mut_ptr(), vector.0) };
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(halves[1].as_mut_ptr(), vector.1) };
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn mul_add(a: Pair, b: Pair, c: Pair) -> Pair {
+        Pair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn sub_mul(a: Pair, b: Pair, c: Pair) -> Pair {
+        let first = _mm256_mul_ps(_mm256_sub_ps(a.0, b.0), c.0);
+        Pair(first, _mm256_mul_ps(_mm256_sub_ps(a.1, b.1), c.1))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn widen(halves: __m256i) -> Pair {
+        let first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+        Pair(first, _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves)))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn float16(bytes: &[u8; 32]) -> Pair {
+        // SAFETY: 32 bytes are read.
+        widen(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn bfloat16(bytes: &[u8; 32]) -> Pair {
+        // SAFETY: 32 bytes are read.
+        let halves = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
+        let wide = |half| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)));
+        Pair(wide(_mm256_castsi256_si128(halves)), wide(_mm256_extracti128_si256::<1>(halves)))
+    }
+
+    /// Signed bytes as numbers.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn bytes(bytes: __m128i) -> Pair {
+        let wide = |eight| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
+        Pair(wide(bytes), wide(_mm_srli_si128::<8>(bytes)))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn int8(numbers: &[u8; 16]) -> Pair {
+        // SAFETY: sixteen bytes are read.
+        bytes(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) })
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn uint4(numbers: &[u8; 16]) -> [Pair; 2] {
+        let (first, second) = uint4_bytes(numbers);
+        [bytes(first), bytes(second)]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn mxfp6(block: &[u8; MX_BYTES], factor: f32) -> [Pair; 2] {
+        let (first, second) = mxfp6_parts(block);
+        let factor = _mm256_set1_ps(factor);
+        let scaled = |Pair(a, b)| Pair(_mm256_mul_ps(a, factor), _mm256_mul_ps(b, factor));
+        [scaled(widen(mxfp6_halves::<0>(first))), scaled(widen(mxfp6_halves::<4>(second)))]
+    }
+
+    /// Adds the upper half of eight numbers to the lower.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn fold(eight: __m256) -> __m128 {
+        _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn sums([a, b, c, d]: [__m128; 4]) -> [f32; 4] {
+        let sums = _mm_hadd_ps(_mm_hadd_ps(a, b), _mm_hadd_ps(c, d));
+        let mut numbers = [0.0; 4];
+        // SAFETY: four numbers are written.
+        unsafe { _mm_storeu_ps(numbers.as_mut_ptr(), sums) };
+        numbers
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn pair_sums([a, b, c, d]: [Pair; 4]) -> [f32; 4] {
+        let four = |Pair(first, second)| fold(_mm256_add_ps(first, second));
+        sums([four(a), four(b), four(c), four(d)])
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn run<T: Task>(simd: Avx2, task: T) {
+        task.run(simd);
+    }
+}
+
+mod avx512 {
+    use super::*;
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn sub_mul(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_mul_ps(_mm512_sub_ps(a, b), c)
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn bfloat16(bytes: &[u8; 32]) -> __m512 {
+        // SAFETY: 32 bytes are read.
+        let halves = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn float16(bytes: &[u8; 32]) -> __m512 {
+        // SAFETY: 32 bytes are read.
+        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn bytes(bytes: __m128i) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn int8(numbers: &[u8; 16]) -> __m512 {
+        // SAFETY: sixteen bytes are read.
+        bytes(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) })
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn uint4(numbers: &[u8; 16]) -> [__m512; 2] {
+        let (first, second) = uint4_bytes(numbers);
+        [bytes(first), bytes(second)]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn mxfp6(block: &[u8; MX_BYTES], factor: f32) -> [__m512; 2] {
+        // As `mxfp6_halves`, for the whole block at once.
+        // SAFETY: the mask leaves the 24 bytes behind the exponent.
+        let read = unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, block.as_ptr().wrapping_add(1).cast()) };
+        let spread = _mm512_permutexvar_epi8(place_pairs(), _mm512_castsi256_si512(read));
+        let shifts = _mm512_set1_epi64(0x0000_0006_0004_000a);
+        let high = _mm512_sllv_epi16(spread, shifts);
+        let mask = _mm512_set1_epi16(0x8f80_u16.cast_signed());
+        let halves = _mm512_and_si512(_mm512_srai_epi16::<3>(high), mask);
+        let factor = _mm512_set1_ps(factor);
+        let scaled = |halves| _mm512_mul_ps(_mm512_cvtph_ps(halves), factor);
+        [scaled(_mm512_castsi512_si256(halves)), scaled(_mm512_extracti64x4_epi64::<1>(halves))]
+    }
+
+    /// The two bytes that each element of a block has bits in.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn place_pairs() -> __m512i {
+        const PLACES: [u8; 64] = {
+            let mut places = [0; 64];
+            let mut element = 0;
+            while element < 32_u8 {
+                // Four elements have three bytes; the last two of them lie in the second and third.
+                let first = element / 4 * 3 + element % 4 / 2;
+                places[2 * element as usize] = first;
+                places[2 * element as usize + 1] = first + 1;
+                element += 1;
+            }
+            places
+        };
+        // SAFETY: 64 bytes are read.
+        unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
+    pub(super) fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        let four = |vector| {
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector)));
+            avx2::fold(_mm256_add_ps(_mm512_castps512_ps256(vector), upper))
+        };
+        avx2::sums([four(a), four(b), four(c), four(d)])
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    pub(super) fn run<T: Task>(simd: Avx512, task: T) {
+        task.run(simd);
+    }
+}
+
+/// The operations that both families take from a function of theirs, or from an intrinsic.
+macro_rules! operations {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $call:expr;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: there is a value of this type, so the machine has its instructions; what is read and written is
+            // behind references of that size.
+            unsafe { $call }
+        }
+    )*};
+}
+
+impl Simd for Avx2 {
+    type V = avx2::Pair;
+    const IS_WIDE: bool = false;
+
+    operations! {
+        splat(number: f32) -> Self::V = avx2::splat(number);
+        load(numbers: &[f32; LANES]) -> Self::V = avx2::load(numbers.as_ptr());
+        store(vector: Self::V, numbers: &mut [f32; LANES]) -> () = avx2::store(vector, numbers);
+        mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::mul_add(a, b, c);
+        sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::sub_mul(a, b, c);
+        float32(bytes: &[u8; 64]) -> Self::V = avx2::load(bytes.as_ptr().cast());
+        float16(bytes: &[u8; 32]) -> Self::V = avx2::float16(bytes);
+        bfloat16(bytes: &[u8; 32]) -> Self::V = avx2::bfloat16(bytes);
+        int8(bytes: &[u8; 16]) -> Self::V = avx2::int8(bytes);
+        uint4(bytes: &[u8; 16]) -> [Self::V; 2] = avx2::uint4(bytes);
+        sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
+    }
+
+    #[inline(always)]
+    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
+        let Some(factor) = mxfp6_factor(block[0]) else { return any_block(self, block) };
+        // SAFETY: as for the other operations.
+        unsafe { avx2::mxfp6(block, factor) }
+    }
+
+    fn run<T: Task>(self, task: T) {
+        // SAFETY: as above.
+        unsafe { avx2::run(self, task) }
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const IS_WIDE: bool = true;
+
+    operations! {
+        splat(number: f32) -> Self::V = _mm512_set1_ps(number);
+        load(numbers: &[f32; LANES]) -> Self::V = _mm512_loadu_ps(numbers.as_ptr());
+        store(vector: Self::V, numbers: &mut [f32; LANES]) -> () = _mm512_storeu_ps(numbers.as_mut_ptr(), vector);
+        mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = _mm512_fmadd_ps(a, b, c);
+        sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx512::sub_mul(a, b, c);
+        float32(bytes: &[u8; 64]) -> Self::V = _mm512_loadu_ps(bytes.as_ptr().cast());
+        float16(bytes: &[u8; 32]) -> Self::V = avx512::float16(bytes);
+        bfloat16(bytes: &[u8; 32]) -> Self::V = avx512::bfloat16(bytes);
+        int8(bytes: &[u8; 16]) -> Self::V = avx512::int8(bytes);
+        uint4(bytes: &[u8; 16]) -> [Self::V; 2] = avx512::uint4(bytes);
+        sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
+    }
+
+    #[inline(always)]
+    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
+        let Some(factor) = mxfp6_factor(block[0]) else { return any_block(self, block) };
+        // SAFETY: as for the other operations.
+        unsafe { avx512::mxfp6(block, factor) }
+    }
+
+    fn run<T: Task>(self, task: T) {
+        // SAFETY: as above.
+        unsafe { avx512::run(self, task) }
+    }
+}
+
+/// A block with an exponent near the end of float32, or of NaN.
+#[cold]
+fn any_block<S: Simd>(simd: S, block: &[u8; MX_BYTES]) -> [S::V; 2] {
+    let numbers = block_numbers(block);
+    let (halves, _) = numbers.as_chunks::<LANES>();
+    [simd.load(&halves[0]), simd.load(&halves[1])]
+}

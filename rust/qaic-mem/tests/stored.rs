@@ -1,0 +1,229 @@
+//! Products with stored weights beside sums in float64, and every family of kernels beside the portable one.
+
+#![allow(clippy::unwrap_used)] // a failed assumption fails the test
+#![allow(clippy::cast_possible_truncation)] // float64 to float32 on purpose
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+use qaic_mem::convert::Isa;
+use qaic_mem::stored::{Form, Product, Rounding, StoredError, StoredRows, UNIT};
+use qaic_quant::mx::{self, MxFormat};
+
+const FORMS: [Form; 9] = [
+    Form::Float32,
+    Form::Float16,
+    Form::Bfloat16,
+    Form::Mxfp6,
+    Form::Int8 { group: 0 },
+    Form::Int8 { group: 64 },
+    Form::Uint4 { group: 0 },
+    Form::Uint4 { group: 32 },
+    Form::Uint4 { group: 128 },
+];
+
+/// Stored bytes, and the numbers that they mean.
+fn matrix(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let padded_len = len.next_multiple_of(UNIT);
+    let mut padded = vec![0.0; rows * padded_len];
+    for (to, from) in padded.chunks_mut(padded_len).zip(numbers.chunks(len)) {
+        to[..len].copy_from_slice(from);
+    }
+    let (bytes, meant): (Vec<u8>, Vec<f32>) = match form {
+        Form::Float32 => (padded.iter().flat_map(|x| x.to_le_bytes()).collect(), padded),
+        Form::Float16 => {
+            let halves: Vec<f16> = padded.iter().map(|&x| f16::from_f32(x)).collect();
+            (
+                halves.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                halves.iter().map(|x| x.to_f32()).collect(),
+            )
+        }
+        Form::Bfloat16 => {
+            let halves: Vec<bf16> = padded.iter().map(|&x| bf16::from_f32(x)).collect();
+            (
+                halves.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                halves.iter().map(|x| x.to_f32()).collect(),
+            )
+        }
+        Form::Mxfp6 => {
+            let format = MxFormat::Fp6E2M3;
+            let mut bytes = vec![0; format.stored_bytes(rows, padded_len).unwrap()];
+            mx::encode(format, padded_len, &padded, &mut bytes);
+            mx::decode(format, padded_len, &bytes, &mut padded);
+            (bytes, padded)
+        }
+        Form::Int8 { group } | Form::Uint4 { group } => {
+            let is_int8 = matches!(form, Form::Int8 { .. });
+            let group = if group == 0 { padded_len } else { group };
+            let (mut codes, mut scales, mut zeros) = (Vec::new(), Vec::new(), Vec::new());
+            for (row, numbers) in padded.chunks_mut(padded_len).enumerate() {
+                for (place, numbers) in numbers.chunks_mut(group).enumerate() {
+                    let scale = 0.013 + f32::from(u16::try_from(row + place).unwrap()) / 64.0;
+                    let zero = i8::try_from((row + 3 * place) % 7).unwrap() + if is_int8 { -3 } else { 4 };
+                    scales.extend(scale.to_le_bytes());
+                    zeros.push(zero.cast_unsigned());
+                    for number in numbers {
+                        let (low, high) = if is_int8 { (-128, 127) } else { (0, 15) };
+                        let code = ((*number / scale) as i32 + i32::from(zero)).clamp(low, high);
+                        codes.push(code.to_le_bytes()[0]);
+                        *number = f32::from(i16::try_from(code - i32::from(zero)).unwrap()) * scale;
+                    }
+                }
+            }
+            if !is_int8 {
+                codes = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+            }
+            ([codes, scales, zeros].concat(), padded)
+        }
+    };
+    let meant = meant.chunks(padded_len).flat_map(|row| row[..len].to_vec()).collect();
+    (bytes, meant)
+}
+
+fn product(
+    isa: Isa,
+    stored: StoredRows<'_>,
+    activations: &[f32],
+    bias: &[f32],
+    rounding: Rounding,
+) -> Vec<f32> {
+    let product = Product::new(stored, activations, bias, rounding).unwrap();
+    let columns = product.columns();
+    let mut result = vec![f32::from_bits(0x7fc0_1234); product.rows() * columns];
+    for block in 0..product.blocks() {
+        product.block_with(isa, block, |row, first, numbers| {
+            let start = row * columns + first;
+            result[start..start + numbers.len()].copy_from_slice(numbers);
+        });
+    }
+    result
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| if number.is_nan() { u32::MAX } else { number.to_bits() }).collect()
+}
+
+/// Numbers of many magnitudes, zeros among them.
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![4 => -4.0_f32..4.0, 1 => -1e-3_f32..1e-3, 1 => Just(0.0), 1 => Just(-0.0), 1 => -1e-9_f32..1e-9]
+}
+
+fn sizes() -> impl Strategy<Value = (usize, usize, usize)> {
+    let len = prop_oneof![1_usize..140, Just(1024), Just(1056), Just(1100)];
+    (prop_oneof![Just(1_usize), Just(2), 3_usize..14], 1_usize..20, len)
+}
+
+proptest! {
+    // Portable code without optimizations is slow; a case has many sums.
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn products_are_those_of_float64(
+        (rows, columns, len) in sizes(),
+        at in 0..FORMS.len(),
+        numbers in prop::collection::vec(number(), 997),
+        (has_bias, rounding) in (any::<bool>(), 0..3_usize),
+    ) {
+        let drawn = |count: usize, step: usize| -> Vec<f32> { (0..count).map(|at| numbers[at * step % 997]).collect() };
+        let (bytes, weights) = matrix(FORMS[at], columns, len, &drawn(columns * len, 1));
+        let stored = StoredRows::new(FORMS[at], columns, len, &bytes).unwrap();
+        let (activations, bias) = (drawn(rows * len, 3), if has_bias { drawn(columns, 5) } else { Vec::new() });
+        let rounding = [Rounding::Float32, Rounding::Float16, Rounding::Bfloat16][rounding];
+        let found = product(Isa::best(), stored, &activations, &bias, rounding);
+        for (row, activations) in activations.chunks(len).enumerate() {
+            for (column, weights) in weights.chunks(len).enumerate() {
+                let terms = activations.iter().zip(weights).map(|(&a, &b)| f64::from(a) * f64::from(b));
+                let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+                let sum = sum + bias.get(column).map_or(0.0, |&bias| f64::from(bias));
+                let found = f64::from(found[row * columns + column]);
+                let step = match rounding {
+                    Rounding::Float32 => 1e-7,
+                    Rounding::Float16 => 1.0 / 2048.0,
+                    Rounding::Bfloat16 => 1.0 / 256.0,
+                } * sum.abs() + if rounding == Rounding::Float16 { 3e-8 } else { 0.0 };
+                prop_assert!((found - sum).abs() <= 1e-6 * size + step, "{found} {sum} {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_of_every_family_give_the_bits_of_the_portable_one(
+        (rows, columns, len) in sizes(),
+        at in 0..FORMS.len(),
+        codes in prop::collection::vec(any::<u8>(), 1009),
+        numbers in prop::collection::vec(number(), 97),
+        rounding in 0..3_usize,
+    ) {
+        // Any bytes: infinities, NaN, subnormal numbers, blocks of every exponent.
+        let form = FORMS[at];
+        let bytes: Vec<u8> = codes.iter().copied().cycle().take(form.bytes(columns, len).unwrap()).collect();
+        let stored = StoredRows::new(form, columns, len, &bytes).unwrap();
+        let activations: Vec<f32> = numbers.iter().copied().cycle().take(rows * len).collect();
+        let rounding = [Rounding::Float32, Rounding::Float16, Rounding::Bfloat16][rounding];
+        let portable = product(Isa::Portable, stored, &activations, &[], rounding);
+        let mut gathered = vec![0.0; len];
+        stored.gather_with(Isa::Portable, columns - 1, &mut gathered);
+        for isa in Isa::available() {
+            let found = product(isa, stored, &activations, &[], rounding);
+            prop_assert_eq!(bits(&found), bits(&portable), "{:?}", isa);
+            let mut row = vec![0.0; len];
+            stored.gather_with(isa, columns - 1, &mut row);
+            prop_assert_eq!(bits(&row), bits(&gathered), "{:?}", isa);
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_product_is_the_same_beside_others(
+        (rows, columns, len) in sizes(), at in 0..FORMS.len(), numbers in prop::collection::vec(number(), 997),
+    ) {
+        let drawn = |count: usize| -> Vec<f32> { numbers.iter().copied().cycle().take(count).collect() };
+        let (bytes, _) = matrix(FORMS[at], columns, len, &drawn(columns * len));
+        let stored = StoredRows::new(FORMS[at], columns, len, &bytes).unwrap();
+        let activations = drawn(rows * len);
+        let together = product(Isa::best(), stored, &activations, &[], Rounding::Float32);
+        for (row, activations) in activations.chunks(len).enumerate() {
+            let alone = product(Isa::best(), stored, activations, &[], Rounding::Float32);
+            prop_assert_eq!(bits(&alone), bits(&together[row * columns..(row + 1) * columns]));
+        }
+    }
+
+    #[test]
+    fn gathered_rows_are_the_stored_numbers(
+        (rows, len) in (1_usize..9, 1_usize..140), at in 0..FORMS.len(), row in any::<prop::sample::Index>(),
+        numbers in prop::collection::vec(number(), 997),
+    ) {
+        let numbers: Vec<f32> = numbers.into_iter().cycle().take(rows * len).collect();
+        let (bytes, meant) = matrix(FORMS[at], rows, len, &numbers);
+        let stored = StoredRows::new(FORMS[at], rows, len, &bytes).unwrap();
+        let row = row.index(rows);
+        let mut found = vec![9.0; len];
+        stored.gather(row, &mut found);
+        prop_assert_eq!(bits(&found), bits(&meant[row * len..(row + 1) * len]));
+    }
+
+    #[test]
+    fn bytes_of_another_number_are_refused(
+        (rows, len) in (any::<usize>(), any::<usize>()), at in 0..FORMS.len(), count in 0_usize..200,
+    ) {
+        let bytes = vec![0; count];
+        let found = StoredRows::new(FORMS[at], rows, len, &bytes);
+        prop_assert_eq!(found.is_ok(), FORMS[at].bytes(rows, len) == Some(count));
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused_with_their_numbers() {
+    let bytes = vec![0; 4 * 40 * UNIT * 2];
+    let stored = StoredRows::new(Form::Float32, 40, 33, &bytes).unwrap();
+    let refused = |activations: &[f32], bias: &[f32]| {
+        Product::new(stored, activations, bias, Rounding::Float32).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&[0.0; 34], &[]), "34 numbers of activations; rows of 33 are expected");
+    assert_eq!(refused(&[0.0; 33], &[0.0; 41]), "41 numbers of bias; 40 are expected");
+    assert_eq!(Product::new(stored, &[], &[], Rounding::Float32).unwrap().blocks(), 0);
+    for group in [1, 33, 48, 96] {
+        let refused = StoredRows::new(Form::Int8 { group }, 1, 96, &[0; 101]).unwrap_err();
+        assert_eq!(refused, StoredError::Group { found: group });
+    }
+    let short = StoredRows::new(Form::Float16, 2, 40, &[0; 255]).unwrap_err().to_string();
+    assert_eq!(short, "255 bytes of float16 for 2 rows of 40 elements; 256 are expected");
+}
