@@ -145,7 +145,7 @@ fn fingerprint_of_other_text_is_zeros() {
 
 #[test]
 fn plan_of_another_version_is_refused_by_its_version_whatever_else_it_has() {
-    for plan in [with(&json!({"version": 4})), json!({"version": 0, "inputs": "changed"})] {
+    for plan in [with(&json!({"version": 5})), json!({"version": 0, "inputs": "changed"})] {
         let error = decode(&plan).unwrap_err();
         assert_eq!(
             (error.code(), matches!(error, PlanError::Version { .. })),
@@ -346,7 +346,7 @@ proptest! {
         let size = u64::try_from(dense + size_error).unwrap_or(0);
         let is_negative = dims.iter().any(|dim| *dim < 0);
         let initializer =
-            Initializer { name: "w".to_owned(), dtype, dims, offset, size, encoding: None, axis: 0 };
+            Initializer { name: "w".to_owned(), dtype, dims, offset, size, encoding: None, axis: 0, layout: None, group: 0 };
         let is_tensor = !is_negative && i128::from(size) == i128::from(dense) && offset + size <= len as u64;
         match initializer.range(len, start) {
             Ok(range) => {

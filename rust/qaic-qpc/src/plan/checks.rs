@@ -98,7 +98,7 @@ impl Initializer {
     pub fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
         let is_dense = || self.dtype.dense_bytes(&self.dims) == Some(self.size);
         let range = range_within(len, self.offset, self.size)
-            .filter(|_| self.encoding.is_some() || is_dense())
+            .filter(|_| !self.is_used_as_elements() || is_dense())
             .ok_or_else(|| PlanError::Initializer {
                 name: self.name.clone(),
                 size: self.size,
@@ -113,13 +113,23 @@ impl Initializer {
             }
             .into());
         }
-        // What is stored in blocks is decoded into memory of its own.
-        let needed = if self.encoding.is_some() { 1 } else { self.dtype.size_bytes() };
+        let needed = if self.is_used_as_elements() { self.dtype.size_bytes() } else { 1 };
         if start.is_multiple_of(needed) {
             Ok(range)
         } else {
             Err(QpcError::ConstantsAlignment { name: self.name.clone(), start, needed }.into())
         }
+    }
+
+    /// Whether the bytes are the elements of a tensor. Blocks are decoded into memory of their own, and kernels that read a
+    /// layout check it.
+    fn is_used_as_elements(&self) -> bool {
+        self.encoding.is_none() && self.layout.is_none()
+    }
+
+    /// Form of the elements of a layout.
+    pub fn form(&self) -> &str {
+        self.encoding.as_deref().unwrap_or(self.dtype.name())
     }
 
     /// Its bytes in the constants.

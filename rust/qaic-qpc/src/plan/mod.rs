@@ -27,8 +27,12 @@ pub const GRAPH_SECTION: &str = "openqaic_graph";
 /// ELF section that describes the measured operations, as in the container.
 pub const OPERATIONS_SECTION: &str = "openqaic_ops";
 /// Versions this library reads. Version 2 may have specializations, retained state and encoded initializers, which a
-/// reader of version 1 would not honor; version 3 may have a graph that computes rows in place of retained outputs.
-pub const VERSIONS: RangeInclusive<u64> = 1..=3;
+/// reader of version 1 would not honor; version 3 may have a graph that computes rows in place of retained outputs;
+/// version 4 may have weights with a layout.
+pub const VERSIONS: RangeInclusive<u64> = 1..=4;
+/// Layout of a matrix that kernels of the device read: rows along which products sum, padded with zeros to whole units of 32
+/// elements.
+pub const STORED_ROWS: &str = "rows";
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub const INITIALIZER_ALIGNMENT: u64 = 64;
 
@@ -128,6 +132,12 @@ pub struct Initializer {
     /// Dimension that the blocks lie along.
     #[serde(default)]
     pub axis: usize,
+    /// How it is stored for the kernels of the device; the graph has no tensor of it. `None` of an initializer of the graph.
+    #[serde(default)]
+    pub layout: Option<String>,
+    /// Elements that share a scale in a layout of quantized numbers, 0 where those of a row do.
+    #[serde(default)]
+    pub group: usize,
 }
 
 /// A library with custom operators.
@@ -191,6 +201,25 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Name in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+            Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
+            Self::Int8 => "int8",
+            Self::Uint8 => "uint8",
+            Self::Int16 => "int16",
+            Self::Uint16 => "uint16",
+            Self::Int32 => "int32",
+            Self::Uint32 => "uint32",
+            Self::Int64 => "int64",
+            Self::Uint64 => "uint64",
+            Self::Bool => "bool",
+        }
+    }
+
     /// Bytes of one element.
     pub const fn size_bytes(self) -> u64 {
         match self {

@@ -177,6 +177,8 @@ mod tests {
             size: 0,
             encoding: Some("mxfp6_e2m3".to_owned()),
             axis,
+            layout: None,
+            group: 0,
         }
     }
 

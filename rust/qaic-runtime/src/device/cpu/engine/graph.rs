@@ -3,11 +3,13 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
+use std::sync::Arc;
 
 use ort_sys::{GraphOptimizationLevel, OrtSession, OrtSessionOptions};
 use qaic_qpc::plan::Plan;
 
 use super::library::{Engine, check};
+use super::own_operators::StoredWeights;
 use super::value::Tensor;
 use super::weights::Weights;
 use super::{custom_ops, external_data, own_operators};
@@ -61,6 +63,7 @@ pub(in crate::device::cpu) struct Graph {
     pub(super) variants: usize,
     // The session uses these as long as it lives.
     weights: ManuallyDrop<Weights>,
+    own_operators: ManuallyDrop<Option<own_operators::Domain>>,
 }
 
 // SAFETY: ONNX Runtime allows concurrent `Run` calls on one session; the graph is not changed after its creation.
@@ -72,6 +75,33 @@ unsafe impl Sync for Graph {}
 struct Options {
     engine: &'static Engine,
     raw: *mut OrtSessionOptions,
+}
+
+impl Options {
+    /// Adds the operators of the device that a program has. The session must not outlive the result.
+    fn add_own_operators(
+        &self,
+        plan: &Plan,
+        constants: &Constants,
+    ) -> Result<Option<own_operators::Domain>, String> {
+        if let Some(unknown) =
+            plan.own_operators.iter().find(|name| !own_operators::NAMES.contains(&&***name))
+        {
+            return Err(format!(
+                "the program needs the operator `{unknown}`, which this release does not have"
+            ));
+        }
+        if plan.own_operators.is_empty() {
+            return Ok(None);
+        }
+        let api = self.engine.api();
+        let stored = Arc::new(StoredWeights::of_plan(plan, constants)?);
+        let domain = own_operators::Domain::new(api, &stored)?;
+        // SAFETY: the options are live; they record the domain, which the session uses.
+        let status = unsafe { (api.AddCustomOpDomain)(self.raw, domain.raw) };
+        check(api, status)?;
+        Ok(Some(domain))
+    }
 }
 
 impl Drop for Options {
@@ -175,18 +205,7 @@ impl Graph {
             let status = unsafe { (api.SetOptimizedModelFilePath)(options.raw, save.graph.as_ptr()) };
             check(api, status)?;
         }
-        if let Some(unknown) =
-            plan.own_operators.iter().find(|name| !own_operators::NAMES.contains(&&***name))
-        {
-            return Err(format!(
-                "the program needs the operator `{unknown}`, which this release does not have"
-            ));
-        }
-        if !plan.own_operators.is_empty() {
-            // SAFETY: the options are live, and the domain is never released.
-            let status = unsafe { (api.AddCustomOpDomain)(options.raw, engine.own_operators()) };
-            check(api, status)?;
-        }
+        let own_operators = options.add_own_operators(plan, constants)?;
         for library in &plan.custom_op_libraries {
             let path = custom_ops::find(library)?;
             let path = CString::new(path.into_os_string().into_encoded_bytes())
@@ -244,6 +263,7 @@ impl Graph {
             outputs,
             variants: plan.variants.len().max(1),
             weights: ManuallyDrop::new(weights),
+            own_operators: ManuallyDrop::new(own_operators),
         })
     }
 
@@ -268,6 +288,8 @@ impl Drop for Graph {
         unsafe { (self.engine.api().ReleaseSession)(self.session) };
         // SAFETY: dropped once, after the session that uses them.
         unsafe { ManuallyDrop::drop(&mut self.weights) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.own_operators) };
     }
 }
 

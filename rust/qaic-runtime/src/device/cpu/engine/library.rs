@@ -10,11 +10,10 @@ use std::ptr;
 
 use libloading::Library;
 use ort_sys::{
-    ORT_API_VERSION, OrtAllocatorType, OrtApi, OrtApiBase, OrtCustomOpDomain, OrtEnv, OrtLoggingLevel,
-    OrtMemType, OrtMemoryInfo, OrtRunOptions, OrtStatusPtr,
+    ORT_API_VERSION, OrtAllocatorType, OrtApi, OrtApiBase, OrtEnv, OrtLoggingLevel, OrtMemType,
+    OrtMemoryInfo, OrtRunOptions, OrtStatusPtr,
 };
 
-use super::own_operators;
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::fork::ForkLocal;
 
@@ -27,7 +26,6 @@ pub struct Engine {
     api: &'static OrtApi,
     env: *mut OrtEnv,
     host_memory: *mut OrtMemoryInfo,
-    own_operators: *mut OrtCustomOpDomain,
     run_profiling: Option<RunProfiling>,
     path: PathBuf,
     version: String,
@@ -56,7 +54,7 @@ const RUN_PROFILING_PLACE: usize = 415;
 // The table that is typed here is that of the oldest engine: the whole of version 22, and nothing newer.
 const _: () = assert!(ORT_API_VERSION == 22 && size_of::<OrtApi>() == 318 * size_of::<usize>());
 
-// SAFETY: ONNX Runtime documents its environment, memory-info, operator domain and function table as usable from any thread;
+// SAFETY: ONNX Runtime documents its environment, memory-info and function table as usable from any thread;
 // all are created once, never changed and never released.
 unsafe impl Send for Engine {}
 // SAFETY: as for `Send`.
@@ -108,11 +106,6 @@ impl Engine {
 
     pub(super) fn env(&self) -> *mut OrtEnv {
         self.env
-    }
-
-    /// The operators that the device brings.
-    pub(super) fn own_operators(&self) -> *mut OrtCustomOpDomain {
-        self.own_operators
     }
 
     pub(super) fn host_memory(&self) -> *mut OrtMemoryInfo {
@@ -195,8 +188,7 @@ impl Engine {
             )
         };
         check(api, status).map_err(|message| unusable(&version, message))?;
-        let own_operators = own_operators::domain(api).map_err(|message| unusable(&version, message))?;
-        Ok(Self { api, env, host_memory, own_operators, run_profiling, path: path.to_owned(), version })
+        Ok(Self { api, env, host_memory, run_profiling, path: path.to_owned(), version })
     }
 }
 

@@ -3,7 +3,6 @@
 //! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
 //! bound again only when the memory behind them changes.
 
-mod attended_rows;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod bindings;
 mod candidates;

@@ -40,7 +40,8 @@ impl Weights {
         let mut names = Vec::with_capacity(plan.initializers.len());
         let mut values = Vec::with_capacity(plan.initializers.len());
         let mut decoded = Vec::new();
-        for initializer in &plan.initializers {
+        // The engine has no tensor of a weight with a layout (`own_operators`).
+        for initializer in plan.initializers.iter().filter(|initializer| initializer.layout.is_none()) {
             let bytes = initializer.bytes(constants.bytes()).map_err(|error| error.to_string())?;
             let name = c_name(&initializer.name)?;
             let shape = Shape::new(&initializer.name, initializer.dtype, &initializer.dims)?;

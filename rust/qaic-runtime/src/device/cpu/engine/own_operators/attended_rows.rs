@@ -17,14 +17,25 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
 
+use super::FLOAT16;
+use super::call::Call;
+
 /// Slots that one thread copies at a time.
-pub(super) const BLOCK_SLOTS: usize = 256;
+const BLOCK_SLOTS: usize = 256;
+/// Numbers of a result from which on several threads copy.
+const PARALLEL_LEN: usize = 1 << 15;
+/// Places of the operands.
+const STATE: usize = 0;
+const LENGTH: usize = 1;
+const INDICES: usize = 2;
+const ROWS: usize = 3;
+const BLANKED: usize = 4;
 /// Numbers of a tuple of indices.
 const DEPTH: usize = 3;
 
 /// The numbers of a state.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum StateNumbers<'a> {
+enum StateNumbers<'a> {
     /// As the kernels take them.
     Float32(&'a [f32]),
     /// To be widened.
@@ -33,7 +44,7 @@ pub(super) enum StateNumbers<'a> {
 
 /// Operands whose sizes agree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AttendedRows<'a> {
+struct AttendedRows<'a> {
     state: StateNumbers<'a>,
     groups: usize,
     context: usize,
@@ -50,19 +61,19 @@ pub(super) struct AttendedRows<'a> {
 
 /// The operands as they come, with the dims of those that have some.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Operands<'a> {
-    pub(super) state: StateNumbers<'a>,
-    pub(super) state_dims: &'a [i64],
-    pub(super) length: &'a [i64],
-    pub(super) indices: &'a [i64],
-    pub(super) index_dims: &'a [i64],
-    pub(super) rows: &'a [f32],
-    pub(super) blanked: Option<&'a [bool]>,
+struct Operands<'a> {
+    state: StateNumbers<'a>,
+    state_dims: &'a [i64],
+    length: &'a [i64],
+    indices: &'a [i64],
+    index_dims: &'a [i64],
+    rows: &'a [f32],
+    blanked: Option<&'a [bool]>,
 }
 
 impl<'a> AttendedRows<'a> {
     /// Checks that the operands fit; `Err` says which does not.
-    pub(super) fn new(operands: &Operands<'a>) -> Result<Self, String> {
+    fn new(operands: &Operands<'a>) -> Result<Self, String> {
         let Operands { state, state_dims, length, indices, index_dims, rows, blanked } = *operands;
         let count = match state {
             StateNumbers::Float32(numbers) => numbers.len(),
@@ -113,22 +124,22 @@ impl<'a> AttendedRows<'a> {
     }
 
     /// How many slots are copied.
-    pub(super) fn length(&self) -> usize {
+    fn length(&self) -> usize {
         self.length
     }
 
     /// Numbers of the result.
-    pub(super) fn result_len(&self) -> usize {
+    fn result_len(&self) -> usize {
         self.blocks.checked_div(self.blocks_per_group).unwrap_or(0) * self.length * self.width
     }
 
     /// Into how many parts the result falls, each written by [`Self::write`].
-    pub(super) fn blocks(&self) -> usize {
+    fn blocks(&self) -> usize {
         self.blocks
     }
 
     /// The numbers of the result that a block is.
-    pub(super) fn range(&self, block: usize) -> Range<usize> {
+    fn range(&self, block: usize) -> Range<usize> {
         let (pair, slots) = self.place(block);
         let start = (pair * self.length + slots.start) * self.width;
         start..start + slots.len() * self.width
@@ -142,7 +153,7 @@ impl<'a> AttendedRows<'a> {
     }
 
     /// Writes a block to memory that has the size of its range.
-    pub(super) fn write(&self, block: usize, result: &mut [f32]) {
+    fn write(&self, block: usize, result: &mut [f32]) {
         let (pair, slots) = self.place(block);
         let (entry, group) = (pair / self.groups, pair % self.groups);
         let first = (pair * self.context + slots.start) * self.width;
@@ -178,6 +189,48 @@ impl<'a> AttendedRows<'a> {
             row.fill(0.0);
         }
     }
+}
+
+/// Runs the kernel once.
+pub(super) fn run(call: Call) -> Result<(), String> {
+    let (state, length) = (call.required(STATE)?, call.required(LENGTH)?);
+    let (indices, rows) = (call.required(INDICES)?, call.required(ROWS)?);
+    let blanked = call.operand(BLANKED)?;
+    let is_half = call.element_type(STATE)? == FLOAT16;
+    let operands = Operands {
+        state: if is_half {
+            // SAFETY: the engine has checked the type of every operand, and they do not change during the call.
+            StateNumbers::Float16(unsafe { state.elements::<f16>() })
+        } else {
+            // SAFETY: as above.
+            StateNumbers::Float32(unsafe { state.elements::<f32>() })
+        },
+        state_dims: &state.dims,
+        // SAFETY: as above.
+        length: unsafe { length.elements::<i64>() },
+        // SAFETY: as above.
+        indices: unsafe { indices.elements::<i64>() },
+        index_dims: &indices.dims,
+        // SAFETY: as above.
+        rows: unsafe { rows.elements::<f32>() },
+        // SAFETY: as above; the engine's bool is a byte of 0 or 1.
+        blanked: blanked.as_ref().map(|blanked| unsafe { blanked.elements::<bool>() }),
+    };
+    let attended = AttendedRows::new(&operands)?;
+    let mut dims = state.dims.clone();
+    if let Some(slots) = dims.get_mut(2) {
+        *slots = i64::try_from(attended.length()).unwrap_or(i64::MAX);
+    }
+    let result = call.result(&dims, attended.result_len())?;
+    let write = |block: usize| {
+        // SAFETY: ranges of blocks do not overlap, and the engine calls once for each block.
+        attended.write(block, unsafe { result.part(attended.range(block)) });
+    };
+    if attended.result_len() < PARALLEL_LEN || attended.length() <= BLOCK_SLOTS {
+        (0..attended.blocks()).for_each(write);
+        return Ok(());
+    }
+    call.in_parallel(attended.blocks(), &write)
 }
 
 #[cfg(test)]

@@ -1,0 +1,333 @@
+//! The operators that the device brings to the engine, in the domain [`DOMAIN`].
+
+mod attended_rows;
+mod call;
+mod stored_weights;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use ort_sys::{
+    ONNXTensorElementDataType, ORT_API_VERSION, OrtApi, OrtCustomOp, OrtCustomOpDomain,
+    OrtCustomOpInputOutputCharacteristic, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtMemType,
+    OrtStatusPtr,
+};
+
+use self::call::Call;
+use self::stored_weights::{GatherKernel, ProductKernel};
+use super::library::check;
+
+pub(super) use stored_weights::StoredWeights;
+
+/// Domain of the operators.
+const DOMAIN: &CStr = c"com.openqaic";
+
+/// Names of the operators, as plans list them.
+pub(super) const NAMES: &[&str] = &["AttendedRows", "StoredMatMul", "StoredGather"];
+
+const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+const FLOAT16: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+const INT64: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+const BOOL: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
+
+/// What the engine has to know of an operator. All have one float32 result.
+#[derive(Debug)]
+struct Signature {
+    name: &'static CStr,
+    inputs: &'static [ONNXTensorElementDataType],
+    /// Whether the last input may be left out.
+    is_last_optional: bool,
+    create: fn(&StoredWeights, &Attributes) -> Result<Kernel, String>,
+}
+
+/// Variants of one name differ in the types of inputs.
+static SIGNATURES: [Signature; 4] = [
+    Signature {
+        name: c"AttendedRows",
+        inputs: &[FLOAT, INT64, INT64, FLOAT, BOOL],
+        is_last_optional: true,
+        create: |_, _| Ok(Kernel::AttendedRows),
+    },
+    Signature {
+        name: c"AttendedRows",
+        inputs: &[FLOAT16, INT64, INT64, FLOAT, BOOL],
+        is_last_optional: true,
+        create: |_, _| Ok(Kernel::AttendedRows),
+    },
+    Signature {
+        name: c"StoredMatMul",
+        inputs: &[FLOAT, FLOAT],
+        is_last_optional: true,
+        create: |stored, attributes| ProductKernel::new(stored, attributes).map(Kernel::Product),
+    },
+    Signature {
+        name: c"StoredGather",
+        inputs: &[INT64],
+        is_last_optional: false,
+        create: |stored, attributes| GatherKernel::new(stored, attributes).map(Kernel::Gather),
+    },
+];
+
+/// The kernel of one node.
+#[derive(Debug)]
+enum Kernel {
+    AttendedRows,
+    Product(ProductKernel),
+    Gather(GatherKernel),
+}
+
+/// A kernel with the functions that it calls. The engine has its address.
+#[derive(Debug)]
+struct NodeKernel {
+    api: &'static OrtApi,
+    name: &'static CStr,
+    kernel: Kernel,
+}
+
+/// An operator of one program. The engine sees its first member.
+#[repr(C)]
+struct OwnOperator {
+    callbacks: OrtCustomOp,
+    signature: &'static Signature,
+    stored: Arc<StoredWeights>,
+}
+
+/// The operators of one program, which its session uses as long as it lives.
+pub(super) struct Domain {
+    api: &'static OrtApi,
+    pub(super) raw: *mut OrtCustomOpDomain,
+    operators: Box<[OwnOperator]>,
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Domain").field(&DOMAIN).finish()
+    }
+}
+
+impl Domain {
+    /// Makes the operators, with the weights that their nodes name.
+    pub(super) fn new(api: &'static OrtApi, stored: &Arc<StoredWeights>) -> Result<Self, String> {
+        let operators: Box<[_]> =
+            SIGNATURES.iter().map(|signature| OwnOperator::new(signature, stored)).collect();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the name is NUL-terminated, `raw` is writable.
+        let status = unsafe { (api.CreateCustomOpDomain)(DOMAIN.as_ptr(), &raw mut raw) };
+        check(api, status)?;
+        let domain = Self { api, raw, operators };
+        for operator in &domain.operators {
+            // SAFETY: the domain is live, and has the operator in a box for as long as it lives.
+            let status = unsafe { (api.CustomOpDomain_Add)(domain.raw, &raw const operator.callbacks) };
+            check(api, status)?;
+        }
+        Ok(domain)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: created by `Domain::new`, released once, after the session that uses it.
+        unsafe { (self.api.ReleaseCustomOpDomain)(self.raw) };
+    }
+}
+
+impl OwnOperator {
+    fn new(signature: &'static Signature, stored: &Arc<StoredWeights>) -> Self {
+        let callbacks = OrtCustomOp {
+            version: ORT_API_VERSION,
+            CreateKernel: None,
+            GetName: Some(name),
+            GetExecutionProviderType: Some(provider),
+            GetInputType: Some(input_type),
+            GetInputTypeCount: Some(input_count),
+            GetOutputType: Some(output_type),
+            GetOutputTypeCount: Some(output_count),
+            KernelCompute: None,
+            KernelDestroy: Some(destroy),
+            GetInputCharacteristic: Some(input_characteristic),
+            GetOutputCharacteristic: Some(output_characteristic),
+            GetInputMemoryType: Some(memory_type),
+            GetVariadicInputMinArity: Some(one),
+            GetVariadicInputHomogeneity: Some(one),
+            GetVariadicOutputMinArity: Some(one),
+            GetVariadicOutputHomogeneity: Some(one),
+            CreateKernelV2: Some(create),
+            KernelComputeV2: Some(compute),
+            InferOutputShapeFn: None,
+            GetStartVersion: Some(first_version),
+            GetEndVersion: Some(last_version),
+            GetMayInplace: None,
+            ReleaseMayInplace: None,
+            GetAliasMap: None,
+            ReleaseAliasMap: None,
+        };
+        Self { callbacks, signature, stored: Arc::clone(stored) }
+    }
+
+    /// # Safety
+    ///
+    /// `operator` is what the engine was given by [`Domain::new`].
+    unsafe fn of<'a>(operator: *const OrtCustomOp) -> &'a Self {
+        // SAFETY: it is the first member of an operator of this layout, which outlives the session.
+        unsafe { &*operator.cast::<Self>() }
+    }
+}
+
+unsafe extern "system" fn name(operator: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: the engine gives back what it was given.
+    unsafe { OwnOperator::of(operator) }.signature.name.as_ptr()
+}
+
+unsafe extern "system" fn provider(_: *const OrtCustomOp) -> *const c_char {
+    ptr::null()
+}
+
+unsafe extern "system" fn input_count(operator: *const OrtCustomOp) -> usize {
+    // SAFETY: as in `name`.
+    unsafe { OwnOperator::of(operator) }.signature.inputs.len()
+}
+
+unsafe extern "system" fn output_count(_: *const OrtCustomOp) -> usize {
+    1
+}
+
+unsafe extern "system" fn input_type(
+    operator: *const OrtCustomOp,
+    index: usize,
+) -> ONNXTensorElementDataType {
+    // SAFETY: as in `name`.
+    let inputs = unsafe { OwnOperator::of(operator) }.signature.inputs;
+    inputs.get(index).copied().unwrap_or(FLOAT)
+}
+
+unsafe extern "system" fn output_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    FLOAT
+}
+
+unsafe extern "system" fn input_characteristic(
+    operator: *const OrtCustomOp,
+    index: usize,
+) -> OrtCustomOpInputOutputCharacteristic {
+    // SAFETY: as in `name`.
+    let signature = unsafe { OwnOperator::of(operator) }.signature;
+    if signature.is_last_optional && index + 1 == signature.inputs.len() {
+        OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_OPTIONAL
+    } else {
+        OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED
+    }
+}
+
+unsafe extern "system" fn output_characteristic(
+    _: *const OrtCustomOp,
+    _: usize,
+) -> OrtCustomOpInputOutputCharacteristic {
+    OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED
+}
+
+unsafe extern "system" fn memory_type(_: *const OrtCustomOp, _: usize) -> OrtMemType {
+    OrtMemType::OrtMemTypeDefault
+}
+
+unsafe extern "system" fn one(_: *const OrtCustomOp) -> i32 {
+    1
+}
+
+unsafe extern "system" fn first_version(_: *const OrtCustomOp) -> i32 {
+    1
+}
+
+unsafe extern "system" fn last_version(_: *const OrtCustomOp) -> i32 {
+    i32::MAX
+}
+
+unsafe extern "system" fn create(
+    operator: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    // SAFETY: as in `name`.
+    let operator = unsafe { OwnOperator::of(operator) };
+    // SAFETY: the engine passes its table of functions, which is static.
+    let api: &'static OrtApi = unsafe { &*api };
+    let name = operator.signature.name;
+    match (operator.signature.create)(&operator.stored, &Attributes { api, info }) {
+        Ok(made) => {
+            let made = Box::new(NodeKernel { api, name, kernel: made });
+            // SAFETY: the engine passes a place for the result.
+            unsafe { kernel.write(Box::into_raw(made).cast()) };
+            OrtStatusPtr::default()
+        }
+        Err(message) => failure(api, name, &message),
+    }
+}
+
+unsafe extern "system" fn destroy(kernel: *mut c_void) {
+    // SAFETY: `create` made the kernel, and the engine destroys it once.
+    drop(unsafe { Box::from_raw(kernel.cast::<NodeKernel>()) });
+}
+
+unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
+    // SAFETY: `create` made the kernel, which is not changed until it is destroyed.
+    let node: &NodeKernel = unsafe { &*kernel.cast_const().cast() };
+    let call = Call { api: node.api, context };
+    let done = match &node.kernel {
+        Kernel::AttendedRows => attended_rows::run(call),
+        Kernel::Product(product) => product.run(call),
+        Kernel::Gather(gather) => gather.run(call),
+    };
+    match done {
+        Ok(()) => OrtStatusPtr::default(),
+        Err(message) => failure(node.api, node.name, &message),
+    }
+}
+
+fn failure(api: &OrtApi, name: &CStr, message: &str) -> OrtStatusPtr {
+    let mut text = format!("{}: {message}", name.to_string_lossy()).into_bytes();
+    text.retain(|&byte| byte != 0);
+    text.push(0);
+    // SAFETY: the text is NUL-terminated and copied.
+    unsafe { (api.CreateStatus)(OrtErrorCode::ORT_INVALID_ARGUMENT, text.as_ptr().cast()) }
+}
+
+/// The attributes of a node whose kernel is made.
+struct Attributes {
+    api: &'static OrtApi,
+    info: *const OrtKernelInfo,
+}
+
+impl Attributes {
+    /// A text, which must be there.
+    fn text(&self, name: &CStr) -> Result<String, String> {
+        let mut len = 0;
+        // SAFETY: the node is live during the call, the name NUL-terminated; without room only the length is written.
+        let status = unsafe {
+            (self.api.KernelInfoGetAttribute_string)(self.info, name.as_ptr(), ptr::null_mut(), &raw mut len)
+        };
+        check(self.api, status)?;
+        let mut text = vec![0_u8; len];
+        // SAFETY: as above, and there is room for `len` bytes.
+        let status = unsafe {
+            (self.api.KernelInfoGetAttribute_string)(
+                self.info,
+                name.as_ptr(),
+                text.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        check(self.api, status)?;
+        text.pop_if(|last| *last == 0);
+        String::from_utf8(text).map_err(|error| error.to_string())
+    }
+
+    /// A number, which must be there.
+    fn number(&self, name: &CStr) -> Result<i64, String> {
+        let mut number = 0;
+        // SAFETY: the node is live during the call, the name NUL-terminated, `number` writable.
+        let status =
+            unsafe { (self.api.KernelInfoGetAttribute_int64)(self.info, name.as_ptr(), &raw mut number) };
+        check(self.api, status)?;
+        Ok(number)
+    }
+}
