@@ -86,6 +86,7 @@ ELSEWHERE = {
     "split_retained_state_io": "session/test_session_state.py",
     "strict_aic": "compiler/reports/test_support_report.py",
     "target": "compiler/backend/test_card_driver.py",
+    "stored_weights": "compilation/test_stored_weights.py",
     "whole_caches": "property/test_decoding_in_place.py",
 }
 

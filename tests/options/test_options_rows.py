@@ -92,6 +92,7 @@ ROWS = {
     "retained_state": SWITCH,
     "split_retained_state_io": ([(False, False)], ["maybe"]),
     "whole_caches": ([(True, True), (False, False)], ["maybe"]),
+    "stored_weights": ([(True, True), (False, False)], ["maybe"]),
     "split_model_io": SWITCH,
     "sub_functions": SWITCH,
     "register_custom_op": ([([FILE], (FILE,))], ["missing.yaml", 3, [""]]),
@@ -462,6 +463,7 @@ def test_ours_are_marked():
         "all_intermediate_outputs",
         "whole_caches",
         "output_shapes",
+        "stored_weights",
     }
     assert [spec.name for spec in SPECS if spec.flag and spec.flag.ours] == ["mxint8_kv_cache"]
 

@@ -8,6 +8,7 @@ import llm_exports
 import qaic
 from decoder_client import Client
 from qaic.cli.compile import main
+from qaic.compiler.passes import store_weights
 
 DECODERS = ["gpt2-fp16", "llama-cb3", "llama-float16", "llama-fp16", "llama-sub", "mixtral-fp16"]
 
@@ -69,6 +70,32 @@ def test_decoder_gives_the_logits_of_whole_caches(name, is_float32, tmp_path):
         tokens[0], positions[0] = found.argmax(), position
         found, expected = (client.step(tokens, positions, **slots)["logits"][0] for client in clients)
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("more", [[], ["-mxfp6-matmul"]])
+@pytest.mark.parametrize("is_float32", [True, False])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
+    name, is_float32, more, tmp_path, monkeypatch
+):
+    """Sums have another order, so logits agree but for a rounding, and tokens agree where they are apart."""
+    monkeypatch.setattr(store_weights, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+    export = llm_exports.require(name)
+    flags = [*(export.float32_flags if is_float32 else export.flags), *more]
+    paths = {way: compiled([*flags, f"-stored-weights={way}"], tmp_path / way) for way in ("true", "false")}
+    assert store_weights.PRODUCT in qaic.Qpc(paths["true"]).plan["own_operators"]
+    found, expected = [], []
+    for path, tokens in zip(paths.values(), (found, expected), strict=True):
+        client = Client(path)
+        client.skip_caches()
+        for number, (prompt, told) in enumerate(export.greedy):
+            slot = number % (export.slots or 1)
+            tokens.append(llm_exports.continued(client, export.slots, prompt, len(told), slot))
+    for (tokens, margins), (plain, _) in zip(found, expected, strict=True):
+        pairs = zip(tokens, plain, strict=True)
+        leaving = next((at for at, pair in enumerate(pairs) if len({*pair}) > 1), None)
+        assert leaving is None or margins[leaving] < (1e-4 if is_float32 else MARGIN)
 
 
 def feeds_of(session, symbols, seed=0):

@@ -68,6 +68,8 @@ from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
 from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes
 from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
+from qaic.compiler.passes.store_packed_weights import StorePackedWeights
+from qaic.compiler.passes.store_weights import StoreWeights
 from qaic.compiler.passes.unique_names import UniqueNames
 from qaic.compiler.quantization.fold_constants import FoldConstants
 from qaic.compiler.quantization.insert_qdq import InsertQdq
@@ -156,7 +158,14 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         ApplyCustomIo(),
     ),
     # The engine infers nothing of an operator of the device, so values are described before there is one.
-    "state": (TakeOutStateRows(), FoldSizes(), InferFinished(), CopyAttendedRows()),
+    "state": (
+        TakeOutStateRows(),
+        FoldSizes(),
+        InferFinished(),
+        CopyAttendedRows(),
+        StoreWeights(),
+        StorePackedWeights(),
+    ),
     "annotate": (DescribeOperations(),),
 }
 

@@ -43,6 +43,7 @@ class SessionKeywords(TypedDict, total=False):
     retained_state: bool | None
     split_retained_state_io: bool | None
     whole_caches: bool | None
+    stored_weights: bool | None
     split_model_io: bool | None
     sub_functions: bool | None
     register_custom_op: Sequence[_Path] | str | None

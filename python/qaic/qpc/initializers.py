@@ -36,6 +36,10 @@ _ML_DTYPES: Final = {
     "float8e5m2fnuz": "float8_e5m2fnuz",
     "float8e8m0": "float8_e8m0fnu",
 }
+#: encodings with scales behind the rows, which come as they are stored
+_QUANTIZED: Final = frozenset({"int8", "uint4"})
+#: elements to a multiple of which stored rows are padded
+_ROW_UNIT: Final = 32
 #: element types narrower than a byte, which no array shows as they are stored -> bits
 _PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
@@ -43,8 +47,9 @@ _PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2
 class Initializers(Mapping[str, "NDArray[Any]"]):
     """Name -> read-only array, made when asked for.
 
-    Elements of less than a byte come as the packed bytes they are stored in; weights in the block format
-    MXFP6 come decoded, in an array of their own.
+    Elements of less than a byte and quantized rows come as the packed bytes they are stored in; weights in
+    the block format MXFP6 come decoded, in an array of their own. The rows of a weight with the layout
+    ``rows`` are what products sum along: it is ``[columns of the product, length of the sum]``.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]], constants: NDArray[np.uint8]) -> None:
@@ -100,6 +105,10 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         _check_size(name, record, (math.prod(dims) * _PACKED_BITS[kind] + 7) // 8)
         return data
     dtype = _array_type(name, kind)
+    if record.get("encoding") in _QUANTIZED:
+        return data
+    if record.get("layout") is not None and record.get("encoding") is None:
+        return _rows(name, record, dims, data, dtype)
     if record.get("encoding") is not None:
         decoded = _decoded(name, record, dims, data).astype(dtype, order="C")
         decoded.flags.writeable = False
@@ -109,6 +118,18 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         return data.view(dtype).reshape(dims)
     except (ValueError, OverflowError) as error:
         raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
+
+
+def _rows(
+    name: str, record: Mapping[str, Any], dims: list[int], data: NDArray[np.uint8], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """View a weight whose rows are padded for the kernels that read them."""
+    if record["layout"] != "rows" or len(dims) != 2:
+        raise bad_plan(f"initializer {name!r}: layout {record['layout']!r} of {dims} is not known")
+    rows, length = dims
+    padded = -(-length // _ROW_UNIT) * _ROW_UNIT
+    _check_size(name, record, rows * padded * dtype.itemsize)
+    return data.view(dtype).reshape(rows, padded)[:, :length]
 
 
 def _decoded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import initializers_of, with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.value_info import ValueInfo, describe_added
 
@@ -182,7 +182,8 @@ class Model:
     def constants(self) -> set[str]:
         """Collect the names of the constants of the main graph."""
         graph = self.proto.graph
-        found = {tensor.name for tensor in graph.initializer} | self.weights.keys()
+        found = {tensor.name for tensor in graph.initializer}
+        found |= {weight.name for weight in initializers_of(self.weights)}
         found |= {tensor.values.name for tensor in graph.sparse_initializer}
         return found | {name for node in graph.node if node.op_type == "Constant" for name in node.output}
 

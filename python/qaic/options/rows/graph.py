@@ -165,6 +165,15 @@ class GraphOptions:
         in_container=True,
         ours=True,
     )
+    stored_weights: bool = option(
+        Bool(),
+        default=True,
+        summary="Compute with large weights where they are stored; if false the engine copies them.",
+        effect=Effect.BEHAVIOR,
+        flag=Flag("stored-weights", FlagForm.SWITCH),
+        in_container=True,
+        ours=True,
+    )
     split_model_io: bool = option(
         Bool(),
         default=False,

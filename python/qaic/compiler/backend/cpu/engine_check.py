@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.constants.weights import initializers_of
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES
 from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def without_weights(model: Model) -> Model | None:
-    """Make the form of a program whose weights are inputs.
+    """Make the form of a program whose weights are inputs, but those that the engine never sees.
 
     Returns
     -------
@@ -27,7 +28,7 @@ def without_weights(model: Model) -> Model | None:
         None when a weight cannot be an input: its type has no buffer, or it is too large for one.
     """
     specs = []
-    for weight in model.weights.values():
+    for weight in initializers_of(model.weights):
         spec = TensorSpec(weight.name, weight.elem_type, weight.dims)
         if (
             spec.elem_type not in {*INTERFACE_TYPES, BFLOAT16}
@@ -45,4 +46,5 @@ def without_weights(model: Model) -> Model | None:
         ),
     )
     proto = model.copy_for_tools()
-    return replace(model, proto=proto, weights={}, known=interface)
+    stored = {name: weight for name, weight in model.weights.items() if weight.layout is not None}
+    return replace(model, proto=proto, weights=stored, known=interface)

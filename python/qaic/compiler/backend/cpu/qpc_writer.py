@@ -23,6 +23,7 @@ from qaic.compiler.backend.cpu.engine_check import without_weights
 from qaic.compiler.backend.op_profiling.settings import settings_of
 from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants.weights import initializers_of
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import has_loops
 from qaic.errors import CompileError
@@ -54,6 +55,8 @@ PLAN_VERSION: Final = 1
 STATEFUL_PLAN_VERSION: Final = 2
 #: of one whose graph computes rows of state, and not its next value
 ROWS_PLAN_VERSION: Final = 3
+#: of one with weights that kernels of the device read in a layout of their own
+STORED_PLAN_VERSION: Final = 4
 #: CRC-32 of the other segments, in the order of the table; only with `qpc_crc`
 CHECKSUMS_SEGMENT: Final = "openqaic.crc"
 #: what the operations of the program are; only where they are measured
@@ -142,7 +145,7 @@ def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
 
 def light_form(model: Model) -> Model | None:
     """Make the form of a program without its weights, where the engine would copy too many of them."""
-    size = sum(weight.source.nbytes for weight in model.weights.values())
+    size = sum(weight.source.nbytes for weight in initializers_of(model.weights))
     return without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
@@ -297,7 +300,7 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
                 "dims": list(weight.dims),
                 "offset": content.places[weight.name],
                 "size": weight.source.nbytes,
-                **_blocks(weight),
+                **_form(weight),
             }
             for weight in model.weights.values()
         ],
@@ -453,7 +456,8 @@ def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[Non
     import onnx
 
     graph = model.proto.graph
-    for weight in model.weights.values():
+    weights = initializers_of(model.weights)
+    for weight in weights:
         tensor = onnx.TensorProto(
             name=weight.name,
             data_type=weight.elem_type,
@@ -472,8 +476,8 @@ def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[Non
     finally:
         # They are the last ones, also of a graph that was made of this one.
         initializers = model.proto.graph.initializer
-        if model.weights:
-            del initializers[len(initializers) - len(model.weights) :]
+        if weights:
+            del initializers[len(initializers) - len(weights) :]
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:
@@ -491,6 +495,8 @@ def _serialized(model: onnx.ModelProto) -> bytes:
 
 
 def _plan_version(model: Model, options: CompileOptions) -> int:
+    if any(weight.layout is not None for weight in model.weights.values()):
+        return STORED_PLAN_VERSION
     if model.state_rows is not None:
         return ROWS_PLAN_VERSION
     has_blocks = any(weight.blocks is not None for weight in model.weights.values())
@@ -501,11 +507,16 @@ def _plan_version(model: Model, options: CompileOptions) -> int:
     )
 
 
-def _blocks(weight: Weight) -> dict[str, object]:
-    """Say how a payload has to be decoded, where it has to."""
-    if weight.blocks is None:
-        return {}
-    return {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
+def _form(weight: Weight) -> dict[str, object]:
+    """Say how a payload has to be decoded or read, where its bytes are no tensor."""
+    entries: dict[str, object] = {}
+    if weight.blocks is not None:
+        entries |= {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}
+    if weight.layout is not None:
+        entries["layout"] = weight.layout.name
+        if weight.layout.group:
+            entries["group"] = weight.layout.group
+    return entries
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, object]:

@@ -57,6 +57,22 @@ class BlockFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLayout:
+    """How the kernels of the device find the elements of a matrix.
+
+    Parameters
+    ----------
+    name : str
+        Name of the layout, as ``rows``.
+    group : int
+        Elements that share a scale where they are quantized, 0 where those of a row do.
+    """
+
+    name: str
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """An initializer whose payload is not part of the graph's protobuf."""
 
@@ -66,6 +82,8 @@ class Weight:
     source: TensorSource
     #: how `source` has to be decoded to elements of the type; None when it holds them
     blocks: BlockFormat | None = None
+    #: how it is stored for kernels of the device, which read it by name; None of an initializer of the graph
+    layout: StoredLayout | None = None
 
 
 class InputFile:
@@ -180,11 +198,16 @@ def whole_pieces(source: TensorSource, nbytes: int) -> Iterator[memoryview]:
         yield buffer[:filled]
 
 
+def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:
+    """List the weights that are initializers of the graph."""
+    return [weight for weight in weights.values() if weight.layout is None]
+
+
 def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
     """Copy the model with each weight as an input, so that tools see its type and shape and no payload."""
     from onnx import helper
 
     copy = clone(model)
-    for weight in weights.values():
+    for weight in initializers_of(weights):
         add_input(copy.graph, helper.make_tensor_value_info(weight.name, weight.elem_type, weight.dims))
     return copy

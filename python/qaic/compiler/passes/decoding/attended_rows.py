@@ -78,7 +78,7 @@ class CopyAttendedRows:
         set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
         drop_unneeded_nodes(graph)
         import_opset(model.proto, DOMAIN, 1)
-        model.own_operators = [OPERATOR]
+        model.own_operators = [*model.own_operators, OPERATOR]
         return True
 
 

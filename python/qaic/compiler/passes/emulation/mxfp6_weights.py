@@ -1,8 +1,8 @@
 """Constant weights of matrix products in the block format MXFP6.
 
-The container keeps the blocks, which take 6.25 bits per element; the device decodes them when it loads the
-program. So a product computes with what is left of its weights, and nothing else changes. Blocks lie along
-the dimension that the product sums over.
+The container keeps the blocks, which take 6.25 bits per element; the device computes with them where they are
+(`store-weights`), or decodes them when it loads the program. So a product computes with what is left of its
+weights, and nothing else changes. Blocks lie along the dimension that the product sums over.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
@@ -28,6 +29,8 @@ from qaic.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import numpy as np
+    import numpy.typing as npt
     import onnx
 
     from qaic.compiler.ir.context import Context
@@ -40,6 +43,8 @@ _BLOCK: Final = 32
 _BLOCK_BYTES: Final = 25
 #: smaller matrices are not worth it
 _LEAST_SIDE: Final = 32
+#: stored exponent from which on every element of a block is a float16
+_LEAST_OF_FLOAT16: Final = 127 - 24 + 3
 #: elements encoded at a time
 _PIECE: Final = 1 << 18
 
@@ -56,6 +61,9 @@ class MxSource:
         Whether the blocks lie along the last but one dimension; they are stored as if it were the last.
     name : str
         Name for messages.
+    float16 : bool
+        Whether the blocks hold what they decode to, rounded to float16. A block below its range is encoded
+        again; every number of it has a place there.
     """
 
     inner: TensorSource
@@ -63,6 +71,7 @@ class MxSource:
     dims: tuple[int, ...]
     moved: bool
     name: str
+    float16: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -83,28 +92,48 @@ class MxSource:
         bfloat = self.elem_type == BFLOAT16
         dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
         first, second = self.dims[-2:]
-        length = self._matrix()[1]
-        step = max(1, _PIECE // max(1, length))
+        step = max(1, _PIECE // max(1, self._matrix()[1]))
         # Rows are encoded by themselves, so those of several matrices may come together.
-        held = first if self.moved else step
-        for data in whole_pieces(self.inner, held * second * dtype.itemsize):
-            values = np.frombuffer(data, dtype).reshape(-1, second)
-            if self.moved:
-                values = values.T
+        whole = (math.prod(self.dims[:-1]), second)
+        matrices = (
+            strips(self.inner, whole, dtype, moved=False)
+            if not self.moved
+            else strips(self.inner, whole, dtype, moved=True)
+            if len(self.dims) == 2
+            else (
+                np.frombuffer(data, dtype).reshape(first, second).T
+                for data in whole_pieces(self.inner, first * second * dtype.itemsize)
+            )
+        )
+        for values in matrices:
             for start in range(0, len(values), step):
                 with np.errstate(over="ignore"):
                     piece = np.ascontiguousarray(values[start : start + step], np.float32)
-                try:
-                    yield _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
-                except InputError as error:
-                    raise refuse(
-                        f"weight {self.name!r}",
-                        code="weight_not_finite",
-                        found=f"what has no place in MXFP6 ({error.message})",
-                        expected="finite numbers",
-                        fix="name the operator in exclude_mxfp6_matmul, or repair the model",
-                        context={"tensor": self.name},
-                    ) from error
+                yield self._encoded(piece)
+
+    def _encoded(self, piece: npt.NDArray[np.float32]) -> bytes:
+        import numpy as np
+
+        try:
+            blocks = _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
+            exponents = np.frombuffer(blocks, np.uint8)[::_BLOCK_BYTES]
+            if not self.float16 or not ((exponents > 0) & (exponents < _LEAST_OF_FLOAT16)).any():
+                return blocks
+            decoded = _core.mx_decode(blocks, piece.shape, ENCODING)
+            with np.errstate(over="ignore"):
+                rounded = decoded.astype(np.float16).astype(np.float32)
+            # Beyond its range it stays what it is.
+            np.copyto(rounded, decoded, where=~np.isfinite(rounded))
+            return _core.mx_encode(rounded, ENCODING)
+        except InputError as error:
+            raise refuse(
+                f"weight {self.name!r}",
+                code="weight_not_finite",
+                found=f"what has no place in MXFP6 ({error.message})",
+                expected="finite numbers",
+                fix="name the operator in exclude_mxfp6_matmul, or repair the model",
+                context={"tensor": self.name},
+            ) from error
 
 
 def compress_weights(model: Model, context: Context) -> int:

@@ -1,0 +1,95 @@
+"""Payloads of matrices in the layout that the kernels of the device read.
+
+A matrix is stored as rows along which products sum, each padded with zeros to a multiple of 32 elements, so
+that one pass over the memory reads every weight once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constants.weights import whole_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from qaic.compiler.ir.constants.weights import TensorSource
+
+#: elements to a multiple of which rows are padded
+UNIT: Final = 32
+#: bytes of a payload that are held at a time
+_HELD: Final = 64 << 20
+
+
+def strips(
+    source: TensorSource, dims: tuple[int, int], dtype: np.dtype[np.generic], *, moved: bool
+) -> Iterator[npt.NDArray[np.generic]]:
+    """Read a matrix in strips of rows; columns become rows if `moved`.
+
+    Memory is bounded: of a matrix whose columns become rows, each strip is collected in one pass over the
+    payload. A strip is valid until the next one is asked for.
+    """
+    import numpy as np
+
+    height, width = dims
+    row = width * dtype.itemsize
+    if not height or not width:
+        return
+    if not moved:
+        for piece in whole_pieces(source, max(1, (_HELD // 16) // row) * row):
+            yield np.frombuffer(piece, dtype).reshape(-1, width)
+        return
+    step = min(width, max(UNIT, _HELD // (height * dtype.itemsize)))
+    strip: npt.NDArray[np.generic] = np.empty((step, height), dtype)
+    for start in range(0, width, step):
+        stop = min(start + step, width)
+        done = 0
+        # Few rows at a time stay in the cache while they are turned.
+        for piece in whole_pieces(source, max(1, (1 << 20) // row) * row):
+            rows = np.frombuffer(piece, dtype).reshape(-1, width)
+            strip[: stop - start, done : done + len(rows)] = rows[:, start:stop].T
+            done += len(rows)
+        yield strip[: stop - start]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSource:
+    """A payload of elements as padded rows.
+
+    Parameters
+    ----------
+    inner : TensorSource
+        The payload, little-endian.
+    dims : tuple of int
+        Its dims, two.
+    dtype : str
+        Format of an element for numpy.
+    moved : bool
+        Whether its columns are the rows.
+    """
+
+    inner: TensorSource
+    dims: tuple[int, int]
+    dtype: str
+    moved: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        import numpy as np
+
+        rows, length = self.dims[::-1] if self.moved else self.dims
+        return rows * -(-length // UNIT) * UNIT * np.dtype(self.dtype).itemsize
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Turn and pad a strip at a time."""
+        import numpy as np
+
+        for strip in strips(self.inner, self.dims, np.dtype(self.dtype), moved=self.moved):
+            padding = -strip.shape[1] % UNIT
+            whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)
+            yield whole.data.cast("B")

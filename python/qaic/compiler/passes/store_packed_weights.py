@@ -1,0 +1,197 @@
+"""Products with packed weights of four or eight bits that read them where the container has them.
+
+The engine's ``MatMulNBits`` copies its weights when a program is loaded, and decodes those of eight bits in
+each inference. Its rows are those that the kernels of the device read; scales and zero points go behind them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.stored_rows import UNIT
+from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, Weight, read_all
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
+from qaic.compiler.ir.graph_edits import import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import producers, uses
+from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes import store_weights
+from qaic.compiler.passes.decoding.attended_rows import DOMAIN
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    import onnx
+
+    from qaic.compiler.ir.constants.weights import TensorSource
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+_PACKED_PRODUCT: Final = "MatMulNBits"
+_ENGINE_DOMAIN: Final = "com.microsoft"
+#: bits -> form of the rows, and the zero point without one
+_FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSource:
+    """Packed rows with scales and zero points behind them.
+
+    Parameters
+    ----------
+    codes : TensorSource
+        Packed numbers without a sign, row by row.
+    bits : int
+        4 or 8; numbers of eight bits become signed.
+    scales, zeros : Weight or None
+        Of each group: a float of any type, and a number packed as the others are.
+    rows, groups : int
+        Rows, and groups of each.
+    """
+
+    codes: TensorSource
+    bits: int
+    scales: Weight
+    zeros: Weight | None
+    rows: int
+    groups: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.codes.nbytes + 5 * self.rows * self.groups
+
+    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+        """Copy the rows, then the scales, then the zero points."""
+        import numpy as np
+
+        for piece in self.codes.chunks():
+            if self.bits == 8:
+                yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes()
+            else:
+                yield piece
+        yield self._scales().astype("<f4").tobytes()
+        yield self._zeros().tobytes()
+
+    def _scales(self) -> npt.NDArray[np.float32]:
+        import numpy as np
+
+        if self.scales.elem_type == BFLOAT16:
+            halves = np.frombuffer(read_all(self.scales.source), "<u2").astype(np.uint32)
+            return (halves << 16).view(np.float32)
+        scales: npt.NDArray[np.float32] = read_array(self.scales).astype(np.float32)
+        return scales
+
+    def _zeros(self) -> npt.NDArray[np.int8]:
+        import numpy as np
+
+        offset = 128 if self.bits == 8 else 0
+        if self.zeros is None:
+            return np.full(self.rows * self.groups, _FORMS[self.bits][1] - offset, np.int8)
+        held = np.frombuffer(read_all(self.zeros.source), np.uint8).reshape(self.rows, -1)
+        if self.bits == 4:
+            held = np.stack([held & 15, held >> 4], axis=-1).reshape(self.rows, -1)[:, : self.groups]
+        return (held.astype(np.int16) - offset).astype(np.int8)
+
+
+class StorePackedWeights(WithOption):
+    """Have products with packed weights read them where they are stored."""
+
+    name = "store-packed-weights"
+    option = "stored_weights"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        finder = _Finder(model)
+        graph = model.proto.graph
+        found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
+        if sum(math.prod(weight.dims) for weight in found.values()) < store_weights.LEAST_IN_PROGRAM:
+            return False
+        for weight in found.values():
+            model.weights[weight.name] = weight
+        set_nodes(
+            graph,
+            [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node],
+        )
+        drop_unneeded_nodes(graph)
+        counts = uses(graph)
+        for name in finder.copied:
+            # Scales and zero points lie behind the rows now.
+            if not counts[name]:
+                model.weights.pop(name, None)
+        import_opset(model.proto, DOMAIN, 1)
+        model.own_operators = sorted({*model.own_operators, store_weights.PRODUCT})
+        return True
+
+
+class _Finder:
+    def __init__(self, model: Model) -> None:
+        self.constants = ConstantReader(model.proto.graph, model.weights)
+        self.makers = producers(model.proto.graph.node)
+        self.counts = uses(model.proto.graph)
+        self.types = model.facts.types
+        #: constants whose numbers are stored with those of a weight
+        self.copied: set[str] = set()
+
+    def stored(self, node: onnx.NodeProto) -> Weight | None:
+        """Describe the weight of a product as the kernels read it; None where they cannot."""
+        if node.op_type != _PACKED_PRODUCT or node.domain != _ENGINE_DOMAIN:
+            return None
+        number = {attribute.name: attribute.i for attribute in node.attribute}
+        rows, length = number.get("N", 0), number.get("K", 0)
+        bits, group = number.get("bits", 4), number.get("block_size", 0)
+        is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0
+        if not is_known or length % group or rows * length < store_weights.LEAST_ELEMENTS:
+            return None
+        given = [*node.input, "", "", ""]
+        # An order of groups, and a bias that is computed, are for the engine.
+        if given[4] or given[5] or self.types.get(node.input[0]) != FLOAT:
+            return None
+        groups = length // group
+        codes, scales = self._constant(given[1]), self._constant(given[2])
+        zeros = self._constant(given[3]) if given[3] else None
+        if codes is None or scales is None or (given[3] and zeros is None):
+            return None
+        fits = (
+            codes.elem_type == UINT8
+            and codes.source.nbytes == rows * length * bits // 8
+            and self.counts[codes.name] == 1
+            and scales.elem_type in {FLOAT, FLOAT16, BFLOAT16}
+            and math.prod(scales.dims) == rows * groups
+        )
+        if not fits or (
+            zeros is not None
+            and (zeros.elem_type != UINT8 or zeros.source.nbytes != rows * -(-groups * bits // 8))
+        ):
+            return None
+        self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
+        source = PackedSource(codes.source, bits, scales, zeros, rows, groups)
+        blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(store_weights.ROWS, group)
+        return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
+
+    def _constant(self, name: str) -> Weight | None:
+        """Find the constant behind casts that widen it."""
+        while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
+            name = maker.input[0]
+        return self.constants.describe(name)
+
+
+def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node(
+        store_weights.PRODUCT,
+        [node.input[0]],
+        list(node.output),
+        name=node.name,
+        domain=DOMAIN,
+        weight=weight.name,
+        rounding=FLOAT,
+    )

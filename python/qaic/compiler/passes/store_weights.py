@@ -1,0 +1,310 @@
+"""Products and gathers that read weights where the container has them.
+
+The engine copies the weights of its products: it packs float32, and widens and packs float16 and blocks. The
+device has operators that name a weight instead and read it in the mapped file, in the form in which it is
+stored, with the bias added and the result rounded in the same pass. Small products stay with the engine, and
+so do those that always have many rows of activations, for which packed weights are faster, unless the copies
+would take gigabytes. Programs whose weights fit the caches of a processor stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from qaic.compiler.ir.constants.stored_rows import UNIT, RowsSource
+from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, Weight
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
+from qaic.compiler.ir.graph_edits import import_opset, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
+from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.precision_ops import cast_target, standard
+from qaic.compiler.passes.decoding.attended_rows import DOMAIN
+from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
+from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from qaic.compiler.ir.constants.weights import TensorSource
+    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.model import Model
+
+PRODUCT: Final = "StoredMatMul"
+GATHER: Final = "StoredGather"
+#: name of the layout in plans
+ROWS: Final = "rows"
+#: elements from which on a matrix is stored for the device
+LEAST_ELEMENTS: Final = 1 << 16
+#: elements of a program from which on its weights are read from memory in each inference
+LEAST_IN_PROGRAM: Final = 1 << 24
+#: elements of a program from which on copies of weights cost more than speed is worth
+MANY_ELEMENTS: Final = 1 << 28
+#: rows of activations up to which a product is bound by reading its weights
+FEW_ROWS: Final = 16
+
+#: element type -> format for numpy
+_FORMATS: Final = {FLOAT: "<f4", FLOAT16: "<f2", BFLOAT16: "<u2"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A node that reads a weight, through nodes that change its type or swap its dims."""
+
+    node: onnx.NodeProto
+    weight: Weight
+    #: whether the dims are those of the weight in the other order
+    swapped: bool
+
+
+class StoreWeights(WithOption):
+    """Have products and gathers read large weights where they are stored."""
+
+    name = "store-weights"
+    option = "stored_weights"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        return _Rewriter(model).run()
+
+
+class _Rewriter:
+    def __init__(self, model: Model) -> None:
+        graph = model.proto.graph
+        self.model = model
+        self.graph = graph
+        self.makers = producers(graph.node)
+        self.readers = usages(graph.node)
+        self.counts = uses(graph)
+        self.outputs = {value.name for value in graph.output}
+        self.fresh = FreshNames(graph)
+        self.constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        self.constants |= {weight.name: weight.dims for weight in model.weights.values()}
+        #: sizes of values in each set of shapes, as far as they are numbers
+        self.sizes = [_known_sizes(form.graph) for form in model.specialized]
+        #: nodes that take the place of others, by the identity of these; none for one that goes
+        self.replaced: dict[int, list[onnx.NodeProto]] = {}
+        self.used: set[str] = set()
+
+    def run(self) -> bool:
+        """Rewrite what can be; says whether anything was."""
+        found = [(weight, self._uses(weight)) for weight in self.model.weights.values()]
+        candidates = [
+            (weight, uses_of)
+            for weight, uses_of in found
+            # One layout serves all that read it.
+            if uses_of and len({self._is_by_rows(use) for use in uses_of}) == 1
+        ]
+        total = sum(math.prod(weight.dims) for weight, _ in candidates)
+        if total < LEAST_IN_PROGRAM:
+            return False
+        for weight, uses_of in candidates:
+            if total >= MANY_ELEMENTS or self._has_few_rows(uses_of):
+                self._rewrite(weight, uses_of)
+        if not self.used:
+            return False
+        graph = self.graph
+        nodes = (self.replaced.get(id(node), [node]) for node in graph.node)
+        set_nodes(graph, [node for made in nodes for node in made])
+        drop_unneeded_nodes(graph)
+        import_opset(self.model.proto, DOMAIN, 1)
+        self.model.own_operators = [*self.model.own_operators, *sorted(self.used)]
+        return True
+
+    def _uses(self, weight: Weight) -> list[_Use] | None:
+        """Find all that reads a weight; None where something needs it as a tensor."""
+        is_known = weight.elem_type in _FORMATS and len(weight.dims) == 2
+        if not is_known or math.prod(weight.dims) < LEAST_ELEMENTS or weight.layout is not None:
+            return None
+        if weight.blocks is not None and weight.blocks.encoding != ENCODING:
+            return None
+        found = []
+        pending = [(weight.name, weight.elem_type, False)]
+        while pending:
+            name, elem_type, swapped = pending.pop()
+            readers = self.readers.get(name, [])
+            # A value that is an output, or that a nested graph reads, has more uses than readers here.
+            if len(readers) != self.counts[name]:
+                return None
+            for node, position in readers:
+                if _widens(node):
+                    pending.append((node.output[0], FLOAT, swapped))
+                elif standard(node, "Identity"):
+                    pending.append((node.output[0], elem_type, swapped))
+                elif standard(node, "Transpose") and _swaps(node):
+                    pending.append((node.output[0], elem_type, not swapped))
+                else:
+                    use = _Use(node, weight, swapped)
+                    if elem_type != FLOAT or not self._can_read(use, position):
+                        return None
+                    found.append(use)
+        return found
+
+    def _can_read(self, use: _Use, position: int) -> bool:
+        node, weight = use.node, use.weight
+        if standard(node, "Gather"):
+            return (
+                position == 0
+                and _integer(node, "axis", 0) == 0
+                and not use.swapped
+                and (weight.blocks is None or weight.blocks.axis == 1)
+                and self.model.facts.types.get(node.input[1]) in {INT32, INT64}
+            )
+        if position != 1 or not standard(node, "MatMul", "Gemm"):
+            return False
+        if node.op_type == "Gemm":
+            factors = [a.f for a in node.attribute if a.name in {"alpha", "beta"}]
+            if any(factor != 1 for factor in factors) or _integer(node, "transA", 0):
+                return False
+            if len(node.input) > 2 and node.input[2] and not self._is_bias(node.input[2], self._columns(use)):
+                return False
+        return weight.blocks is None or weight.blocks.axis == (1 if self._is_by_rows(use) else 0)
+
+    @staticmethod
+    def _is_by_rows(use: _Use) -> bool:
+        """Whether the rows of a weight are what its reader sums along, or takes."""
+        if use.node.op_type == "Gather":
+            return True
+        return use.swapped != (use.node.op_type == "Gemm" and _integer(use.node, "transB", 0) == 1)
+
+    def _columns(self, use: _Use) -> int:
+        return use.weight.dims[0 if self._is_by_rows(use) else 1]
+
+    def _is_bias(self, name: str, columns: int) -> bool:
+        """Whether a value is a constant number for each column."""
+        while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
+            name = maker.input[0]
+        return self.constants.get(name) == (columns,)
+
+    def _has_few_rows(self, uses_of: Sequence[_Use]) -> bool:
+        """Whether a product has few rows of activations in some set of shapes, as far as that is known."""
+        if all(use.node.op_type == "Gather" for use in uses_of):
+            # The engine takes rows out of a float32 tensor where it is, and widens all of another.
+            weight = uses_of[0].weight
+            return weight.elem_type != FLOAT or weight.blocks is not None
+        return any(self._few_rows(use.node.input[0]) for use in uses_of if use.node.op_type != "Gather")
+
+    def _few_rows(self, name: str) -> bool:
+        makers = self.makers
+        while (
+            not any(name in sizes for sizes in self.sizes)
+            and name in makers
+            and standard(makers[name], "Cast")
+        ):
+            name = makers[name].input[0]
+        known = [sizes.get(name) for sizes in self.sizes]
+        return not known or any(size is None or math.prod(size[:-1]) <= FEW_ROWS for size in known)
+
+    def _rewrite(self, weight: Weight, uses_of: Sequence[_Use]) -> None:
+        moved = not self._is_by_rows(uses_of[0])
+        self.model.weights[weight.name] = _stored(weight, moved=moved)
+        for use in uses_of:
+            if use.node.op_type == "Gather":
+                self._gather(use)
+            else:
+                self._product(use)
+
+    def _gather(self, use: _Use) -> None:
+        from onnx import helper
+
+        node = use.node
+        made = []
+        indices = node.input[1]
+        if self.model.facts.types[indices] == INT32:
+            wide = self.fresh.make(indices, "int64")
+            made.append(helper.make_node("Cast", [indices], [wide], to=INT64))
+            indices = wide
+        self.used.add(GATHER)
+        made.append(
+            helper.make_node(
+                GATHER, [indices], list(node.output), name=node.name, domain=DOMAIN, weight=use.weight.name
+            )
+        )
+        self.replaced[id(node)] = made
+
+    def _product(self, use: _Use) -> None:
+        """Replace a product, with the addition of a bias and the rounding behind it."""
+        from onnx import helper
+
+        node = place = use.node
+        bias = node.input[2] if len(node.input) > 2 else ""
+        result = node.output[0]
+        reader = self._only_reader(result)
+        if not bias and reader is not None and standard(reader, "Add"):
+            other = reader.input[1] if reader.input[0] == result else reader.input[0]
+            if other != result and self._is_bias(other, self._columns(use)):
+                # Its operand need not be made before the product is.
+                self.replaced[id(node)] = []
+                bias, result, place = other, reader.output[0], reader
+                reader = self._only_reader(result)
+        narrow, rounding = "", FLOAT
+        if reader is not None and cast_target(reader):
+            widened = [other for other, _ in self.readers.get(reader.output[0], []) if _widens(other)]
+            if widened:
+                self.replaced[id(reader)] = self.replaced[id(widened[0])] = []
+                narrow, rounding, result = reader.output[0], cast_target(reader), widened[0].output[0]
+        self.used.add(PRODUCT)
+        made = [
+            helper.make_node(
+                PRODUCT,
+                [node.input[0], *([bias] if bias else [])],
+                [result],
+                name=node.name,
+                domain=DOMAIN,
+                weight=use.weight.name,
+                rounding=rounding,
+            )
+        ]
+        if narrow and self.counts[narrow] > 1:
+            # The cast changes nothing.
+            made.append(helper.make_node("Cast", [result], [narrow], to=rounding))
+        self.replaced[id(place)] = made
+
+    def _only_reader(self, name: str) -> onnx.NodeProto | None:
+        readers = self.readers.get(name, [])
+        return readers[0][0] if len(readers) == self.counts[name] == 1 else None
+
+
+def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """Collect the sizes of values that are numbers."""
+    found = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if dims and all(dim.HasField("dim_value") for dim in dims):
+            found[value.name] = tuple(dim.dim_value for dim in dims)
+    return found
+
+
+def _stored(weight: Weight, *, moved: bool) -> Weight:
+    """Give a weight the layout of the kernels; `moved` if its columns become the rows."""
+    rows, length = weight.dims[::-1] if moved else weight.dims
+    layout = StoredLayout(ROWS)
+    source: TensorSource = weight.source
+    if weight.blocks is not None:
+        # Blocks are stored along the sum in any case.
+        if weight.elem_type == FLOAT16 and isinstance(source, MxSource):
+            source = replace(source, float16=True)
+        blocks = BlockFormat(weight.blocks.encoding, 1)
+        return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=layout)
+    if moved or length % UNIT:
+        dims = (weight.dims[0], weight.dims[1])
+        source = RowsSource(source, dims, _FORMATS[weight.elem_type], moved)
+    return replace(weight, dims=(rows, length), source=source, layout=layout)
+
+
+def _widens(node: onnx.NodeProto) -> bool:
+    """Whether a node is a cast to float32."""
+    return standard(node, "Cast") and _integer(node, "to", 0) == FLOAT
+
+
+def _swaps(node: onnx.NodeProto) -> bool:
+    order = next((list(a.ints) for a in node.attribute if a.name == "perm"), [1, 0])
+    return order == [1, 0]
+
+
+def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)

@@ -1,0 +1,241 @@
+"""Programs that compute with weights where their container has them, beside the plain way and float64."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import qaic
+from child_process import run_script
+from compiler_oracle import info, model_of, node
+from qaic.compiler.passes import store_weights
+from session_models import save
+
+HIGH, WIDE = 320, 288
+ROWS = (1, 2, 7)
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_any_size(monkeypatch):
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+
+
+def matrix(shape=(HIGH, WIDE), seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(rows, nodes=None, more=()):
+    nodes = nodes or [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])]
+    constants = [("w", matrix()), ("b", matrix((WIDE,), 2)), *more]
+    return model_of(nodes, [info("x", [rows, HIGH])], [info("y", [rows, WIDE])], constants)
+
+
+def answer(path, feeds):
+    with qaic.Session(path) as session:
+        return session.run(feeds)["y"].astype(np.float32)
+
+
+def compiled(folder, proto, name, **options):
+    path = save(folder, proto)
+    return qaic.compile(path, output_dir=folder / name, **options)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(
+    "options", [{}, {"convert_to_fp16": True}, {"convert_to_fp16": True, "mxfp6_matmul": True}]
+)
+def test_product_is_that_of_the_plain_way(tmp_path, rows, options):
+    proto = model(rows)
+    x = matrix((rows, HIGH), 3)
+    stored, plain = (
+        compiled(tmp_path, proto, name, **options, **more)
+        for name, more in (("stored", {}), ("plain", {"stored_weights": False}))
+    )
+    plan = qaic.Qpc(stored).plan
+    assert (plan["own_operators"], plan["version"]) == ([store_weights.PRODUCT], 4)
+    assert "own_operators" not in qaic.Qpc(plain).plan
+    found, expected = answer(stored, {"x": x}), answer(plain, {"x": x})
+    size = np.abs(x).astype(np.float64) @ np.abs(matrix()).astype(np.float64)
+    bound = 1e-6 * size.max() + (np.spacing(np.abs(expected).astype(np.float16)) if options else 0)
+    assert (np.abs(found - expected) <= bound).all()
+    if not options:
+        exact = x.astype(np.float64) @ matrix().astype(np.float64) + matrix((WIDE,), 2)
+        assert (np.abs(found - exact) <= 1e-6 * size).all()
+
+
+def test_model_of_bfloat16_computes_with_stored_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("QAIC_CPU_FAMILY", "ai200")
+    weight = matrix().astype(ml_dtypes.bfloat16)
+    nodes = [
+        node("Cast", ["x"], ["h"], to=16),
+        node("MatMul", ["h", "w"], ["p"]),
+        node("Cast", ["p"], ["y"], to=1),
+    ]
+    import onnx
+
+    tensor = onnx.TensorProto(name="w", data_type=16, dims=weight.shape, raw_data=weight.tobytes())
+    proto = model_of(nodes, [info("x", [2, HIGH])], [info("y", [2, WIDE])], [tensor])
+    path = compiled(tmp_path, proto, "stored", aic_hw_version="ai200")
+    (entry,) = qaic.Qpc(path).plan["initializers"]
+    assert (entry["dtype"], entry["layout"]) == ("bfloat16", "rows")
+    x = matrix((2, HIGH), 3).astype(ml_dtypes.bfloat16)
+    exact = x.astype(np.float64) @ weight.astype(np.float64)
+    found = answer(path, {"x": x.astype(np.float32)})
+    assert (np.abs(found - exact) <= np.abs(exact) / 256 + 1e-4).all()
+
+
+@pytest.mark.parametrize("index_type", [6, 7])
+@pytest.mark.parametrize("options", [{"convert_to_fp16": True}, {}])
+def test_rows_of_a_tied_table_are_gathered(tmp_path, index_type, options):
+    nodes = [
+        node("Gather", ["w", "ids"], ["rows"]),
+        node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        node("MatMul", ["rows", "t"], ["y"]),
+    ]
+    proto = model_of(nodes, [info("ids", [1, 3], index_type)], [info("y", [1, 3, HIGH])], [("w", matrix())])
+    path = compiled(tmp_path, proto, "stored", **options)
+    assert sorted(qaic.Qpc(path).plan["own_operators"]) == [store_weights.GATHER, store_weights.PRODUCT]
+    ids = np.array([[3, HIGH - 1, -1]]).astype(np.int32 if index_type == 6 else np.int64)
+    rows = matrix().astype(np.float16).astype(np.float32) if options else matrix()
+    exact = rows[ids].astype(np.float64) @ rows.T.astype(np.float64)
+    np.testing.assert_allclose(answer(path, {"ids": ids}), exact, rtol=1e-3, atol=2e-2)
+    with qaic.Session(path) as session, pytest.raises(qaic.errors.QaicError, match="index 320 of 320 rows"):
+        session.run({"ids": np.full_like(ids, HIGH)})
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, 64), (8, 32), (8, 64)])
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+def test_packed_weights_are_used_as_they_are_stored(tmp_path, bits, group, has_zeros, options):
+    rng = np.random.default_rng(4)
+    groups = HIGH // group
+    codes = rng.integers(0, 1 << bits, (WIDE, HIGH), np.uint8)
+    zeros = rng.integers(0, 1 << bits, (WIDE, groups), np.uint8)
+    scales = rng.uniform(0.01, 0.02, (WIDE, groups)).astype(np.float32)
+
+    def packed(numbers):
+        if bits == 8:
+            return numbers
+        even = np.pad(numbers, ((0, 0), (0, numbers.shape[1] % 2)))
+        return even[:, ::2] | even[:, 1::2] << 4
+
+    constants = [("w", packed(codes).reshape(WIDE, groups, -1)), ("s", scales.reshape(-1))]
+    constants += [("z", packed(zeros).reshape(-1))] if has_zeros else []
+    product = node(
+        "MatMulNBits",
+        ["x", "w", "s", *(["z"] if has_zeros else [])],
+        ["y"],
+        domain="com.microsoft",
+        N=WIDE,
+        K=HIGH,
+        bits=bits,
+        block_size=group,
+    )
+    proto = model_of([product], [info("x", [2, HIGH])], [info("y", [2, WIDE])], constants)
+    path = compiled(tmp_path, proto, "stored", **options)
+    (entry,) = qaic.Qpc(path.path).plan["initializers"]
+    assert (entry["encoding"], entry["group"]) == ({4: "uint4", 8: "int8"}[bits], group)
+    x = matrix((2, HIGH), 3)
+    shifts = zeros.astype(int) if has_zeros else np.full(zeros.shape, 1 << bits - 1)
+    weight = (codes.astype(int) - shifts.repeat(group, axis=1)) * scales.repeat(group, axis=1).astype(
+        np.float64
+    )
+    found = answer(path, {"x": x})
+    used = x.astype(np.float16) if options else x
+    size = np.abs(used.astype(np.float64)) @ np.abs(weight).T
+    exact = used.astype(np.float64) @ weight.T
+    bound = 1e-6 * size + (np.abs(exact) / 1024 if options else 0)
+    assert (np.abs(found - exact) <= bound).all()
+
+
+def test_answers_do_not_depend_on_the_number_of_threads(tmp_path):
+    x = matrix((7, HIGH), 3)
+    found = [
+        answer(
+            compiled(tmp_path, model(7), f"cores{cores}", convert_to_fp16=True, aic_num_cores=cores), {"x": x}
+        )
+        for cores in (1, 2)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+PRIVATE = """
+import sys
+import numpy as np
+import qaic
+
+def anonymous():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Anonymous:")) << 10
+
+import gc
+def run(path):
+    session = qaic.Session(path)
+    session.run({"x": np.ones((1, 2048), np.float32)})
+    return session
+
+first = run(sys.argv[1])
+gc.collect()
+before = anonymous()
+second = run(sys.argv[2])
+print(anonymous() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"convert_to_fp16": True}, {"convert_to_fp16": True, "mxfp6_matmul": True}]
+)
+def test_loading_makes_no_private_copy_of_weights(tmp_path, options):
+    """A tenth of a byte a weight at most; the plain way takes four bytes and more."""
+    width = 2048
+    paths = []
+    for name, count in (("small", 1), ("large", 4)):
+        nodes = [node("MatMul", [f"v{at}" if at else "x", f"w{at}"], [f"v{at + 1}"]) for at in range(count)]
+        nodes[-1].output[0] = "y"
+        constants = [(f"w{at}", matrix((width, width), at)) for at in range(count)]
+        proto = model_of(nodes, [info("x", [1, width])], [info("y", [1, width])], constants)
+        folder = tmp_path / name
+        folder.mkdir()
+        paths.append(compiled(folder, proto, "qpc", **options).path)
+    private = int(run_script(PRIVATE, *paths, device="cpu").stdout)
+    assert private <= 0.1 * 4 * width**2 + (1 << 20)
+
+
+def changed(source, target, change):
+    """Write a container whose plan is another of the same length."""
+    data = bytearray(source.read_bytes())
+    start = data.index(b'{"batch"')
+    plan, end = json.JSONDecoder().raw_decode(data[start:].decode("latin-1"))
+    change(plan)
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
+    assert len(text) <= end
+    data[start : start + end] = text.ljust(end)
+    target.write_bytes(data)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layout": "tows"}, "the layout `tows`, which this release does not have"),
+        ({"dims": [WIDE, 328]}, "184320 bytes of float16 for 288 rows of 328 elements; 202752 are expected"),
+        ({"dims": [WIDE]}, "rows and their length are expected"),
+        ({"dims": [-WIDE, -HIGH]}, "rows and their length are expected"),
+        ({"dtype": "uint8"}, "no kernel reads the form `uint8`"),
+        ({"size": 999}, "999 bytes of float16"),
+        ({"name": "v"}, "the plan has no stored weight"),
+    ],
+)
+def test_plan_that_lies_about_weights_is_refused_when_it_is_loaded(tmp_path, change, message):
+    path = compiled(tmp_path, model(1), "qpc", convert_to_fp16=True)
+
+    def apply(plan):
+        entry = next(one for one in plan["initializers"] if "layout" in one)
+        entry.update(change)
+        plan["producer"] = ""
+
+    lying = changed(path.path, tmp_path / "lying.bin", apply)
+    with pytest.raises(qaic.errors.QaicError, match=message), qaic.Session(lying) as session:
+        session.run({"x": matrix((1, HIGH))})

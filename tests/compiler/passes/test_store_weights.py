@@ -1,0 +1,220 @@
+"""Which products and gathers read their weights where the container has them, and in which layout."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler_oracle import info, model_of, node
+from qaic import _core
+from qaic.compiler.ir.constants.stored_rows import RowsSource, strips
+from qaic.compiler.ir.constants.weights import MemoryRange, read_all
+from qaic.compiler.passes import store_weights
+from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
+from single_pass import applied, before, ops
+
+NAME = "store-weights"
+#: not square, and no multiple of a unit
+WIDE, HIGH = 300, 264
+HALF = {"convert_to_fp16": True}
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_any_size(monkeypatch):
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+
+
+def weight(shape=(HIGH, WIDE), dtype=np.float32):
+    return np.random.default_rng(3).standard_normal(shape).astype(dtype)
+
+
+def product(nodes, shape=(HIGH, WIDE), rows=2, more=()):
+    return model_of(nodes, [info("x", [rows, HIGH])], [info("y", None)], [("w", weight(shape)), *more])
+
+
+def stored_of(model):
+    return [weight for weight in model.weights.values() if weight.layout is not None]
+
+
+def attributes(made):
+    return {a.name: a.s.decode() if a.type == a.STRING else a.i for a in made.attribute}
+
+
+def rewritten(proto, **options):
+    model, context = before(NAME, proto, **options)
+    return model, applied(NAME, model, context)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        ([node("MatMul", ["x", "w"], ["y"])], (HIGH, WIDE)),
+        ([node("Transpose", ["w"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])], (WIDE, HIGH)),
+        ([node("Gemm", ["x", "w"], ["y"])], (HIGH, WIDE)),
+        ([node("Gemm", ["x", "w"], ["y"], transB=1)], (WIDE, HIGH)),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, HALF, {**HALF, "mxfp6_matmul": True}])
+def test_rows_are_stored_along_the_sum(nodes, shape, options):
+    model, is_changed = rewritten(product(nodes, shape), **options)
+    assert is_changed
+    (found,) = stored_of(model)
+    assert (found.dims, found.layout.name) == ((WIDE, HIGH), "rows")
+    data = read_all(found.source)
+    assert len(data) == found.source.nbytes
+    rows = weight(shape) if shape[0] == WIDE else weight(shape).T
+    if found.blocks is not None:
+        assert data == _core.mx_encode(np.ascontiguousarray(rows), ENCODING)
+    else:
+        dtype = np.float16 if options else np.float32
+        values = np.frombuffer(data, dtype).reshape(WIDE, -1)
+        np.testing.assert_array_equal(values[:, :HIGH], rows.astype(dtype))
+        assert values.shape[1] % 32 == 0
+        assert not values[:, HIGH:].any()
+    made = next(one for one in model.proto.graph.node if one.op_type == store_weights.PRODUCT)
+    assert attributes(made) == {"weight": found.name, "rounding": 10 if options else 1}
+    assert set(ops(model)) <= {store_weights.PRODUCT, "Cast"}
+
+
+def test_bias_and_rounding_belong_to_the_product():
+    bias = ("b", weight((WIDE,)))
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["b", "p"], ["q"]), node("Tanh", ["q"], ["y"])]
+    model, _ = rewritten(product(nodes, more=[bias]), **HALF)
+    made = next(one for one in model.proto.graph.node if one.op_type == store_weights.PRODUCT)
+    assert (len(made.input), attributes(made)["rounding"]) == (2, 10)
+    assert "Add" not in ops(model)
+
+
+def test_an_addend_that_is_computed_stays():
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"]),
+        node("MatMul", ["x", "w"], ["q"]),
+        node("Add", ["q", "p"], ["y"]),
+    ]
+    model, _ = rewritten(product(nodes))
+    assert "Add" in ops(model)
+    assert len(stored_of(model)) == 1
+
+
+def test_rounded_value_that_is_read_narrow_too_stays():
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Relu", ["p"], ["y"]), node("Neg", ["p"], ["z"])]
+    proto = model_of(
+        nodes, [info("x", [2, HIGH])], [info("y", None), info("z", None), info("p", None)], [("w", weight())]
+    )
+    model, is_changed = rewritten(proto, **HALF)
+    assert is_changed
+    assert {value.name for value in model.proto.graph.output} == {"y", "z", "p"}
+
+
+def test_table_of_a_gather_and_a_product_is_stored_once():
+    """Tied embeddings: rows that are taken are rows that products sum along."""
+    nodes = [
+        node("Gather", ["w", "ids"], ["rows"]),
+        node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        node("MatMul", ["rows", "t"], ["y"]),
+    ]
+    proto = model_of(nodes, [info("ids", [1, 3], 6)], [info("y", None)], [("w", weight((WIDE, HIGH)))])
+    model, _ = rewritten(proto, **HALF)
+    (found,) = stored_of(model)
+    assert found.dims == (WIDE, HIGH)
+    made = [one for one in model.proto.graph.node if one.domain == store_weights.DOMAIN]
+    assert {one.op_type for one in made} == {store_weights.PRODUCT, store_weights.GATHER}
+    assert {attributes(one)["weight"] for one in made} == {found.name}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("MatMul", ["x", "w"], ["p"]), node("Relu", ["w"], ["y"])],
+        [node("Gemm", ["x", "w"], ["y"], alpha=0.5)],
+        [node("Gemm", ["w", "x"], ["y"], transA=1, transB=1)],
+        [node("MatMul", ["x", "w"], ["p"]), node("Gather", ["w", "i"], ["y"], axis=1)],
+    ],
+)
+def test_weight_with_another_reader_stays_with_the_engine(nodes):
+    more = [("i", np.array([0, 1]))]
+    model, is_changed = rewritten(product(nodes, more=more), **HALF)
+    assert not is_changed
+    assert not stored_of(model)
+
+
+def test_small_weights_stay_with_the_engine():
+    model, is_changed = rewritten(product([node("MatMul", ["x", "w"], ["y"])], (HIGH, 200)), **HALF)
+    assert not is_changed
+    assert not model.own_operators
+
+
+@pytest.mark.parametrize("options", [{}, HALF])
+@pytest.mark.parametrize(("rows", "is_stored"), [(1, True), (16, True), (17, False)])
+def test_products_with_many_rows_stay_with_the_engine(rows, is_stored, options, monkeypatch):
+    """Until copies of their weights would take gigabytes."""
+    proto = product([node("MatMul", ["x", "w"], ["y"])], rows=rows)
+    assert rewritten(proto, **options)[1] is is_stored
+    monkeypatch.setattr(store_weights, "MANY_ELEMENTS", HIGH * WIDE)
+    assert rewritten(proto, **options)[1]
+
+
+def test_program_that_fits_the_caches_stays_with_the_engine(monkeypatch):
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", HIGH * WIDE + 1)
+    assert not rewritten(product([node("MatMul", ["x", "w"], ["y"])]))[1]
+
+
+def test_plain_way_can_be_asked_for():
+    _, context = before(NAME, product([node("MatMul", ["x", "w"], ["y"])]), stored_weights=False)
+    step = store_weights.StoreWeights()
+    assert not step.is_needed(context)
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(["<f4", "<f2"]))
+def test_rows_of_any_size_are_whole(height, width, moved, dtype):
+    matrix = np.arange(height * width).reshape(height, width).astype(dtype)
+    source = RowsSource(MemoryRange(matrix.tobytes()), (height, width), dtype, moved)
+    rows = matrix.T if moved else matrix
+    data = read_all(source)
+    assert len(data) == source.nbytes
+    found = np.frombuffer(data, dtype).reshape(len(rows), -1)
+    np.testing.assert_array_equal(found[:, : rows.shape[1]], rows)
+    assert not found[:, rows.shape[1] :].any()
+
+
+def test_a_large_matrix_is_turned_in_several_passes(monkeypatch):
+    monkeypatch.setattr("qaic.compiler.ir.constants.stored_rows._HELD", 32 * 40 * 4)
+    matrix = np.arange(40 * 100, dtype=np.float32).reshape(40, 100)
+    found = [
+        strip.copy() for strip in strips(MemoryRange(matrix.tobytes()), (40, 100), matrix.dtype, moved=True)
+    ]
+    assert len(found) > 1
+    np.testing.assert_array_equal(np.concatenate(found), matrix.T)
+
+
+@given(st.integers(-30, 12))
+def test_blocks_of_a_float16_product_decode_to_float16(exponent):
+    """Also those of numbers below the range of float16: they decode to what float16 has of them."""
+    values = weight((3, 64)) * np.float32(2.0**exponent)
+    plain, half = (
+        np.frombuffer(
+            _core.mx_decode(
+                read_all(MxSource(MemoryRange(values.tobytes()), 1, (3, 64), False, "w", is_half)),
+                (3, 64),
+                ENCODING,
+            ),
+            np.float32,
+        )
+        for is_half in (False, True)
+    )
+    np.testing.assert_array_equal(half, plain.astype(np.float16).astype(np.float32))
+
+
+def test_blocks_decode_as_those_of_ml_dtypes():
+    """Every element of six bits, at exponents at and between the ends."""
+    codes = np.arange(64, dtype=np.uint8)
+    elements = codes.view(ml_dtypes.float6_e2m3fn).astype(np.float64)
+    for exponent in (0, 1, 106, 127, 240, 241, 254):
+        packed = sum(int(code) << 6 * place for place, code in enumerate(codes))
+        data = packed.to_bytes(48, "little")
+        blocks = b"".join(bytes([exponent]) + data[at : at + 24] for at in (0, 24))
+        found = _core.mx_decode(blocks, (64,), ENCODING)
+        with np.errstate(over="ignore"):
+            expected = (elements * 2.0 ** (exponent - 127)).astype(np.float32)
+        np.testing.assert_array_equal(found, expected)
