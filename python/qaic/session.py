@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from qaic.runtime import forked
 from qaic.runtime.benchmark import BenchmarkResult, checked_count, random_inputs
 from qaic.runtime.imap import MapProgress, imap
 from qaic.runtime.latency import CallProfile
+from qaic.runtime.load_lock import LoadLock
 from qaic.runtime.metrics import Measurements
 from qaic.runtime.shapes import coerce, given_outputs, outputs_memory
 from qaic.support.lazy_module import LazyModule
@@ -169,7 +169,7 @@ class Session(Measurements):
 
     def _unload(self, timeout: float | None = None) -> None:
         # A load under way ends first: it would take the device afterwards.
-        with self._loading(60.0 if timeout is None else timeout) as left, self._lock:
+        with self._loads.held(60.0 if timeout is None else timeout) as left, self._lock:
             loaded, self._loaded = self._loaded, None
             self._warm = False
             if self._collector is not None:
@@ -184,7 +184,7 @@ class Session(Measurements):
         """Let the session load anew."""
         # A thread of the parent may have held it.
         self._lock = threading.RLock()
-        self._load_lock = threading.RLock()
+        self._loads = LoadLock()
         self._profiles = []
         self.reset()
 
@@ -230,32 +230,11 @@ class Session(Measurements):
         in_flight = options.num_activations * options.set_size
         return f"{state}, {in_flight} inference{'' if in_flight == 1 else 's'} at a time"
 
-    @contextlib.contextmanager
-    def _loading(self, timeout: float | None) -> Iterator[float | None]:
-        """Keep other threads from loading and resetting; yields the seconds left of ``timeout``.
-
-        The lock is not that of the session's state, which no thread holds while a device works.
-        """
-        begin = time.monotonic()
-        # What is no limit is refused by the call that takes it.
-        is_limited = timeout is not None and 0.0 <= timeout < threading.TIMEOUT_MAX
-        is_free = self._load_lock.acquire(blocking=False)
-        if not is_free and not self._load_lock.acquire(timeout=(timeout or 0.0) if is_limited else -1):
-            raise DeviceTimeoutError(
-                f"timed out after {1000 * (timeout or 0.0):.0f} ms waiting for the load of a program",
-                code="device.timeout",
-            )
-        try:
-            waited_s = 0.0 if is_free else time.monotonic() - begin
-            yield max((timeout or 0.0) - waited_s, 0.0) if is_limited else timeout
-        finally:
-            self._load_lock.release()
-
     def _ensure_loaded(self, timeout: float | None = None) -> _core.InferenceSet:
         loaded = self._loaded
         if loaded is not None:
             return loaded
-        with self._loading(timeout) as left:
+        with self._loads.held(timeout) as left:
             if self._is_closed:
                 raise StateError(
                     "the session is closed",

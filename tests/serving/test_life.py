@@ -113,6 +113,10 @@ def test_what_has_no_effect_is_said(tmp_path):
             "input [ { name: 'x' data_type: TYPE_FP32 dims: [5] } ]",
             r"has the dims [5]; the program has [2, 4]",
         ),
+        (
+            "input [ { name: 'x' data_type: TYPE_FP32 dims: [2, 2] reshape: { shape: [4] } } ]",
+            "remove reshape and write dims: [4]",
+        ),
         ("parameters [ { key: 'set_size' value: { string_value: 'many' } } ]", "'set_size' is 'many'"),
         ("instance_group [ { kind: KIND_GPU } ]", "KIND_GPU; KIND_MODEL is expected"),
         ("backend: 'qaic'", 'should not have multiple "backend" fields'),

@@ -75,7 +75,10 @@ OF_SESSION = {
     *("qaic._core", "qaic.errors", "qaic.options", "qaic.options.signature", "qaic.session"),
     *(
         "qaic.runtime",
-        *(f"qaic.runtime.{name}" for name in ("benchmark", "forked", "imap", "latency", "metrics")),
+        *(
+            f"qaic.runtime.{name}"
+            for name in ("benchmark", "forked", "imap", "latency", "load_lock", "metrics")
+        ),
     ),
     *("qaic.runtime.program_view", "qaic.runtime.shapes"),
     *("qaic.support", *(f"qaic.support.{name}" for name in ("attribute_dict", "lazy_module", "status_line"))),
@@ -182,7 +185,8 @@ REPEATED_FIELDS = {
 }
 OF_A_FIELD = {"add", "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}
 OF_A_MESSAGE = {"Clear", "ClearField", "CopyFrom", "FromString", "MergeFrom", "SetInParent"}
-MAY_EDIT = ("compiler/ir/", "compiler/frontend/", "compiler/backend/")
+# Messages of the protocol are no graphs.
+MAY_EDIT = ("compiler/ir/", "compiler/frontend/", "compiler/backend/", "serving/grpc_service.py")
 
 
 def edits(source: str) -> list[int]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.errors import StateError
 from qaic.runtime.latency import CallProfile, LatencyRecord, Metrics, format_summary
+from qaic.runtime.load_lock import LoadLock
 from qaic.runtime.program_view import ProgramView
 from qaic.support.lazy_module import LazyModule
 
@@ -45,7 +46,7 @@ class Measurements(ProgramView):
         # runs. Reentrant, because the handler of a signal that arrives during a load may reset the session.
         self._lock = threading.RLock()
         # Held while the program is loaded; whoever takes both takes this one first.
-        self._load_lock = threading.RLock()
+        self._loads = LoadLock()
         self._loaded: _core.InferenceSet | None = None
         self._latencies = LatencyRecord()
         self.profiling_results: list[CallProfile] = []

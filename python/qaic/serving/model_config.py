@@ -181,7 +181,14 @@ def check_tensors(
                     f"{where} has the type {datatype}; the program has {datatype_of(spec.dtype)}",
                     code="serving.config",
                 )
-            dims = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else tuple(tensor.dims)
+            if tensor.HasField("reshape") and list(tensor.reshape.shape) != list(tensor.dims):
+                raise OptionError(
+                    f"{where} is reshaped from {list(tensor.dims)} to {list(tensor.reshape.shape)}, which is "
+                    f"not supported; remove reshape and write dims: {list(tensor.reshape.shape)}, so that "
+                    "clients send this shape",
+                    code="serving.config",
+                )
+            dims = tuple(tensor.dims)
             shapes = (spec.shape, spec.shape[1:]) if settings.max_batch_size != 0 else (spec.shape,)
             if dims and not any(_fits(dims, shape) for shape in shapes):
                 raise OptionError(

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.graph_edits import clone, describe_value, redescribe, set_shape
+from qaic.compiler.ir.graph_edits import (
+    add_input,
+    clear_descriptions,
+    clear_shape,
+    clone,
+    describe_value,
+    redescribe,
+    register_initializer,
+    set_nodes,
+    set_shape,
+)
 from qaic.compiler.ir.graph_walk import read_values
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import known_dims
@@ -116,39 +126,36 @@ def _model_of(
 ) -> onnx.ModelProto:
     """Make a model of a body whose states have the shapes of their first values."""
     graph = clone(body)
-    graph.ClearField("value_info")
+    clear_descriptions(graph)
     for value, first, is_stable in zip(graph.input[_STATES:], firsts, stable, strict=False):
         if first is not None:
             described = clone(first)
             described.name = value.name
             if not is_stable:
-                described.type.tensor_type.ClearField("shape")
+                clear_shape(described)
             redescribe(value, described)
     for value in graph.input[:_STATES]:
         set_shape(value, ())
     for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
+        clear_shape(value)
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     captured = read_values(body) - own - {name for node in body.node for name in node.output}
     for tensor in found.graph.initializer:
         if tensor.name in captured:
             captured.discard(tensor.name)
-            graph.initializer.append(tensor)
+            register_initializer(graph, tensor)
     constants = {
         n.output[0]: n for n in found.graph.node if standard(n, "Constant") and n.output[0] in captured
     }
-    nodes = [*constants.values(), *graph.node]
     captured -= constants.keys()
     for name in sorted(captured):
         if name in outer:
-            graph.input.append(outer[name])
-    model = type(found)(
+            add_input(graph, outer[name])
+    if constants:
+        set_nodes(graph, [*constants.values(), *graph.node])
+    return type(found)(
         ir_version=found.ir_version, opset_import=found.opset_import, functions=found.functions, graph=graph
     )
-    if constants:
-        del model.graph.node[:]
-        model.graph.node.extend(nodes)
-    return model
 
 
 def _trips(found: onnx.ModelProto, node: onnx.NodeProto, body: onnx.ModelProto) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.graph_edits import clone
+from qaic.compiler.ir.graph_edits import clear_dim, clone
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
@@ -49,5 +49,5 @@ class OpenSizes(Always):
 def _open(graph: onnx.GraphProto) -> None:
     """Leave out the sizes of all inputs; the ranks stay."""
     for value in graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.Clear()
+        for position in range(len(value.type.tensor_type.shape.dim)):
+            clear_dim(value, position)

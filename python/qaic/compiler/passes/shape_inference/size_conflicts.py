@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
-from qaic.compiler.ir.graph_edits import clone, clone_unnamed
+from qaic.compiler.ir.graph_edits import (
+    add_output,
+    clear_descriptions,
+    clear_shape,
+    clone,
+    clone_unnamed,
+    remove_nodes,
+    set_outputs,
+)
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, read_values, subgraphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
@@ -237,9 +245,9 @@ def _suspects(found: onnx.ModelProto) -> set[int]:
     if all(name in shapes for node in found.graph.node for name in node.output if name):
         return {at for at, node in enumerate(found.graph.node) if outputs.intersection(node.output)}
     numbered = clone(found)
-    numbered.graph.ClearField("value_info")
+    clear_descriptions(numbered.graph)
     for value in numbered.graph.output:
-        value.type.tensor_type.ClearField("shape")
+        clear_shape(value)
     for at, node in enumerate(numbered.graph.node):
         node.name = f"@{at}@"
     try:
@@ -447,10 +455,11 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
         read = {*current.input}.union(*(read_values(inner) for inner in subgraphs(current)))
         pending.extend(makers[name] for name in read if name in makers)
     cut = clone(view)
-    del cut.graph.node[:]
-    cut.graph.node.extend(current for current in view.graph.node if id(current) in needed)
-    del cut.graph.output[:]
-    cut.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in own.output if name)
+    remove_nodes(cut.graph, [at for at, current in enumerate(view.graph.node) if id(current) not in needed])
+    set_outputs(cut.graph, ())
+    for name in own.output:
+        if name:
+            add_output(cut.graph, helper.make_empty_tensor_value_info(name))
     return cut
 
 

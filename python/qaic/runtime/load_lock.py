@@ -1,0 +1,41 @@
+"""The lock of a session's loads and resets, which is not that of its state."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from qaic.errors import DeviceTimeoutError
+
+
+class LoadLock:
+    """Keeps threads from loading and resetting at once; none holds the session's state meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def held(self, timeout: float | None) -> Iterator[float | None]:
+        """Hold the lock; yields the seconds that are left of ``timeout``. Blocking, for ``timeout`` seconds.
+
+        Raises
+        ------
+        DeviceTimeoutError
+            Another thread loads or resets for longer.
+        """
+        begin = time.monotonic()
+        # A value that is no limit is refused by the call that takes it.
+        is_limited = timeout is not None and 0.0 <= timeout < threading.TIMEOUT_MAX
+        is_free = self._lock.acquire(blocking=False)
+        if not is_free and not self._lock.acquire(timeout=(timeout or 0.0) if is_limited else -1):
+            raise DeviceTimeoutError(
+                f"timed out after {1000 * (timeout or 0.0):.0f} ms waiting for the load of a program",
+                code="device.timeout",
+            )
+        try:
+            waited_s = 0.0 if is_free else time.monotonic() - begin
+            yield max((timeout or 0.0) - waited_s, 0.0) if is_limited else timeout
+        finally:
+            self._lock.release()
