@@ -110,6 +110,7 @@ LEFT_OUT = {
     "tests/session/test_session_state_rows.py": _NUMBERS,
     "tests/api/test_shared_cores.py": "is about virtual cards",
     "tests/api/test_visible_devices.py": _SEVERAL,
+    "tests/qaicrt/test_documented_signatures.py": _ABOVE,
     "tests/rt/test_context.py": _SEVERAL,
     "tests/rt/test_decoder.py": _NUMBERS,
     "tests/rt/test_device_metrics_table.py": _ABOVE,

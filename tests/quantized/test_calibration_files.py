@@ -152,17 +152,22 @@ def test_numbered_names_of_another_compiler_are_those_of_the_last_part(data):
     assert {name: tensor.maximum for name, tensor in found.items()} == wanted
 
 
-def test_a_number_that_is_a_nodes_own_is_not_another_nodes(tmp_path):
+@pytest.mark.parametrize(
+    "keys", [("n:0", "n__1:0"), ("p/b", "p/b__127"), ("p/b:0", "p/b__127:0"), ("p_b", "p_b__127")]
+)
+def test_a_number_that_is_a_tensors_own_is_not_another_tensors(tmp_path, keys):
+    """The keys are names of nodes, of tensors as exporters number them, or the legal form of these."""
     built = model(
         [
-            helper.make_node("Relu", ["x"], ["b"], name="n"),
-            helper.make_node("Relu", ["b"], ["y"], name="n__1"),
+            helper.make_node("Relu", ["x"], ["p/b"], name="n"),
+            helper.make_node("Relu", ["p/b"], ["p/b__127"], name="n__1"),
         ],
         [("x", "float32", [2])],
-        [("y", "float32", [2])],
+        [("p/b__127", "float32", [2])],
     )
-    found = loaded(tmp_path, HEAD + entries(["n__1:0"], high=7) + entries(["n:0"], high=5), built)
-    assert (found.tensors["b"].maximum, found.tensors["y"].maximum) == (5, 7)
+    plain, numbered = keys
+    found = loaded(tmp_path, HEAD + entries([numbered], high=7) + entries([plain], high=5), built)
+    assert (found.tensors["p/b"].maximum, found.tensors["p/b__127"].maximum) == (5, 7)
 
 
 def test_the_hash_covers_shapes_and_not_names(tmp_path):

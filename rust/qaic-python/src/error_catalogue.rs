@@ -7,11 +7,12 @@ use qaic_runtime::{ErrorDetail, QStatus, RuntimeError};
 use qaic_stats::error::StatsError;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
-const OWN: [(&str, &str); 15] = [
+const OWN: [(&str, &str); 16] = [
     ("CompileError", "compile.engine_refused"),
     ("InputError", "quant.not_finite"),
     ("InputError", "quant.parameters"),
     ("InputError", "quant.range"),
+    ("InputError", "serving.request"),
     ("InputTypeError", "input.not_a_dict"),
     ("InputTypeError", "quant.array"),
     ("InternalError", "internal.json"),

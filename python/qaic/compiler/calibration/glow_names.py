@@ -70,8 +70,8 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
     present
         Keys of the file.
     written_by_us
-        Whether they are certainly keys as `entry_keys` makes them. Others may be names of tensors, which come
-        first; in a file of ours a node could have the name of another node's result.
+        True if the keys are certainly those that `entry_keys` makes. Others may be names of tensors, which
+        come first; in a file of ours a node could have the name of another node's result.
 
     Returns
     -------
@@ -81,16 +81,22 @@ def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us:
     held = set(present)
     if written_by_us:
         return {name: key for name, key in keys.items() if key in held}
-    # A key that is a node's own is no numbered one of another node.
-    last = _last_of_each(held - set(keys.values()))
+    candidates = {name: _candidates(name, key) for name, key in keys.items()}
+    # A key that is a tensor's own is no numbered one of another tensor; models may have such names, too.
+    last = _last_of_each(held.difference(*candidates.values()))
     found: dict[str, str] = {}
-    for name, key in keys.items():
-        legal = legalize(name)
-        for candidate in (name, f"{name}:0", key, legal, f"{legal}:0"):
+    for name in keys:
+        for candidate in candidates[name]:
             if candidate in held or candidate in last:
                 found[name] = last.get(candidate, candidate)
                 break
     return found
+
+
+def _candidates(name: str, key: str) -> tuple[str, ...]:
+    """Return the keys that a file may have for a tensor, the likeliest first."""
+    legal = legalize(name)
+    return name, f"{name}:0", key, legal, f"{legal}:0"
 
 
 def _last_of_each(present: Iterable[str]) -> dict[str, str]:

@@ -124,9 +124,8 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
         writer = f"GlowToolsVersion {found.tool}" if found.tool else "without GlowToolsVersion"
         warn(
             "calibration.profile_of_another_compiler",
-            "load_profile: another compiler wrote %s (%s), so its graph hash says nothing here; entries are "
-            "matched by the names of nodes and tensors",
-            file.path,
+            "load_profile: another compiler wrote the profile (%s), so its graph hash says nothing here; "
+            "entries are matched by the names of nodes and tensors",
             writer,
         )
     elif found.graph_hash != own:
