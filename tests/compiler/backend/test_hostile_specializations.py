@@ -117,7 +117,7 @@ def missing_tensor_in_descriptor(network, plan):
 
 
 def newer_plan(network, plan):
-    plan["version"] = 4
+    plan["version"] = 5
 
 
 def variants_that_are_none(network, plan):
@@ -138,7 +138,7 @@ def variants_that_are_none(network, plan):
         (larger_than_the_binding, "allowed_shapes entry 0, binding x: the tensor is larger"),
         (other_type, "allowed_shapes entry 0, binding x: the element type"),
         (missing_tensor_in_descriptor, "allowed_shapes entry 1 has 1 tensors, 2 expected"),
-        (newer_plan, "has version 4, this library reads versions 1 to 3"),
+        (newer_plan, "has version 5, this library reads versions 1 to 4"),
         (variants_that_are_none, "is not a plan"),
     ],
 )

@@ -386,7 +386,7 @@ impl RowsTask for Gather<'_> {
 #[inline(always)]
 pub(super) fn widen<S: Simd>(simd: S, unit: [S::V; 2], numbers: &mut [f32; UNIT]) {
     let (halves, _) = numbers.as_chunks_mut::<LANES>();
-    for (half, vector) in halves.iter_mut().zip(unit) {
-        simd.store(vector, half);
-    }
+    let [first, second] = unit;
+    simd.store(first, &mut halves[0]);
+    simd.store(second, &mut halves[1]);
 }

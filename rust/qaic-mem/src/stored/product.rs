@@ -259,6 +259,7 @@ impl Block<'_> {
 }
 
 /// The sums of `ROWS` rows with at most four columns over `units` units.
+#[allow(clippy::needless_range_loop)] // see below
 #[inline(always)]
 fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     simd: S,
@@ -266,35 +267,37 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     weights: [R; COLUMNS],
     units: usize,
 ) -> [[f32; COLUMNS]; ROWS] {
+    // Loops over numbers, because neither `array::map` nor iterators over arrays of vectors are sure to be part of what is
+    // compiled for the machine.
     let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
     for index in 0..units {
-        // No closures around vectors: `array::map` is no part of what is compiled for the machine.
         let mut units = [[simd.splat(0.0); 2]; COLUMNS];
         if !R::IS_PLAIN {
-            for (unit, row) in units.iter_mut().zip(weights) {
-                *unit = row.unit(simd, index);
+            for column in 0..COLUMNS {
+                units[column] = weights[column].unit(simd, index);
             }
         }
         for half in 0..UNIT / LANES {
             let mut vectors = [simd.splat(0.0); COLUMNS];
-            for ((vector, unit), row) in vectors.iter_mut().zip(units).zip(weights) {
+            for column in 0..COLUMNS {
                 // Read where it is used, so that registers are left for the sums.
-                *vector = if R::IS_PLAIN { row.half(simd, index, half) } else { unit[half] };
+                vectors[column] =
+                    if R::IS_PLAIN { weights[column].half(simd, index, half) } else { units[column][half] };
             }
-            for (sums, activations) in sums.iter_mut().zip(activations) {
-                let (halves, _) = activations[index].as_chunks::<LANES>();
+            for row in 0..ROWS {
+                let (halves, _) = activations[row][index].as_chunks::<LANES>();
                 let activation = simd.load(&halves[half]);
-                for (sum, vector) in sums.iter_mut().zip(vectors) {
-                    *sum = simd.mul_add(activation, vector, *sum);
+                for column in 0..COLUMNS {
+                    sums[row][column] = simd.mul_add(activation, vectors[column], sums[row][column]);
                 }
             }
         }
     }
     let mut totals = [[0.0; COLUMNS]; ROWS];
-    for (totals, sums) in totals.iter_mut().zip(sums) {
+    for row in 0..ROWS {
         let mut four = [simd.splat(0.0); 4];
-        four[..COLUMNS].copy_from_slice(&sums);
-        totals.copy_from_slice(&simd.sums(four)[..COLUMNS]);
+        four[..COLUMNS].copy_from_slice(&sums[row]);
+        totals[row].copy_from_slice(&simd.sums(four)[..COLUMNS]);
     }
     totals
 }
