@@ -81,6 +81,7 @@ ELSEWHERE = {
     "load_embedding_tables": "compilation/test_side_files.py",
     "load_profile": "quantized/test_quantize_containers.py",
     "mxint8_kv_cache": "session/test_session_state.py",
+    "output_shapes": "compiler/passes/shape_inference/test_loop_shapes.py",
     "register_custom_op": "compilation/test_custom_ops.py",
     "retained_state": "session/test_session_state.py",
     "split_retained_state_io": "session/test_session_state.py",

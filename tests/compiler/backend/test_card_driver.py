@@ -339,7 +339,7 @@ def test_compilers_that_end_after_a_dump_are_run_again(model, fake, calls, tmp_p
     assert profile.read_text() == "profile"
     assert ["-dump-profile" in " ".join(argv) for argv in calls()] == [True, False]
     # The tool stops after it, as the vendor's does.
-    argv = [f"-m={model}", "--target=card", f"-dump-profile={profile}"]
+    argv = [f"-m={model}", "--target=card", f"-dump-profile={tmp_path / 'second.yaml'}"]
     assert compile_tool.main(argv) == 0
     assert len(calls()) == 3
 

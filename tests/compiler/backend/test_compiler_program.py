@@ -275,8 +275,10 @@ def test_output_dir_receives_a_copy_and_the_cache_keeps_its_own(cache_dir, model
     assert path == target / "programqpc.bin"
     cached = compiled(model_path)
     assert cached.read_bytes() == path.read_bytes()
-    path.write_bytes(b"edited")
-    assert cached.read_bytes() != b"edited"
+    edited = bytearray(cached.read_bytes())
+    edited[-1] ^= 1
+    path.write_bytes(edited)
+    assert cached.read_bytes() != edited
     compiled(model_path, output_dir=target)
     assert path.read_bytes() == cached.read_bytes()
     assert files_below(target) == ["programqpc.bin"]

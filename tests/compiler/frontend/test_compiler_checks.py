@@ -120,7 +120,7 @@ def test_operator_that_does_not_fit_its_inputs_is_named():
     model = model_of([node("MatMul", ["x", "x"], ["y"])], [info("x", [2, 3])], [info("y", None)])
     with pytest.raises(CompileError, match="MatMul") as caught:
         lowered(model)
-    assert caught.value.code == "compile.invalid_model"
+    assert caught.value.code == "compile.contradicting_sizes"
 
 
 @pytest.mark.parametrize(
