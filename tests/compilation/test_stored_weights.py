@@ -19,6 +19,7 @@ ROWS = (1, 2, 7)
 @pytest.fixture(autouse=True)
 def _programs_of_any_size(monkeypatch):
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+    monkeypatch.setattr(store_weights, "LEAST_FLOAT32", 1)
 
 
 def matrix(shape=(HIGH, WIDE), seed=1):

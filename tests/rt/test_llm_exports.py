@@ -81,6 +81,7 @@ def test_decoder_with_stored_weights_gives_the_tokens_of_the_plain_way(
     """Sums have another order, so logits agree but for a rounding, and tokens agree where they are apart."""
     monkeypatch.setattr(store_weights, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+    monkeypatch.setattr(store_weights, "LEAST_FLOAT32", 1)
     export = llm_exports.require(name)
     flags = [*(export.float32_flags if is_float32 else export.flags), *more]
     paths = {way: compiled([*flags, f"-stored-weights={way}"], tmp_path / way) for way in ("true", "false")}

@@ -23,6 +23,7 @@ HALF = {"convert_to_fp16": True}
 @pytest.fixture(autouse=True)
 def _programs_of_any_size(monkeypatch):
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+    monkeypatch.setattr(store_weights, "LEAST_FLOAT32", 1)
 
 
 def weight(shape=(HIGH, WIDE), dtype=np.float32):
@@ -158,6 +159,14 @@ def test_products_with_many_rows_stay_with_the_engine(rows, is_stored, options, 
 def test_program_that_fits_the_caches_stays_with_the_engine(monkeypatch):
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", HIGH * WIDE + 1)
     assert not rewritten(product([node("MatMul", ["x", "w"], ["y"])]))[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_stored"), [({}, False), (HALF, True), ({"mxfp6_matmul": True}, True)]
+)
+def test_float32_weights_stay_with_the_engine_in_programs_of_usual_size(options, is_stored, monkeypatch):
+    monkeypatch.setattr(store_weights, "LEAST_FLOAT32", HIGH * WIDE + 1)
+    assert rewritten(product([node("MatMul", ["x", "w"], ["y"])]), **options)[1] is is_stored
 
 
 def test_plain_way_can_be_asked_for():

@@ -41,6 +41,8 @@ ROWS: Final = "rows"
 LEAST_ELEMENTS: Final = 1 << 16
 #: elements of a program from which on its weights are read from memory in each inference
 LEAST_IN_PROGRAM: Final = 1 << 24
+#: elements of a program from which on its float32 weights are stored: the engine reads its copies as fast
+LEAST_FLOAT32: Final = 1 << 28
 #: elements of a program from which on copies of weights cost more than speed is worth
 MANY_ELEMENTS: Final = 1 << 28
 #: rows of activations up to which a product is bound by reading its weights
@@ -103,6 +105,8 @@ class _Rewriter:
         if total < LEAST_IN_PROGRAM:
             return False
         for weight, uses_of in candidates:
+            if weight.elem_type == FLOAT and weight.blocks is None and total < LEAST_FLOAT32:
+                continue
             if total >= MANY_ELEMENTS or self._has_few_rows(uses_of):
                 self._rewrite(weight, uses_of)
         if not self.used:
