@@ -43,7 +43,7 @@ fn load_of_a_plan_that_disagrees_with_its_container_is_refused() {
         (with_weights(256, ""), "do not describe a tensor inside constants.bin (256 bytes)"),
         (with_weights(64, r#","variants":[{"inputs":[],"outputs":[]}]"#), "1 specializations"),
         (with_weights(64, "").replace(r#""x""#, r#""z""#), "is not tensor `z` of the plan"),
-        (with_weights(64, "").replace(r#""version":1"#, r#""version":4"#), "has version 4"),
+        (with_weights(64, "").replace(r#""version":1"#, r#""version":5"#), "has version 5"),
         ("[]".to_owned(), "is not a plan"),
     ] {
         let error = load(&plan);
