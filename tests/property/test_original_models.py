@@ -3,9 +3,10 @@
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 import qaic
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
@@ -78,7 +79,11 @@ def test_numbers_are_those_of_the_users_model(precision, case):
     assume(at.nodes)
     model = as_function(at.model()) if in_function else at.model()
     feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
-    expected = reference(model, feeds)
+    try:
+        expected = reference(model, feeds)
+    except Fail:
+        # The engine expands some standard functions wrongly inside of a function, so there is no answer.
+        reject()
     power = float((expected.astype(np.float64) ** 2).sum())
     if precision == "float16":
         # What is beyond float16 becomes infinite.

@@ -57,7 +57,8 @@ def complete(
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)
-    ranks = _add_ranks(probe, names)
+    ranked = clone(probe)
+    ranks = _add_ranks(ranked, names)
     options = ort.SessionOptions()
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_BASIC if folding else levels.ORT_DISABLE_ALL
@@ -65,13 +66,21 @@ def complete(
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+
+    def session_of(proto: onnx.ModelProto) -> ort.InferenceSession:
+        # Without the last switch the package retries and says so on standard output.
+        content = proto.SerializeToString()
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
     try:
         for library in libraries:
             options.register_custom_ops_library(str(library))
-        # Without this switch the package retries and says so on standard output.
-        session = ort.InferenceSession(
-            probe.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        try:
+            session = session_of(ranked)
+        except Exception:  # noqa: BLE001 - as below
+            # Sequences have no shape to ask for, and what is one is not known before.
+            ranks = {}
+            session = session_of(probe)
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own; its check comes later
         return str(error).strip()
     makers = producers(view.graph.node)

@@ -62,7 +62,9 @@ class InferShapes(Always):
                     model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
                 )
             except CompileError as error:
-                _refuse_conflicts(model, error)
+                # With a size that is too large nothing is inferred.
+                if error.code != "compile.tensor_too_large":
+                    _refuse_conflicts(model, error)
                 raise
             _refuse_conflicts(model)
             for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
