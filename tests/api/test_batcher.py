@@ -47,12 +47,16 @@ def gather():
 @pytest.fixture(scope="module")
 def affine():
     with qaic.Session(session_models.affine(WIDTH, BATCH), set_size=4) as session:
+        # Loaded here: what is on a card after a test was there before it.
+        session.setup()
         yield session, BatchShapes(session)
 
 
 @pytest.fixture(scope="module")
 def lengths():
     with qaic.Session(two_lengths(), network_specialization_config=LENGTHS, set_size=2) as session:
+        # Loaded here: what is on a card after a test was there before it.
+        session.setup()
         yield session, BatchShapes(session)
 
 
