@@ -86,23 +86,31 @@ def test_model_of_bfloat16_computes_with_stored_weights(tmp_path, monkeypatch):
     assert (np.abs(found - exact) <= np.abs(exact) / 256 + 1e-4).all()
 
 
-@pytest.mark.parametrize("index_type", [6, 7])
-@pytest.mark.parametrize("options", [{"convert_to_fp16": True}, {}])
-def test_rows_of_a_tied_table_are_gathered(tmp_path, index_type, options):
+def tied_table(index_type):
     nodes = [
         node("Gather", ["w", "ids"], ["rows"]),
         node("Transpose", ["w"], ["t"], perm=[1, 0]),
         node("MatMul", ["rows", "t"], ["y"]),
     ]
-    proto = model_of(nodes, [info("ids", [1, 3], index_type)], [info("y", [1, 3, HIGH])], [("w", matrix())])
-    path = compiled(tmp_path, proto, "stored", **options)
+    return model_of(nodes, [info("ids", [1, 3], index_type)], [info("y", [1, 3, HIGH])], [("w", matrix())])
+
+
+@pytest.mark.parametrize("index_type", [6, 7])
+@pytest.mark.parametrize("options", [{"convert_to_fp16": True}, {}])
+def test_rows_of_a_tied_table_are_gathered(tmp_path, index_type, options):
+    path = compiled(tmp_path, tied_table(index_type), "stored", **options)
     assert sorted(qaic.Qpc(path).plan["own_operators"]) == [store_weights.GATHER, store_weights.PRODUCT]
     ids = np.array([[3, HIGH - 1, -1]]).astype(np.int32 if index_type == 6 else np.int64)
     rows = matrix().astype(np.float16).astype(np.float32) if options else matrix()
     exact = rows[ids].astype(np.float64) @ rows.T.astype(np.float64)
     np.testing.assert_allclose(answer(path, {"ids": ids}), exact, rtol=1e-3, atol=2e-2)
+
+
+@pytest.mark.virtual_card("an operator that fails takes the channel of a card with all that is in flight")
+def test_a_row_that_a_table_does_not_have_is_an_error(tmp_path):
+    path = compiled(tmp_path, tied_table(7), "stored")
     with qaic.Session(path) as session, pytest.raises(qaic.errors.QaicError, match="index 320 of 320 rows"):
-        session.run({"ids": np.full_like(ids, HIGH)})
+        session.run({"ids": np.full((1, 3), HIGH)})
 
 
 @pytest.mark.parametrize("has_zeros", [False, True])
@@ -217,6 +225,7 @@ def changed(source, target, change):
     return target
 
 
+@pytest.mark.virtual_card("the firmware of a card refuses a program by a number")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
