@@ -34,7 +34,7 @@ from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_value
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import onnx
     from numpy.typing import NDArray
@@ -95,6 +95,10 @@ _MOST_NODES: Final = 20_000
 
 _NARROW: Final = frozenset({FLOAT16, BFLOAT16})
 _INTEGERS: Final = frozenset({INT32, INT64})
+#: types that have no division by zero
+_DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
+#: attributes that kernels divide by
+_DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
 _TOKEN: Final = re.compile(r"@(\d+)@")
 _REASON: Final = re.compile(r".*(?:Status Message: |InferenceError\] )", re.DOTALL)
 _PLACE: Final = re.compile(r"^.*\.(?:cc|h|cpp):\d+ (?:.*\) )?", re.DOTALL)
@@ -223,10 +227,21 @@ class SizeCheck:
                 and (macs_of(node, shapes) or 0) <= _MOST_MACS
                 and (not is_open or standard(node, *_TAKING_ZEROS))
                 and node.op_type not in RANDOM
+                and not _may_trap(node, kinds.values())
             )
             alone = _alone(found, node, kinds, shapes, constants)
             self.answers[key] = _answer(alone, is_run=is_run)
         return self.answers[key]
+
+
+def _may_trap(node: onnx.NodeProto, kinds: Iterable[int]) -> bool:
+    """Return true if the engine's process may end: integers are divided, or by an attribute that is 0."""
+    if any(kind in _DIVIDED for kind in kinds) and standard(node, "Div", "Mod"):
+        return True
+    return any(
+        attribute.name in _DIVISORS and 0 in (attribute.ints or (attribute.i,))
+        for attribute in node.attribute
+    )
 
 
 def _is_asked(node: onnx.NodeProto) -> bool:
