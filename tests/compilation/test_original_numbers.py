@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as EngineNotImplemented
 
 import qaic
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
@@ -54,7 +55,11 @@ def test_operator_means_what_its_set_says(opset):
         at = drawn(["Conv", name], opset, seed=sum(map(ord, name)))
         model = at.model()
         feeds = {"x": np.random.default_rng(5).standard_normal(at.given).astype(np.float32)}
-        expected = reference(model, feeds)
+        try:
+            expected = reference(model, feeds)
+        except EngineNotImplemented:
+            # Older engines lack some operators of the newest sets.
+            continue
         for least, options in ((100, {}), (38, {"convert_to_fp16": True}), (15, INT8)):
             try:
                 decibels = sqnr(expected, found(model, feeds, **options))

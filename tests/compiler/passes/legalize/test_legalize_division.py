@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
+from onnxruntime import __version__ as engine_version
 
 from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
 
@@ -79,10 +80,16 @@ def _operands(draw):
     return dividend, draw(hnp.arrays(dtype, count, elements=numbers.filter(bool)))
 
 
+#: takes remainders with the sign of the dividend in double
+OLD_ENGINE = int(engine_version.split(".")[1]) < 32
+
+
 @given(_operands(), st.sampled_from(PLACES), st.sampled_from([("Div", 0), ("Mod", 0), ("Mod", 1)]))
 def test_divisions_give_the_numbers_of_onnx(operands, place, kind):
     op, fmod = kind
     dividend, divisor = operands
+    if fmod and OLD_ENGINE:
+        assume(max(abs(int(value)) for value in (*dividend, *divisor)) < 2**53)
     program, feeds = _program(op, dividend, divisor, place, fmod)
     got = run(whole(program), feeds)["y"][: len(dividend)]
     np.testing.assert_array_equal(got, _expected(op, dividend, divisor, fmod))

@@ -227,6 +227,8 @@ class SizeCheck:
                 and (macs_of(node, shapes) or 0) <= _MOST_MACS
                 and (not is_open or standard(node, *_TAKING_ZEROS))
                 and node.op_type not in RANDOM
+                # Which forms of its own operators the engine takes depends on its release.
+                and node.domain in STANDARD_DOMAINS
                 and not _may_trap(node, kinds.values())
             )
             alone = _alone(found, node, kinds, shapes, constants)
