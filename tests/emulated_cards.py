@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 
 from qaic import _core, errors
 
@@ -22,10 +23,14 @@ def end_stuck_inference(session):
     """End an inference that does not end by itself.
 
     A virtual card ends an inference that no thread waits for. A card has no call for that: only a reset of
-    its cores ends it.
+    its cores ends it, and the thread that waits for the card notices the end of its own wait only between two
+    calls.
     """
-    if are_meant():
-        session.reset()
+    if not are_meant():
+        return
+    session.reset()
+    while any("blocked" in line for line in left()):
+        time.sleep(0.01)
 
 
 def inference_error():
