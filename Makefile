@@ -158,7 +158,9 @@ java: ## Install Debian's Java, which the tests of Spark use, where it is missin
 		|| echo 'java could not be installed: the tests of Spark are skipped'; \
 	fi
 
-lint: setup ## Check formatting, lints, layers, types and the stub
+TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples
+
+lint: setup ## Check formatting, lints, layers, texts, types and the stub
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -166,6 +168,9 @@ lint: setup ## Check formatting, lints, layers, types and the stub
 	$(BIN)/ruff check python tests benches examples tools
 	$(BIN)/lint-imports --no-logo --no-cache
 	tools/wheels/check_licences.sh
+	$(BIN)/codespell $(TEXTS)
+	$(BIN)/proselint check --config tools/prose/proselint.json README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md
+	PYTHONPATH=tools $(BIN)/python -m prose
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 

@@ -1,0 +1,99 @@
+"""Texts of the repository for readers: pages, docstrings, doc comments, and sentences in literals."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Kind = Literal["doc", "heading", "prose", "message"]
+
+# Two spaces and three words: a message or a help text, not a key, a pattern or a path.
+_SENTENCE = re.compile(r"[A-Za-z,]+ [a-z]+ [a-z]+")
+_RUST_DOC = re.compile(r"\s*//[/!] ?(?!/)(.*)")
+_RUST_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_CODE = re.compile(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|<[^>]*>")
+
+
+class Text(NamedTuple):
+    """A piece of text, its first line, and its kind. Code within it is blanked."""
+
+    path: str
+    line: int
+    kind: Kind
+    text: str
+
+
+def tracked(root: Path) -> Iterator[str]:
+    """Paths of the files to check that git knows, relative to the root of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "*.py", "*.pyi", "*.rs"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for path in listed.stdout.splitlines():
+        if path.startswith(("python/", "rust/", "docs/")) or "/" not in path:
+            yield path
+
+
+def of_file(root: Path, path: str) -> list[Text]:
+    """Texts of one file in order; no texts for a file that was deleted."""
+    file = root / path
+    if not file.exists() or path == "THIRD-PARTY-LICENSES.md":
+        return []
+    source = file.read_text()
+    if path.endswith(".md"):
+        return list(_of_page(path, source))
+    return list(_of_rust(path, source) if path.endswith(".rs") else _of_python(path, source))
+
+
+def _text(path: str, line: int, kind: Kind, text: str) -> Text:
+    return Text(path, line, kind, _CODE.sub("`code`", text))
+
+
+def _of_page(path: str, source: str) -> Iterator[Text]:
+    in_code = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif line.startswith("#") and not in_code:
+            yield _text(path, number, "heading", line.lstrip("# "))
+        elif line.strip() and not in_code and not line.startswith("    "):
+            yield _text(path, number, "prose", line)
+
+
+def _of_python(path: str, source: str) -> Iterator[Text]:
+    tree = ast.parse(source)
+    docstrings = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
+            docstrings.add(id(node.body[0].value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) in docstrings:
+                yield _text(path, node.lineno, "doc", node.value.strip())
+            elif _SENTENCE.search(node.value):
+                yield _text(path, node.lineno, "message", node.value)
+
+
+def _of_rust(path: str, source: str) -> Iterator[Text]:
+    comment: list[str] = []
+    for number, line in enumerate(source.splitlines(), 1):
+        found = _RUST_DOC.match(line)
+        if found:
+            comment.append(found[1])
+            continue
+        if comment:
+            yield _text(path, number - len(comment), "doc", "\n".join(comment))
+            comment = []
+        if not line.lstrip().startswith("//"):
+            for literal in _RUST_STRING.finditer(line):
+                if _SENTENCE.search(literal[1]):
+                    yield _text(path, number, "message", literal[1])
+    if comment:
+        yield _text(path, len(source.splitlines()) - len(comment) + 1, "doc", "\n".join(comment))
