@@ -33,16 +33,16 @@ pub(crate) struct Card {
     pub(crate) firmware: Firmware,
     events: Arc<EventBroadcast>,
     state: Mutex<CardState>,
-    /// Whether the plan has any fault.
+    /// True if the fault plan has any fault.
     has_faults: AtomicBool,
     /// Something changed that a blocked call may wait for.
     pub(crate) changed: Condvar,
 }
 
-/// What the lock guards.
+/// The card's state, which the lock guards.
 #[derive(Debug)]
 pub(crate) struct CardState {
-    /// Whether it can be used.
+    /// True while the card can be used.
     pub(crate) is_online: bool,
     /// Resets so far.
     pub(crate) resets: u64,
@@ -74,7 +74,7 @@ pub(crate) struct User {
     /// Its identity to the firmware; a new one after each reset, so that what the firmware did for it before is known.
     pub(crate) wire_id: u32,
     pub(crate) handles: BTreeMap<u32, u64>,
-    /// Whether it will never work again.
+    /// True if the card never works again.
     pub(crate) is_dead: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Dbc {
     /// Counts activations.
     pub(crate) activation: u64,
     pub(crate) state: Option<DbcState>,
-    /// Whether its cores are being restarted.
+    /// True while the card's cores restart.
     pub(crate) is_restarting: bool,
     pub(crate) ring_size: u32,
     pub(crate) channel: Option<Arc<Channel>>,
@@ -97,7 +97,7 @@ pub(crate) struct Dbc {
     pub(crate) drive: Arc<Mutex<()>>,
     pub(crate) queued: VecDeque<QueuedElement>,
     pub(crate) next_element_id: u64,
-    /// Whether its cores have stopped getting on.
+    /// True if the card's cores no longer make progress.
     pub(crate) is_hung: bool,
     pub(crate) worker: Option<Worker>,
     pub(crate) attached: BTreeSet<u64>,
@@ -112,9 +112,9 @@ pub(crate) struct QueuedElement {
     pub(crate) bo_id: u64,
     pub(crate) serial: u64,
     pub(crate) ends_slice: bool,
-    /// Whether its completion gets lost.
+    /// True if the completion of the request gets lost.
     pub(crate) is_lost: bool,
-    /// What it completes with instead.
+    /// The status that the request completes with in place of success.
     pub(crate) dma_status: Option<u16>,
 }
 
@@ -126,7 +126,7 @@ enum TimedEvent {
     CoresStart { dbc_id: u32, powers_up: bool },
 }
 
-/// What is to be done when the lock has been given back.
+/// Work that runs after the lock is released.
 #[derive(Debug, Default)]
 #[must_use = "channels go on until they are stopped"]
 pub(crate) struct DeferredCleanup {
@@ -550,7 +550,7 @@ impl CardState {
         due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
     }
 
-    /// Whether a user's file has not outlived the card.
+    /// Returns whether the user's file is still usable: it is not if the card went away after it was opened.
     pub(crate) fn can_use(&self, user: u32) -> bool {
         self.users.get(&user).is_some_and(|user| !user.is_dead)
     }

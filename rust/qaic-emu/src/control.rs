@@ -1,4 +1,4 @@
-//! What tests hold an emulated card by.
+//! The handle through which tests control an emulated card.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -127,12 +127,12 @@ impl Control {
         self.card.lock().dma_errors
     }
 
-    /// What the firmware has given out.
+    /// Returns the resources that the firmware has given out.
     pub fn resource_usage(&self) -> ResourceUsage {
         self.card.firmware.resource_usage()
     }
 
-    /// What differs from an unused card; empty when nothing does.
+    /// Returns the differences from an unused card; empty if there are none.
     pub fn invariants(&self) -> Vec<String> {
         let mut found = Vec::new();
         let state = self.card.settled();

@@ -35,7 +35,7 @@ impl EmuKmd {
         Ok(Arc::new(Self { options, cards, fresh, events }))
     }
 
-    /// What tests hold a card by; `None` when there is no such card.
+    /// Returns the handle through which tests control a card; `None` if there is no such card.
     pub fn control(&self, card: u32) -> Option<Control> {
         let index = usize::try_from(card).ok()?;
         Some(Control::new(Arc::clone(self.cards.get(index)?), self.fresh.get(index)?.clone()))

@@ -39,7 +39,7 @@ struct Message {
     given_up: Vec<(u32, bool)>,
 }
 
-/// What came back, as the caller sees it.
+/// The firmware's reply, as the caller sees it.
 #[derive(Debug, Default)]
 struct Reply {
     bytes: Vec<u8>,
@@ -124,7 +124,7 @@ impl EmuFile {
         self.decode(replies, &mut message.ring_size, resets, &mut reply.bytes)
     }
 
-    /// What goes wrong with the commands of a message; all are counted.
+    /// Returns the fault of a message's commands; counts all of them.
     fn fault_of(&self, message: &Message) -> Option<Action> {
         let triggers = message.transactions.iter().filter_map(|wire| match wire {
             Transaction::Passthrough(command) => {
@@ -145,7 +145,7 @@ impl EmuFile {
         Err(Errno::INTR)
     }
 
-    /// Of a reply that nothing waits for the driver takes note of channels that are free, and of nothing else.
+    /// Drops a reply that no caller waits for; the driver reads only its freed channels.
     fn drop_reply(&self, replies: &[TransactionReply]) -> Result<(), Errno> {
         for reply in replies {
             if let TransactionReply::Deactivate { dbc_id, .. } = reply {
@@ -431,7 +431,8 @@ fn wire_bytes(replies: &[TransactionReply]) -> usize {
     MESSAGE_HEADER_BYTES + replies.iter().map(bytes).sum::<usize>()
 }
 
-/// Whether a control call fails with it when the driver has begun: channels are given up, and the message may have gone out.
+/// Returns whether a control call fails with this error after the driver has begun: channels are given up,
+/// and the message may have gone out.
 fn comes_late(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN)
 }
@@ -442,7 +443,7 @@ fn fetch(from: &[u8]) -> Result<Arc<[u8]>, Errno> {
     Ok(from.into())
 }
 
-/// What a transaction has behind its header.
+/// Reads the body of a transaction.
 fn read<T: Layout>(body: &[u8]) -> Result<T, Errno> {
     wire::read(body).ok_or(Errno::INVAL)
 }

@@ -1,4 +1,4 @@
-//! What emulated cards are like.
+//! Settings of emulated cards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,24 @@ pub struct EmuOptions {
     pub cards: u32,
     /// Which kernels the driver behaves like.
     pub profile: Profile,
-    /// What the cores do.
+    /// The work of the cores.
     pub workload: Arc<dyn Workload>,
     /// The time.
     pub clock: EmuClock,
     /// Threads that drive the data path.
     pub execution_mode: ExecutionMode,
-    /// What goes wrong, on each card.
+    /// Faults of each card.
     pub faults: FaultPlan,
-    /// What the cards say of themselves.
+    /// Facts that the cards report.
     pub firmware: FirmwareConfig,
-    /// Whether a signal waits for the calling thread; calls that block then answer `EINTR`. Asked every 50 ms.
+    /// Returns whether a signal waits for the calling thread; blocking calls then return `EINTR`. Called
+    /// every 50 ms.
     pub signaled: Option<fn() -> bool>,
     /// Name of the driver behind the nodes.
     pub driver_name: String,
     /// Version of its interface: major, minor. That of the mainline kernel has none.
     pub driver_version: (i32, i32),
-    /// What the sensors say.
+    /// Values of the sensors.
     pub telemetry: Telemetry,
     /// From a reset to the card's being online again.
     pub boot: Duration,
@@ -41,12 +42,12 @@ pub struct EmuOptions {
     pub core_restart: Duration,
     /// How long the driver waits for the firmware's reply.
     pub control_timeout: Duration,
-    /// What a wait without a time limit waits.
+    /// Time limit of a wait that has none of its own.
     pub wait_timeout: Duration,
     /// Largest piece of a buffer object that is in one place of the host's memory: slices are split there.
     pub fragment_bytes: u64,
-    /// Whether buffer objects from the device hold a pattern between an execute call and the completion, which shows reads
-    /// that come too early.
+    /// True if buffer objects from the device hold a pattern between an execute call and the completion,
+    /// which exposes reads that come too early.
     pub poisons_outputs: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a card has to give out: what is free, and what was taken from where.
+//! A card's resources: the free ones, and the source of each taken one.
 //!
 //! Whatever is taken is a [`Resources`] of its own, and is given back by adding it to where it came from. It is neither
 //! copied nor made up, so nothing is lost or doubled.
@@ -90,19 +90,19 @@ fn lowest(mask: u64) -> u64 {
     mask & mask.wrapping_neg()
 }
 
-/// What a card has and what of it is free, and what is loaded on it.
+/// Total and free resources of a card, and its loaded programs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ResourceUsage {
-    /// What there is.
+    /// All resources of the card.
     #[serde(rename = "total")]
     pub totals: Totals,
-    /// What is not taken.
+    /// Free resources.
     pub free: Totals,
     /// Loaded programs.
     pub elves: usize,
     /// Constants that are loaded or announced.
     pub constants: usize,
-    /// Of these, those that activations use.
+    /// Constants in use by activations.
     pub constants_in_use: usize,
     /// Activations.
     pub activations: usize,
@@ -115,7 +115,7 @@ pub struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// Whether it is that of a card that was never used.
+    /// Returns whether the usage is that of an unused card.
     pub fn is_untouched(&self) -> bool {
         self.free == self.totals
             && [self.elves, self.constants, self.activations, self.reservations] == [0; 4]
@@ -143,7 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is taken is what was wanted, no core is in two hands, and all that was taken makes the whole again.
+        /// Taken amounts equal the requested ones, no core has two owners, and returned amounts restore the
+        /// whole.
         #[test]
         fn resources_taken_and_returned_in_any_order_add_up(wanted in prop::collection::vec(amounts(), 1..12), order in any::<u64>()) {
             let whole = Resources::of(&Totals::default());

@@ -1,4 +1,4 @@
-//! What the cores of an emulated card do: the part of the emulator that others can plug in.
+//! The work of an emulated card's cores: the emulator's plug-in interface.
 //!
 //! Firmware and driver know nothing of what a program computes. A [`Workload`] makes, of the images that are activated,
 //! something [`Running`]; the data path of the channel then moves data to and from the memory of the device, works the
@@ -13,9 +13,9 @@ use qaic_kmd::protocol::NncStatus;
 pub use crate::data_path::device_memory::{DeviceMemory, MemoryFull};
 pub use crate::data_path::semaphores::Semaphores;
 
-/// What the cores make of programs. One for all cards.
+/// Execution of programs by the cores. All cards share one workload.
 pub trait Workload: Debug + Send + Sync {
-    /// What a program needs, asked when its ELF is loaded; a status refuses it.
+    /// Returns the needs of a program when its ELF is loaded; a status refuses the program.
     fn requirements(&self, elf: &[u8]) -> Result<Requirements, NncStatus> {
         let _ = elf;
         Ok(Requirements::default())
@@ -27,7 +27,7 @@ pub trait Workload: Debug + Send + Sync {
     fn activate(&self, images: &Images) -> Result<Box<dyn Running>, NncStatus>;
 }
 
-/// What a program needs of a card.
+/// Needs of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requirements {
     /// Cores of an activation.
@@ -48,7 +48,7 @@ impl Default for Requirements {
     }
 }
 
-/// What an activation is made of.
+/// Images of an activation.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// The program.
@@ -68,9 +68,9 @@ pub struct Images {
 
 /// The cores of one activation at work.
 pub trait Running: Debug + Send {
-    /// Whether the data path honors the semaphores. Where it does not, elements run in the order of the ring, and
-    /// [`Self::advance`] is called once when the first element from the device comes after elements to it: all inputs of
-    /// an inference have arrived then.
+    /// Returns whether the data path honors the semaphores. If not, elements run in the order of the ring,
+    /// and [`Self::advance`] is called once, when the first element from the device follows elements to it:
+    /// all inputs of an inference have arrived then.
     fn honors_semaphores(&self) -> bool {
         true
     }
@@ -101,7 +101,7 @@ pub enum Progress {
     Crashed,
 }
 
-/// What the cores of an activation reach.
+/// Memory and semaphores that the cores of an activation reach.
 #[derive(Debug)]
 pub struct CoreView<'a> {
     /// Semaphores of the channel.
@@ -115,7 +115,7 @@ pub struct CoreView<'a> {
 /// A word that an element writes to the cores when all else of it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
-    /// Where to.
+    /// Destination address.
     pub address: u64,
     /// The word.
     pub data: u32,

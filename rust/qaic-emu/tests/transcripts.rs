@@ -28,7 +28,7 @@ use qaic_kmd::protocol::{CardStatus, NncStatus};
 use qaic_kmd::transcript::{Recording, Replay};
 use qaic_kmd::wire::ProcessId;
 
-/// What a session was answered, call by call.
+/// The answers of a session, call by call.
 struct Session {
     file: Arc<dyn AccelFile>,
     answers: Vec<String>,

@@ -13,9 +13,9 @@ pub mod request {
     pub const MANAGE: u32 = 0xC010_6440;
     /// A new buffer object.
     pub const CREATE_BO: u32 = 0xC010_6441;
-    /// Where to map a buffer object.
+    /// Returns the offset at which to map a buffer object.
     pub const MMAP_BO: u32 = 0xC010_6442;
-    /// What the card does with a buffer object.
+    /// Sets the card's transfers of a buffer object.
     pub const ATTACH_SLICE_BO: u32 = 0x4020_6443;
     /// Queues buffer objects.
     pub const EXECUTE_BO: u32 = 0x4010_6444;
@@ -27,13 +27,13 @@ pub mod request {
     pub const PERF_STATS_BO: u32 = 0xC010_6447;
     /// Undoes [`ATTACH_SLICE_BO`].
     pub const DETACH_SLICE_BO: u32 = 0x4008_6448;
-    /// Of the DRM core: drops a handle.
+    /// Drops a handle; a call of the DRM core.
     pub const GEM_CLOSE: u32 = 0x4008_6409;
-    /// Of the DRM core: name and version of the driver.
+    /// Returns name and version of the driver; a call of the DRM core.
     pub const VERSION: u32 = 0xC040_6400;
-    /// Of the DRM core: a file for a buffer object.
+    /// Makes a file for a buffer object; a call of the DRM core.
     pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
-    /// Of the DRM core: a handle for such a file.
+    /// Makes a handle for such a file; a call of the DRM core.
     pub const PRIME_FD_TO_HANDLE: u32 = 0xC00C_642E;
 
     /// All of them.
@@ -141,7 +141,7 @@ wire! {
         dev_addr: u64,
         /// Address of the doorbell.
         db_addr: u64,
-        /// What is written there.
+        /// Value to write there.
         db_data: u32,
         /// Bits of it: 0 (no doorbell), 8, 16 or 32.
         db_len: u32,
@@ -169,7 +169,7 @@ wire! {
 wire! {
     /// Argument of [`request::ATTACH_SLICE_BO`].
     pub struct AttachSlice: 32 {
-        /// What the entries are of.
+        /// Direction and size of the entries, and the channel.
         hdr: AttachSliceHdr,
         /// Address of the entries.
         data: HostAddress,

@@ -36,15 +36,15 @@ pub fn create_bo(file: &dyn AccelFile, size: u64) -> Result<u32, Errno> {
     Ok(arg.handle)
 }
 
-/// Where to map a buffer object. `ENOENT`: no such handle.
+/// Returns the offset at which to map a buffer object. `ENOENT`: no such handle.
 pub fn mmap_offset(file: &dyn AccelFile, handle: u32) -> Result<u64, Errno> {
     let mut arg = MmapBo { handle, ..MmapBo::default() };
     file.ioctl(&mut Ioctl::MmapBo(&mut arg))?;
     Ok(arg.offset)
 }
 
-/// Says once what executing a buffer object of `size` bytes does. `ENOSPC`: more elements than a ring has; `EPIPE`: the
-/// channel is restarting.
+/// Sets, once, the transfers of executing a buffer object of `size` bytes. `ENOSPC`: more elements than a
+/// ring has; `EPIPE`: the channel is restarting.
 pub fn attach_slices(
     file: &dyn AccelFile,
     dbc_id: u32,

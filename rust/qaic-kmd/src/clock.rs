@@ -65,7 +65,7 @@ pub struct Listener<'a> {
 }
 
 impl Listener<'_> {
-    /// Whether there was an event since the listening began, or was renewed.
+    /// Returns whether there was an event since the subscription began or was renewed.
     pub fn has_event(&self) -> bool {
         *self.counter.lock() != self.seen
     }

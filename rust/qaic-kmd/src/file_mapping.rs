@@ -29,7 +29,7 @@ impl FileMapping {
         self.memory.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the mapping has no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }

@@ -25,9 +25,9 @@ pub enum Ioctl<'call, 'data> {
     Manage(&'call mut ManageBuffer<'data>),
     /// A new buffer object.
     CreateBo(&'call mut CreateBo),
-    /// Where to map a buffer object.
+    /// Returns the offset at which to map a buffer object.
     MmapBo(&'call mut MmapBo),
-    /// What the card does with a buffer object.
+    /// Sets the card's transfers of a buffer object.
     AttachSlices {
         /// Channel.
         dbc_id: u32,
@@ -78,7 +78,7 @@ pub enum Ioctl<'call, 'data> {
     },
 }
 
-/// What a driver says of itself.
+/// Name and version of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct VersionQuery {
     /// Version, and lengths of the texts. Addresses in it mean nothing.
@@ -109,7 +109,7 @@ impl VersionQuery {
     }
 }
 
-/// What is behind a node.
+/// The interface behind a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverInterface {
     /// The driver of the cards with the interface of the mainline kernel, which has no version of its own.
@@ -283,7 +283,7 @@ impl Ioctl<'_, '_> {
     }
 }
 
-/// Whether a control message was answered.
+/// Returns whether a control message was answered.
 fn is_replied(result: Result<(), Errno>) -> bool {
     matches!(result, Ok(()) | Err(Errno::CANCELED))
 }

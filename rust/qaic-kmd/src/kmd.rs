@@ -27,7 +27,7 @@ pub trait Kmd: Debug + Send + Sync {
     /// closing it frees everything it had on the card.
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno>;
 
-    /// What happens to the cards from now on.
+    /// Returns the source of the events of cards from now on.
     fn events(&self) -> Result<Box<dyn EventSource>, Errno>;
 
     /// Temperature and power of a card; what cannot be read is `None`.
@@ -182,7 +182,7 @@ impl DbcState {
     }
 }
 
-/// What happens to a card.
+/// An event of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
     /// It can be used.
@@ -207,7 +207,7 @@ pub enum EventKind {
 pub struct Event {
     /// Node name, as `accel0`.
     pub node: String,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 
@@ -219,7 +219,7 @@ pub trait EventSource: Debug + Send {
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;
 
-    /// What can be waited for without fetching events, from other threads, too.
+    /// Returns a handle that waits for events without fetching them, also from other threads.
     fn readiness(&self) -> Arc<dyn Readiness>;
 }
 

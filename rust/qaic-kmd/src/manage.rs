@@ -70,12 +70,12 @@ impl<'data> ManageBuffer<'data> {
         self.count
     }
 
-    /// What the dma transactions name, in their order.
+    /// Returns the data of the dma transactions, in their order.
     pub fn data(&self) -> &[&'data [u8]] {
         &self.data
     }
 
-    /// Whether it was answered. A reply is not sent.
+    /// Returns whether the message was answered. A reply is not sent.
     pub fn is_reply(&self) -> bool {
         self.is_reply
     }

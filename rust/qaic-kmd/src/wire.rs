@@ -22,11 +22,11 @@ pub struct Field {
     pub name: &'static str,
     /// Bytes before it.
     pub at: usize,
-    /// What it holds.
+    /// Type of the field.
     pub kind: Kind,
 }
 
-/// What a field holds.
+/// Type of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A number.
@@ -71,7 +71,7 @@ pub enum Kind {
 
 /// A type of which fields are.
 pub trait Value: Pod {
-    /// What such a field holds.
+    /// Type of the field.
     const KIND: Kind;
 }
 
@@ -163,7 +163,7 @@ impl<const BYTES: usize> Text<BYTES> {
         Self(bytes)
     }
 
-    /// Whether a 0 ends it.
+    /// Returns whether a 0 ends the text.
     pub fn has_end(&self) -> bool {
         self.0.contains(&0)
     }

@@ -21,7 +21,7 @@ impl DmaBuf {
         self.descriptor.as_fd()
     }
 
-    /// Where the part begins, in bytes.
+    /// Offset of the part, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -31,7 +31,7 @@ impl DmaBuf {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the part has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What went wrong, with the figures needed to say so.
+/// A memory error, with the figures of its message.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MemoryError {
     /// A file could not be read or mapped.
@@ -20,7 +20,7 @@ pub enum MemoryError {
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
-        /// What they were for.
+        /// Purpose of the bytes.
         what: &'static str,
     },
 }

@@ -63,13 +63,13 @@ const PAGE_BYTES: usize = 4096;
 const LET_GO_FROM_BYTES: usize = 64 << 20;
 
 impl FileBytes {
-    /// Whether [`FileBytes::let_go`] does anything: it is a large mapping.
+    /// Returns true if the file is a large mapping, which [`FileBytes::let_go`] can release.
     pub fn is_let_go(&self) -> bool {
         matches!(self, Self::Mapped(mapping) if mapping.len() >= LET_GO_FROM_BYTES)
     }
 
-    /// Says that `part` of these bytes is not needed soon: of a large mapping, its pages stop counting as memory of the
-    /// process. Reading them again reads them from the file again. Anything else than a part of these bytes is ignored.
+    /// Marks `part` of these bytes as not needed soon: the pages of a large mapping stop counting as memory
+    /// of the process. Later reads load them from the file again. Bytes outside of the file are ignored.
     pub fn let_go(&self, part: &[u8]) {
         let Self::Mapped(mapping) = self else { return };
         if !self.is_let_go() {
@@ -87,7 +87,8 @@ impl FileBytes {
     }
 }
 
-/// Where the pages that lie in `part` of `whole` begin and end, counted from the first byte of `whole`.
+/// Returns the range of pages that are entirely within `part` of `whole`, counted from the first byte of
+/// `whole`.
 fn whole_pages(whole: &[u8], part: &[u8]) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len()).filter(|end| *end <= whole.len())?;

@@ -2,7 +2,7 @@
 //!
 //! Each page of fresh memory costs a visit to the kernel, and with pages of 4 KiB that takes longer than to fill them.
 
-/// What is smaller is not worth a call of the system.
+/// Smallest mapping that is worth a system call.
 const LARGE_BYTES: usize = 4 << 20;
 #[cfg(all(target_os = "linux", not(miri)))]
 const PAGE_BYTES: usize = 4096;

@@ -86,7 +86,7 @@ impl Mapping {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the mapping has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

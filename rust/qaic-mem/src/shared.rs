@@ -62,7 +62,7 @@ impl SharedMemory {
         self.address
     }
 
-    /// What the bytes lie behind, if that is a descriptor.
+    /// Returns the descriptor behind which the bytes are, if there is one.
     pub fn dma_buf(&self) -> Option<&Arc<DmaBuf>> {
         self.dma_buf.as_ref()
     }
@@ -73,12 +73,12 @@ impl SharedMemory {
         described.unwrap_or(self.len)
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it must not be written.
+    /// Returns whether the memory must not be written.
     pub fn is_readonly(&self) -> bool {
         self.is_readonly
     }

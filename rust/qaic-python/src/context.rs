@@ -71,7 +71,7 @@ impl PyContext {
         Ok(device.kind().name())
     }
 
-    /// What a card says of itself; `None` for a device that is no card.
+    /// Returns the facts that a card reports; `None` for a device that is no card.
     ///
     /// Blocking, without the interpreter lock: its firmware is asked, a minute at most.
     fn card<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Option<Bound<'py, PyAny>>> {

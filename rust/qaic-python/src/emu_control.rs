@@ -128,12 +128,13 @@ impl PyEmuControl {
         py.detached(|| Ok(self.control.dma_errors()))
     }
 
-    /// What the firmware has given out: `total` and `free` amounts, and what is loaded.
+    /// Returns the resources that the firmware has given out: `total` and `free` amounts, and the loaded
+    /// programs.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         record(py, &py.detached(|| Ok(self.control.resource_usage()))?)
     }
 
-    /// What is not as it was before the card was used, a line each; empty when all is.
+    /// Returns the differences from an unused card, one a line; empty if there are none.
     fn invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         py.detached(|| Ok(self.control.invariants()))
     }

@@ -59,7 +59,7 @@ pub(crate) trait Detach<'py>: Sized {
     ) -> PyResult<Result<T, RuntimeError>>;
 }
 
-/// What may take long to tear down; a drop waits a moment for it without the interpreter lock.
+/// A value that may take long to tear down; a drop waits a moment for it without the interpreter lock.
 pub(crate) type Reaped<T> = reaped::Reaped<T, DetachedWait>;
 
 /// Waits without the interpreter lock; without an interpreter there is no lock of it.
@@ -222,7 +222,7 @@ thread_local! {
     static PENDING: std::cell::Cell<Option<PyErr>> = const { std::cell::Cell::new(None) };
 }
 
-/// What a signal handler raised during a wait of this thread that ended because of it.
+/// Takes the exception of a signal handler that ended a wait of this thread.
 pub(crate) fn take_signal() -> Option<PyErr> {
     PENDING.take()
 }
@@ -236,7 +236,7 @@ pub(crate) fn answering_signals<T>(
     wait(&mut WaitScope::until(deadline).checked_by(&mut check))
 }
 
-/// Whether a signal handler raised on this thread. For waits inside [`Detach::detached`].
+/// Returns whether a signal handler raised on this thread. For waits inside [`Detach::detached`].
 pub(crate) fn signal_pending() -> bool {
     // Taking the interpreter lock for nothing, thousands of waiting threads would keep it from those that work.
     if known_main() == Some(false) {
@@ -251,8 +251,8 @@ pub(crate) fn signal_pending() -> bool {
     }
 }
 
-/// Whether signals are delivered to this thread. Asked once per thread, and again in a forked process, where the thread
-/// that forked is the main one.
+/// Returns whether signals are delivered to this thread. Asked once per thread, and again in a forked
+/// process, where the thread that forked is the main one.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
     if let Some(answer) = known_main() {
         return Ok(answer);
@@ -267,7 +267,7 @@ fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
     Ok(answer)
 }
 
-/// What [`on_main_thread`] found for this thread in this process.
+/// Returns the result of [`on_main_thread`] for this thread in this process.
 fn known_main() -> Option<bool> {
     MAIN.get().filter(|(asked, _)| asked.is_current()).map(|(_, answer)| answer)
 }

@@ -120,7 +120,7 @@ impl PyProfiler {
         self.collector.is_running()
     }
 
-    /// Whether every activation has given `count` samples.
+    /// Waits until every activation has given `count` samples; returns whether they have.
     ///
     /// Blocking, without the interpreter lock: until then, until it is stopped, or for `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
@@ -135,7 +135,7 @@ impl PyProfiler {
     }
 }
 
-/// Where the inferences of a program are announced.
+/// Returns the registry in which a program announces its inferences.
 fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>> {
     let of_set =
         |set: &InferenceSet| set.programs().first().map(|program| Arc::clone(program.subscriptions()));
@@ -161,7 +161,7 @@ pub(crate) struct PySamples {
 }
 
 impl PySamples {
-    /// What the host saw of each inference.
+    /// Returns the host's times of each inference.
     pub(crate) fn host(&self) -> Vec<HostSample> {
         self.samples.host()
     }
@@ -255,8 +255,8 @@ impl PySamples {
         Ok(PyBytes::new(py, &json))
     }
 
-    /// What the device measured of a sample, as the text of a summary, or as a Chrome trace; `None` where there is no stats
-    /// buffer.
+    /// Returns the device's measurements of a sample, as a text summary or as a Chrome trace; `None` if there
+    /// is no stats buffer.
     ///
     /// Blocking, without the interpreter lock.
     fn op_stats<'py>(

@@ -56,7 +56,7 @@ impl PyQpc {
         Ok(Self { image: py.detached(move || Image::inspect_bytes(bytes))? })
     }
 
-    /// Whether there is a program in it, and not one container per device.
+    /// Returns whether the container holds a program; otherwise it holds one container per device.
     #[getter]
     fn is_program(&self) -> bool {
         self.image.is_program()

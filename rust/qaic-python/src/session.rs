@@ -34,7 +34,7 @@ const MOST_SCRATCH: usize = 64;
 /// Bytes from which copying takes long enough to let other Python threads run meanwhile.
 const COPY_DETACHED_BYTES: usize = 64 * 1024;
 
-/// What one run needs, kept for the next one so that a run allocates nothing.
+/// Memory of one run, kept for the next one so that a run allocates nothing.
 struct Scratch {
     exports: Exports,
     bound: BoundArrays,

@@ -19,10 +19,10 @@ pub struct ConstantsDesc {
     pub static_constants_size: u64,
     /// Bytes reserved for the dynamic part.
     pub dynamic_constants_size: u64,
-    /// Whether the static part's memory is error-corrected (0 or 1 in known files).
+    /// 1 if the static part's memory is error-corrected (0 or 1 in known files).
     #[serde(rename = "staticConstantsECCEnabled")]
     pub static_ecc: u8,
-    /// Whether the dynamic part's memory is error-corrected (0 or 1 in known files).
+    /// 1 if the dynamic part's memory is error-corrected (0 or 1 in known files).
     #[serde(rename = "dynamicConstantsECCEnabled")]
     pub dynamic_ecc: u8,
 }

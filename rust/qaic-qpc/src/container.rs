@@ -35,7 +35,7 @@ pub mod names {
     pub const CHECKSUMS: &str = "openqaic.crc";
     /// Marks a container of several inner ones, one per device.
     pub const MULTI_DEVICE: &str = "mdp_meta_info";
-    /// What a program must have to be opened.
+    /// Segments that a program needs to be opened.
     pub const REQUIRED: [&str; 3] = [CONSTANTS_DESC, NETWORK_DESC, NETWORK_ELF];
 }
 
@@ -50,7 +50,7 @@ pub struct Header {
     pub compression_type: u16,
     /// Bytes of the container.
     pub size: u64,
-    /// What the stored pointers are relative to.
+    /// Address that the stored pointers are relative to.
     pub base: u64,
     /// Number of segments.
     pub num_images: u64,
@@ -173,7 +173,7 @@ impl Container {
         names::REQUIRED.iter().try_for_each(|name| self.required(name).map(drop))
     }
 
-    /// Whether the container holds one inner container per device instead of a program.
+    /// Returns whether the container holds one inner container per device instead of a program.
     pub fn is_multi_device(&self) -> bool {
         self.segment(names::MULTI_DEVICE).is_some()
     }
@@ -189,7 +189,7 @@ impl Container {
     }
 }
 
-/// Where the two parts of the constants lie.
+/// Ranges of the two parts of the constants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantsRanges {
     /// Shared by all activations and never written.

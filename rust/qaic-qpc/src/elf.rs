@@ -24,7 +24,7 @@ const fn elf_error(defect: ElfDefect) -> QpcError {
     QpcError::Elf { defect }
 }
 
-/// Where the contents of the first section called `name` lie in `file`, `None` if there is none.
+/// Returns the range of the first section called `name` in `file`; `None` if there is none.
 pub fn section(file: &[u8], name: &str) -> Result<Option<Range<usize>>, QpcError> {
     match FileKind::parse(file) {
         Ok(FileKind::Elf32) => find_section::<FileHeader32<Endianness>>(file, name),

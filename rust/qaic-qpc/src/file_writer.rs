@@ -74,7 +74,7 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// Where it is written to.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

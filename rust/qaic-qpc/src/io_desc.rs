@@ -87,13 +87,13 @@ pub struct IoBinding {
     /// Bytes; zero dims do not count.
     #[serde(skip_serializing_if = "is_default")]
     pub size: u32,
-    /// Where the tensor lies in its DMA buffer, at the stage where it does.
+    /// Places of the tensor in its DMA buffer, at the stage that has one.
     #[serde(skip_serializing_if = "is_default")]
     pub dma_buf_info: Vec<DmaBufInfo>,
-    /// Whether fewer bytes may be passed.
+    /// True if fewer bytes may be passed.
     #[serde(skip_serializing_if = "is_default")]
     pub is_partial_buf_allowed: bool,
-    /// Whether the binding has this stage; without it this is the default binding.
+    /// True if the binding has this stage; otherwise this is the default binding.
     #[serde(skip_serializing_if = "is_default")]
     pub is_valid: bool,
 }

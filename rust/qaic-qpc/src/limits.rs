@@ -25,7 +25,7 @@ impl Default for Limits {
     }
 }
 
-/// What is left of a caller's limits during one decode.
+/// The rest of a caller's limits during one decode.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: u64,

@@ -63,7 +63,7 @@ pub struct BufferMapping {
     pub io_type: BufferIoType,
     /// Bytes.
     pub size: u32,
-    /// Whether fewer bytes may be passed.
+    /// True if fewer bytes may be passed.
     pub is_partial_buffer_allowed: bool,
     /// Element type, `None` for DMA buffers.
     #[serde(with = "data_type_code")]

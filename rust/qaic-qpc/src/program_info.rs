@@ -39,7 +39,7 @@ pub struct ProgramInfo {
     pub num_mc_id: u32,
     /// Device memory of one activation, 0 if the metadata cannot be read.
     pub total_required_memory: u64,
-    /// Whether the program was compiled with statistics.
+    /// True if the program was compiled with statistics.
     pub stats_available: bool,
     /// User buffers.
     pub buffer_mappings: Vec<BufferMapping>,

@@ -47,7 +47,8 @@ fn product(binding: &str, dims: &[i32], skip_zeros: bool) -> Result<u64, QpcErro
     Ok(if is_empty && !skip_zeros { 0 } else { elements })
 }
 
-/// What a caller passes for one binding; `None` in a list means the buffer is left out of the inference.
+/// Shape that a caller passes for one binding; `None` in a list means that the inference leaves the buffer
+/// out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedShape {
     /// Bytes of one element.

@@ -9,7 +9,7 @@ use crate::error::{NameDefect, QpcError};
 use crate::limits::Limits;
 
 const TOO_LARGE: QpcError = QpcError::TooLarge { what: "the container" };
-/// What the in-memory layout aligns names and its end to.
+/// Alignment of names, and of the end, in the in-memory layout.
 const WORD: u64 = 8;
 
 /// A segment before its payload is there.
@@ -34,12 +34,12 @@ pub struct SegmentData<'a> {
     pub payload: &'a [u8],
 }
 
-/// Where everything goes in a container.
+/// Places of all parts of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Header, segment table and names: the first bytes of the container.
     pub head: Vec<u8>,
-    /// Where each payload starts; bytes between payloads are zero.
+    /// Offset of each payload; bytes between payloads are zero.
     pub payload_starts: Vec<u64>,
     /// Bytes of the container.
     pub total_size: u64,

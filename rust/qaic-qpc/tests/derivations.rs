@@ -1,4 +1,4 @@
-//! What is derived from a descriptor and a program beyond what the recorded containers show.
+//! Values derived from a descriptor and a program beyond those in the recorded containers.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 mod fixture;

@@ -1,4 +1,4 @@
-//! What the library reads out of the recorded containers is what the open reference code read (see
+//! The library reads the same from the recorded containers as the open reference code (see
 //! `tests/data/qpc/README.md`).
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 

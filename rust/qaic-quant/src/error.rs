@@ -1,4 +1,4 @@
-//! What can be wrong with numbers handed to this crate.
+//! Errors about numbers given to this crate.
 
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ pub enum QuantError {
     /// Parameters that fit no tensor.
     #[error("{what}")]
     Parameters {
-        /// What is wrong with them.
+        /// Description of the defect.
         what: String,
     },
 }

@@ -295,7 +295,7 @@ impl SharedHistogram {
         self.lock().merge(theirs);
     }
 
-    /// What `read` finds in the counts as they are now.
+    /// Returns the result of `read` on the current counts.
     ///
     /// Blocking: while another thread fills the histogram.
     pub fn read<T>(&self, read: impl FnOnce(&Histogram) -> T) -> T {

@@ -43,7 +43,7 @@ pub struct NotFinite {
 }
 
 impl NotFinite {
-    /// Whether there was any.
+    /// Returns whether there was any.
     pub const fn any(self) -> bool {
         self.nan != 0 || self.infinite != 0
     }
@@ -83,7 +83,7 @@ impl MxFormat {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Fp6E2M3, Self::Fp6E3M2, Self::Int8];
 
-    /// What plans and bindings call the format.
+    /// Returns the format's name in plans and bindings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fp6E2M3 => "mxfp6_e2m3",
@@ -218,7 +218,7 @@ pub fn decode(format: MxFormat, row_len: usize, stored: &[u8], values: &mut [f32
     assert!(blocks.next().is_none() && blocks.remainder().is_empty(), "stored bytes are left over");
 }
 
-/// What [`decode`] gives for what [`encode`] stores.
+/// Rounds values to the result of [`decode`] after [`encode`].
 ///
 /// # Panics
 ///

@@ -37,7 +37,7 @@ impl Schema {
         Self::ALL.into_iter().find(|schema| schema.name() == name)
     }
 
-    /// Whether the range `minimum` to `maximum` (zero included) is made symmetric.
+    /// Returns whether the range `minimum` to `maximum` (zero included) is made symmetric.
     pub fn is_symmetric_for(self, minimum: f64) -> bool {
         match self {
             Self::Asymmetric => false,

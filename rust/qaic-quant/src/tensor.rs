@@ -9,7 +9,7 @@ use crate::range::{Precision, QuantParams};
 
 /// Integers of a quantized tensor.
 pub trait Quantized: Copy + Default + Send + Sync + 'static {
-    /// What the integers are called.
+    /// Name of the integers.
     const PRECISION: Precision;
     /// `sum` is the quotient plus the offset, in f32.
     fn from_sum(sum: f32) -> Self;

@@ -18,13 +18,14 @@ use qaic_mem::Mapping;
 
 /// Bytes of the largest buffer object, more than any host has memory for.
 const MAX_BYTES: u64 = 1 << 40;
-/// Where offsets for mapping begin. Each buffer object has one page of them: it is mapped from its begin on or not at all.
+/// First mapping offset. Each buffer object has one page of offsets: it is mapped from its first byte or not
+/// at all.
 const MAP_BEGIN: u64 = 1 << 32;
 
 /// Most bytes of entries that the kernel takes in one piece.
 const MAX_ENTRIES_BYTES: usize = 4 << 20;
 
-/// What is to be attached to a buffer object.
+/// The slices to attach to a buffer object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attachments<'a> {
     pub(crate) dbc_id: u32,
@@ -48,7 +49,7 @@ pub(crate) struct Bo {
     pub(crate) last_execution: ExecutionTimes,
 }
 
-/// What is attached, and the channel that it is for.
+/// Attached slices and the channel that they belong to.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) dbc_id: u32,
@@ -64,11 +65,11 @@ pub(crate) struct Execution {
     pub(crate) slices_left: usize,
     /// When it went into the ring.
     pub(crate) submitted: Duration,
-    /// Whether a thread sleeps until it is complete.
+    /// True while a thread sleeps until the buffer object completes.
     pub(crate) is_awaited: bool,
 }
 
-/// Of the last execution.
+/// Times of the last execution.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExecutionTimes {
     pub(crate) level_before: u32,
@@ -77,7 +78,7 @@ pub(crate) struct ExecutionTimes {
 }
 
 impl Bo {
-    /// What a wait for it is for; `None`: nothing.
+    /// Returns the number of the execution that a wait is for; `None` if there is nothing to wait for.
     pub(crate) fn awaited(&self) -> Option<u64> {
         self.execution.map(|execution| execution.serial).or(self.withdrawn)
     }
@@ -246,7 +247,7 @@ impl EmuFile {
     }
 }
 
-/// Whether the kernel, which copies all entries of a call in one piece, has memory for them.
+/// Returns whether the kernel, which copies all entries of a call in one piece, has memory for them.
 pub(crate) fn fits_one_copy<T>(entries: &[T]) -> bool {
     size_of_val(entries) <= MAX_ENTRIES_BYTES
 }

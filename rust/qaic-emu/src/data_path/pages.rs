@@ -20,7 +20,7 @@ pub(crate) struct Pages(Memory);
 enum Memory {
     /// The driver's own.
     Own(Arc<Mapping>),
-    /// Of a file, with its identity.
+    /// Memory of a file, with the file's identity.
     Imported { mapping: FileMapping, identity: (u64, u64) },
 }
 

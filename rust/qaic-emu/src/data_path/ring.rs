@@ -13,7 +13,7 @@ use crate::options::{EmuClock, Profile};
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{DBC_COUNT, PerfStatsEntry, Wait};
 
-/// What memory from the device holds between an execute call and the completion.
+/// Pattern that fills memory from the device between an execute call and the completion.
 const POISON: u8 = 0xDB;
 
 /// The outcome of one step of a channel.

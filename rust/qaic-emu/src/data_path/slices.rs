@@ -9,7 +9,7 @@ use qaic_kmd::abi::{AttachSliceEntry, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_
 /// Most elements of a buffer object's slices, more than any ring has.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
-/// What is attached to a buffer object.
+/// The slices attached to a buffer object.
 #[derive(Debug)]
 pub(crate) struct Slices {
     pub(crate) to_device: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Fragment {
     pub(crate) len: u32,
     pub(crate) sems: [Sem; 4],
     pub(crate) doorbell: Option<Doorbell>,
-    /// Whether the slice is complete when this is.
+    /// True if the slice is complete when this element is.
     pub(crate) ends_slice: bool,
 }
 

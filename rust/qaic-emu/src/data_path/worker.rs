@@ -60,7 +60,7 @@ impl Worker {
         self.signal.changed.notify_all();
     }
 
-    /// Whether it has found nothing to do since it was last woken.
+    /// Returns true if the thread has found nothing to do since it was last woken.
     pub(crate) fn is_idle(&self) -> bool {
         self.signal.lock().is_idle
     }
@@ -108,7 +108,7 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
     }
 }
 
-/// Says that the thread has ended, also when a workload panics.
+/// Signals that the thread has ended, also when a workload panics.
 struct End<'a>(&'a Signal);
 
 impl Drop for End<'_> {

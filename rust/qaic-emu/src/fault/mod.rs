@@ -1,4 +1,4 @@
-//! What goes wrong on emulated cards and on `noop` devices, and when: one language for both.
+//! Faults of emulated cards and of `noop` devices, and their triggers: one language for both.
 //!
 //! A plan is rules `TRIGGER@WHICH=ACTION`, separated by `;`; the first that fits counts. `WHICH` is the number of the call,
 //! from 1, a range `2..4` with both ends, or `*` for all. Behind an action `*3` has it happen three times in a row from
@@ -42,7 +42,7 @@ use std::time::Duration;
 
 pub use vocabulary::{Action, Target, Trigger};
 
-/// What goes wrong on a device, and when. The default is nothing.
+/// Faults of a device and their triggers. The default plan has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     rules: Vec<Rule>,
@@ -88,7 +88,7 @@ impl FaultPlan {
         Ok(Self { rules: rules.collect::<Result<_, _>>()? })
     }
 
-    /// What goes wrong with the `nth` call of this kind, from 1.
+    /// Returns the fault of the `nth` call of this kind, counted from 1.
     pub fn action(&self, trigger: Trigger, nth: u64) -> Option<Action> {
         let fits = |rule: &&Rule| {
             rule.trigger == trigger && matches!(&rule.when, When::Calls(calls) if calls.contains(&nth))
@@ -96,12 +96,12 @@ impl FaultPlan {
         self.rules.iter().find(fits).map(|rule| rule.action)
     }
 
-    /// Whether calls of this kind can go wrong at all.
+    /// Returns whether the plan has a fault for calls of this kind.
     pub fn mentions(&self, trigger: Trigger) -> bool {
         self.rules.iter().any(|rule| rule.trigger == trigger)
     }
 
-    /// What happens by the clock: how long after the plan was set, and what.
+    /// Returns the faults that start by the clock: the delay after the plan was set, and the fault.
     pub fn timed(&self) -> impl Iterator<Item = (Duration, Action)> {
         self.rules.iter().filter_map(|rule| match rule.when {
             When::After(time) => Some((time, rule.action)),

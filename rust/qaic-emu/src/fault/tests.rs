@@ -9,7 +9,7 @@ fn plan(text: &str, target: Target) -> FaultPlan {
     FaultPlan::parse(text, target).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What goes wrong with the first calls of a kind.
+/// Returns the faults of the first calls of a kind.
 fn first_of(plan: &FaultPlan, trigger: Trigger, count: u64) -> Vec<Option<Action>> {
     (1..=count).map(|nth| plan.action(trigger, nth)).collect()
 }

@@ -1,4 +1,4 @@
-//! What can happen on a device, what can go wrong then, and how both are spelt.
+//! Triggers of faults, the faults, and the spelling of both.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub enum Trigger {
     Exec,
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The call answers so and does nothing.
@@ -90,7 +90,7 @@ pub enum Action {
     Restart {
         /// Which; `None`: that of the call.
         dbc_id: Option<u32>,
-        /// Whether they start again.
+        /// True if the cores start again.
         powers_up: bool,
     },
     /// The inference's last element never completes.

@@ -1,4 +1,5 @@
-//! What an emulated card says of itself. All of it can be set, so that tests meet cards that are not as they should be.
+//! Settings of the facts that an emulated card reports. All can be set, so that tests meet cards with unusual
+//! answers.
 
 use qaic_kmd::protocol::EMULATED_IMAGE;
 
@@ -39,20 +40,20 @@ pub struct FirmwareConfig {
     pub board_serial: String,
     /// Cores that are defective, a bit each.
     pub nsp_defects: u64,
-    /// What there is to give out.
+    /// Resources of the card.
     pub totals: Totals,
     /// Clocks and figures of speed.
     pub performance: Performance,
-    /// Whether commands must have exactly their length, and eight zero bytes behind.
+    /// True if commands must have exactly their length, followed by eight zero bytes.
     pub is_strict: bool,
-    /// Whether an activation or deactivation that is refused is refused in both transactions, so that the system call
-    /// fails too, or only in the command's reply.
+    /// True if a refused activation or deactivation is refused in both transactions, so that the system call
+    /// also fails; else only in the command's reply.
     pub nacks_both: bool,
     /// Zero bytes behind the replies of commands. Whether real ones have eight of them is not known.
     pub reply_tail_bytes: usize,
 }
 
-/// What a card has to give out.
+/// Resources of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Totals {
     /// Cores, 64 at most.
@@ -73,15 +74,15 @@ pub struct Totals {
 /// Clocks in Hz, and figures of speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Performance {
-    /// Of the cores.
+    /// Clock of the cores.
     pub nsp_hz: u32,
-    /// Of the memory.
+    /// Clock of the memory.
     pub ddr_hz: u32,
-    /// Of the network between the cores.
+    /// Clock of the network between the cores.
     pub compute_noc_hz: u32,
-    /// Of the network to the memory.
+    /// Clock of the network to the memory.
     pub memory_noc_hz: u32,
-    /// Of the network of the system.
+    /// Clock of the system's network.
     pub system_noc_hz: u32,
     /// Operations with 8-bit integers in a second.
     pub peak_operations_per_second: u64,
@@ -90,7 +91,7 @@ pub struct Performance {
 }
 
 impl Default for Totals {
-    /// What the virtual cards of the runtime have, too.
+    /// The resources of the runtime's virtual cards.
     fn default() -> Self {
         Self {
             cores: 16,

@@ -131,7 +131,7 @@ impl Firmware {
         self.tables().end_restart();
     }
 
-    /// What is free and what is loaded.
+    /// Returns the free resources and the loaded programs.
     pub(crate) fn resource_usage(&self) -> ResourceUsage {
         self.tables().resource_usage()
     }
@@ -422,7 +422,8 @@ impl Drop for ActivationGuard<'_> {
     }
 }
 
-/// Where the parts of an activation begin in the device: never where the one before it was.
+/// Addresses of an activation's parts in the device: each activation gets other addresses than the one before
+/// it.
 #[derive(Clone, Copy, Debug)]
 struct ActivationLayout {
     ddr: u64,

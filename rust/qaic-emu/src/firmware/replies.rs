@@ -1,4 +1,4 @@
-//! What replies say of a card: put together from its settings and its resource tables.
+//! Contents of replies about a card, built from its settings and its resource tables.
 
 use qaic_kmd::protocol::reply::{ActivateReply, ResourceInfoReply};
 use qaic_kmd::protocol::{CardStatus, PerformanceInfo, ResourceInfo};
@@ -7,7 +7,7 @@ use qaic_kmd::wire::Text;
 use super::config::FirmwareConfig;
 use crate::resources::Amounts;
 
-/// What an activation got.
+/// Resources of a new activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Activated {
     pub(super) activation_id: u32,
@@ -90,7 +90,7 @@ pub(super) fn performance_info(config: &FirmwareConfig) -> PerformanceInfo {
     }
 }
 
-/// What is loaded.
+/// A loaded image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub(super) constants: usize,

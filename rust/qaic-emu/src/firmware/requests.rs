@@ -125,7 +125,7 @@ fn check_length(number: u32, bytes: &[u8], is_strict: bool) -> Result<(), NncSta
     if is_short { Err(NncStatus::PARAMETER) } else { Ok(()) }
 }
 
-/// What real firmware may well let pass.
+/// Returns whether names end and tags are known. Real firmware may accept other values.
 fn has_known_fields(request: &Request) -> bool {
     match request {
         Request::LoadConstants(command) => command.name.has_end() && command.tag == CONSTANTS_TAG,

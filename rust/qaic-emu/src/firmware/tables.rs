@@ -1,5 +1,5 @@
-//! What a card holds, and for which user: images, activations, channels, reservations. Each belongs to the user, an open
-//! file, that made it; no other can name it.
+//! Resources of a card by user: images, activations, channels, reservations. Each belongs to the user, an
+//! open file, that made it; no other user can name it.
 
 mod activations;
 mod images;
@@ -22,7 +22,7 @@ use crate::workload::Requirements;
 /// Most images of a kind, activations, and reservations: what the counts of the status reply can say.
 const MAX_COUNT: usize = 255;
 
-/// Where resources are taken from: the card, or a group or reservation.
+/// The owner of free resources: the card, or a group or reservation.
 type Source = Option<i32>;
 
 /// A loaded program.
@@ -86,7 +86,7 @@ struct ZombieChannel {
     lease: ChannelLease,
 }
 
-/// What an activation begins with.
+/// The first part of an activation.
 #[derive(Debug)]
 pub(super) struct PendingActivation {
     pub(super) activation_id: u32,
@@ -159,7 +159,7 @@ impl ResourceTables {
         self.pool(source).give_back(resources);
     }
 
-    /// What an id of a group or reservation means; −1 is the card.
+    /// Returns the group or reservation that an id means; −1 is the card.
     fn source(&self, owner: u32, id: i32, is_group: Option<bool>) -> Result<Source, NncStatus> {
         if id == WHOLE_DEVICE {
             return Ok(None);

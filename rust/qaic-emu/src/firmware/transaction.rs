@@ -1,4 +1,4 @@
-//! What driver and firmware exchange: transactions without their headers.
+//! Transactions between driver and firmware, without their headers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum Transaction {
     Dma { tag: u32, data: Arc<[u8]> },
     /// A channel for the activation in the same message.
     Activate { queue_size: u32, options: u32 },
-    /// What the firmware can do.
+    /// Asks for the firmware's abilities.
     Status,
 }
 

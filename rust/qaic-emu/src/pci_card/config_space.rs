@@ -1,4 +1,4 @@
-//! What a card says of itself on the PCI bus, and how it interrupts.
+//! The card's configuration space on the PCI bus, and its interrupts.
 
 use super::super::firmware::FirmwareConfig;
 
@@ -137,7 +137,7 @@ impl ConfigSpace {
     }
 }
 
-/// Where a byte of an access is.
+/// Returns the place of one byte of an access.
 pub(super) fn place(at: u64, index: usize) -> Option<usize> {
     usize::try_from(at).ok()?.checked_add(index)
 }

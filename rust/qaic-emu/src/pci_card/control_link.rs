@@ -39,7 +39,7 @@ pub(super) type Fetch<'a> = dyn Fn(&Gather<'_>) -> Option<Vec<u8>> + 'a;
 /// Counts a trigger; what goes wrong then.
 pub(super) type NextFault<'a> = dyn Fn(Trigger) -> Option<Action> + 'a;
 
-/// Where the rings of a channel are.
+/// Addresses of a channel's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingPlaces {
     pub(super) requests: u64,
@@ -55,7 +55,7 @@ pub(super) struct Answer {
     pub(super) reply: Option<Vec<u8>>,
     /// Channels that were activated, with their rings.
     pub(super) activated: Vec<(u32, RingPlaces)>,
-    /// What goes wrong with the card besides.
+    /// Further fault of the card.
     pub(super) fault: Option<Action>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct ControlLink {
     unfinished: BTreeMap<(u32, u32), Unfinished>,
     kept_bytes: usize,
     has_checksums: bool,
-    /// Whether the driver has asked for versions, which it does before all users.
+    /// True once the driver has asked for versions, which it does before all users.
     has_begun: bool,
 }
 
@@ -82,7 +82,7 @@ struct Unfinished {
 #[derive(Debug, Default)]
 struct Parsed {
     transactions: Vec<Transaction>,
-    /// Of each activation in turn.
+    /// Rings of each activation, in order.
     rings: Vec<RingPlaces>,
     terminated: Vec<u32>,
     partitions: usize,
@@ -226,7 +226,7 @@ impl ControlLink {
         }
     }
 
-    /// What goes wrong with a message of a user; all triggers are counted.
+    /// Returns the fault of a user's message; counts all triggers.
     fn fault_of(&mut self, transactions: &[Transaction], next_fault: &NextFault<'_>) -> Option<Action> {
         if transactions.is_empty() || !std::mem::replace(&mut self.has_begun, true) {
             return None;

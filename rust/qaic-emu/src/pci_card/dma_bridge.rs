@@ -83,7 +83,7 @@ impl DmaChannel {
         }
     }
 
-    /// Whether its thread has something to do.
+    /// Returns whether the thread has work.
     pub(super) fn is_moving(&self) -> bool {
         !self.is_hung
     }

@@ -12,7 +12,7 @@ use crate::data_path::pages::Pages;
 pub(super) struct RegionLayout {
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// Where in its file it begins.
+    /// Offset of the region in its file.
     pub(super) file_offset: u64,
 }
 

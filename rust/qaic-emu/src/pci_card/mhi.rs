@@ -60,14 +60,14 @@ const CHAINED: u32 = 1;
 pub(super) const CONTROL_CHANNEL: usize = 10;
 const LOOPBACK_CHANNEL: usize = 0;
 
-/// What the host's writes brought about.
+/// Effects of the host's writes.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Vectors that interrupt.
     pub(super) interrupts: Vec<usize>,
     /// Messages to the firmware.
     pub(super) messages: Vec<Vec<u8>>,
-    /// Whether all of the card is reset.
+    /// True if the whole card is reset.
     pub(super) is_reset: bool,
 }
 
@@ -76,9 +76,9 @@ pub(super) struct Effects {
 pub(super) struct Mhi {
     registers: Vec<u8>,
     channels: BTreeMap<usize, Channel>,
-    /// Where the next command is.
+    /// Address of the next command.
     next_command: Option<u64>,
-    /// Of each event ring, what it has no room for.
+    /// Events that each event ring has no room for.
     pending_events: BTreeMap<u64, VecDeque<[u8; 16]>>,
     /// Messages that no buffer is there for, by channel.
     pending_replies: BTreeMap<usize, VecDeque<Vec<u8>>>,

@@ -40,7 +40,7 @@ use dma_bridge::DmaChannel;
 use mhi::{CONTROL_CHANNEL, Effects, Mhi};
 use vhost_user::{Guest, QUEUES};
 
-/// Where the registers of channels begin in their window, and the bytes of each.
+/// Offset of the channels' registers in their window, and bytes per channel.
 const CHANNEL_REGISTERS: u64 = 0x2_0000;
 const CHANNEL_REGISTER_BYTES: u64 = 0x1000;
 const MHI_BAR: u8 = 0;
@@ -70,7 +70,7 @@ pub struct PciCard {
     begin: Instant,
 }
 
-/// What the guest reaches. Cores and firmware work without it.
+/// The part of the card that the guest reaches. Cores and firmware work without it.
 #[derive(Debug)]
 struct Bus {
     guest: Guest,
@@ -86,7 +86,7 @@ struct Bus {
     fault_file: Option<FaultFile>,
     /// Resets so far.
     resets: u64,
-    /// Whether the card has fallen off the bus.
+    /// True if the card has fallen off the bus.
     is_gone: bool,
     is_over: bool,
 }
@@ -98,7 +98,7 @@ struct FaultFile {
     content: Vec<u8>,
 }
 
-/// What the firmware's thread has to do.
+/// A task for the firmware's thread.
 #[derive(Debug)]
 enum Work {
     Message(Vec<u8>),
@@ -164,7 +164,7 @@ impl PciCard {
         })
     }
 
-    /// What the firmware has given out.
+    /// Returns the resources that the firmware has given out.
     pub fn resource_usage(&self) -> ResourceUsage {
         self.firmware.resource_usage()
     }

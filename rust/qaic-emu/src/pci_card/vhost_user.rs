@@ -54,12 +54,12 @@ pub(super) struct Message {
     files: Vec<OwnedFd>,
 }
 
-/// What a guest has set up.
+/// The guest's settings.
 #[derive(Debug, Default)]
 pub(super) struct Guest {
     pub(super) memory: GuestMemory,
     pub(super) queues: [Virtqueue; QUEUES],
-    /// Where each queue's kicks come.
+    /// Event descriptors for the kicks of each queue.
     pub(super) kicks: [Option<OwnedFd>; QUEUES],
     /// The channel for requests of the device, of which there are none. A guest whose channel is closed takes the device away.
     backend_requests: Vec<OwnedFd>,

@@ -33,7 +33,7 @@ pub(super) struct Chain {
 }
 
 impl Virtqueue {
-    /// Whether there is a buffer that was not taken.
+    /// Returns whether there is a buffer that was not taken.
     pub(super) fn has_next(&self, memory: &GuestMemory) -> bool {
         let index = self.available.checked_add(2).and_then(|at| memory.u16(at));
         self.size > 0 && index.is_some_and(|index| index != self.next_available)
@@ -103,7 +103,7 @@ impl Virtqueue {
 }
 
 impl Chain {
-    /// What the guest wrote, at most `limit` bytes.
+    /// Returns the bytes that the guest wrote, at most `limit`.
     pub(super) fn read(&self, memory: &GuestMemory, limit: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for (address, len) in &self.readable {

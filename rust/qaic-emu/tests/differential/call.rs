@@ -72,11 +72,11 @@ pub(crate) enum Call {
         object: usize,
         begin: u8,
     },
-    /// What a buffer object holds.
+    /// Reads a buffer object.
     Read {
         object: usize,
     },
-    /// What goes wrong from now on.
+    /// Sets the faults from now on.
     Faults(&'static str),
     /// Resets the card and waits until it is back.
     Reset,
@@ -86,7 +86,7 @@ pub(crate) enum Call {
     Stop,
     /// Makes a call on a thread of its own and, while that blocks, the others; then waits for it.
     While(Box<Call>, Vec<Call>),
-    /// What the firmware has left, asked through a file of its own.
+    /// Reads the firmware's free resources through a file of its own.
     Usage,
 }
 
@@ -133,7 +133,7 @@ pub(crate) enum Part {
 pub(crate) struct Slice {
     pub(crate) size: u64,
     pub(crate) offset: u64,
-    /// Where in the device's memory.
+    /// Address in the device's memory.
     pub(crate) to: u64,
     /// Value, index, presync, command and flags of a semaphore.
     pub(crate) semaphores: Vec<(u16, u8, u8, u8, u8)>,

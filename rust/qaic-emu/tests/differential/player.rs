@@ -40,11 +40,11 @@ const RESOURCE_INFO_REPLY: u32 = 33;
 /// Makes a call on its thread.
 type Blocking = Box<dyn FnOnce(&dyn AccelFile, &Sender<PathBuf>) -> String + Send>;
 
-/// What a sequence has made so far.
+/// Objects that a sequence has made so far.
 struct Player<'rig> {
     rig: &'rig Rig,
     files: Vec<Option<Arc<dyn AccelFile>>>,
-    /// Whether a file may have given a channel up that is still in use.
+    /// True for a file that may have given up a channel that is still in use.
     gave_up: Vec<bool>,
     images: Vec<u32>,
     /// Number, channel and file of each activation.

@@ -9,7 +9,7 @@ use crate::scripted::ready;
 
 /// Long enough for all that completes.
 const LONG_MS: u32 = 20_000;
-/// Of what does not complete.
+/// Time limit of waits that do not complete.
 const SHORT_MS: u32 = 100;
 
 /// Fails with the shortest sequence for which `difference` finds one.

@@ -29,7 +29,7 @@ pub(crate) struct Rig {
     events: RefCell<Box<dyn EventSource>>,
 }
 
-/// What holds the card from behind.
+/// The back end that holds the card.
 enum Behind {
     Emulated(Control),
     /// The file that the card reads its faults from.

@@ -88,7 +88,7 @@ pub(crate) fn ready(queue_size: u32) -> Vec<Call> {
     calls
 }
 
-/// What a program does.
+/// Returns the calls of a whole program.
 fn whole_life() -> Vec<Call> {
     let mut calls = ready(8);
     calls.extend([

@@ -16,7 +16,7 @@ use crate::rig::{Rig, activate, events};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Whether the cores compute, and whether they may go on.
+/// State of the cores, and their permission to go on.
 #[derive(Debug, Default)]
 struct ComputeBarrier {
     status: Mutex<Status>,

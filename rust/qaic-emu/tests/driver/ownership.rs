@@ -13,7 +13,7 @@ use crate::rig::{Active, Rig, events, load};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What a deactivation answers while another thread waits, and what that wait does.
+/// Returns the result of a deactivation while another thread waits, and the result of that wait.
 fn deactivated_during_a_wait(
     rig: &Rig,
     active: Active,

@@ -15,7 +15,7 @@ use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
 use qaic_mem::Mapping;
 
-/// Where a rig puts what it sends to the device, from the begin of the activation's memory.
+/// The image that a rig loads; its cores need none.
 pub(crate) const ELF: &[u8] = b"any image will do for cores that are not there";
 
 pub(crate) struct Rig {

@@ -124,7 +124,7 @@ pub(crate) fn open(kmd: &EmuKmd) -> Arc<dyn AccelFile> {
     kmd.open(&kmd.enumerate().unwrap()[0]).unwrap()
 }
 
-/// What is loaded of a program.
+/// The loaded parts of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loaded {
     pub(crate) constants_id: u32,
@@ -271,7 +271,7 @@ impl Exec {
         self.wait(0)
     }
 
-    /// What comes of releasing each buffer object.
+    /// Returns the result of releasing each buffer object.
     pub(crate) fn release(self) -> [Result<(), Errno>; 2] {
         let Self { file, handles, input, output, .. } = self;
         drop((input, output));
@@ -292,7 +292,7 @@ pub(crate) fn sample(seed: u8) -> [u8; LEN] {
     bytes
 }
 
-/// What the cores make of them.
+/// Returns the cores' result for these bytes.
 pub(crate) fn expected(bytes: &[u8; LEN]) -> [u8; LEN] {
     bytes.map(|byte| byte.wrapping_add(37))
 }

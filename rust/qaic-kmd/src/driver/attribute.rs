@@ -10,8 +10,9 @@ use rustix::io::read;
 /// Longest value that is read; the kernel's have a page at most.
 const VALUE_BYTES: usize = 4096;
 
-/// What `parse` makes of the file at `path` below `folder`, without white space around it. `None` also when it cannot be
-/// read: attributes come and go with drivers, and some are only for root. Never waits for what is not there.
+/// Returns the result of `parse` on the file at `path` below `folder`, without white space around it. `None`
+/// also if the file cannot be read: attributes come and go with drivers, and some are only for root. Does not
+/// wait for missing files.
 pub(crate) fn read_attribute<T>(
     folder: impl AsFd,
     path: impl AsRef<Path>,

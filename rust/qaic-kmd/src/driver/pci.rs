@@ -36,7 +36,7 @@ impl PciAddress {
     }
 }
 
-/// Whether the function called `name` in a folder of PCI devices is a card, and which.
+/// Returns the device id if the function called `name` in a folder of PCI devices is a card.
 pub(crate) fn card_id(devices: impl AsFd, name: &str) -> Option<u16> {
     // All but a few functions of a machine end here, at one small file each.
     id(&devices, name, "vendor").filter(|vendor_id| *vendor_id == VENDOR_ID)?;
@@ -44,7 +44,7 @@ pub(crate) fn card_id(devices: impl AsFd, name: &str) -> Option<u16> {
     CARDS.iter().any(|(card, _)| *card == device_id).then_some(device_id)
 }
 
-/// What can be read of a card; the rest is zero.
+/// Returns the facts about a card that can be read; the rest is zero.
 pub(crate) fn info(devices: impl AsFd, name: &str, device_id: u16) -> PciInfo {
     let value = |file: &str| format!("{name}/{file}");
     let speed = |file| read_attribute(&devices, value(file), link_speed_code).unwrap_or(0);

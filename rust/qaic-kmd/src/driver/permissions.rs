@@ -155,7 +155,7 @@ struct AccountEntry<'list> {
     fourth: &'list str,
 }
 
-/// What can be read of a list.
+/// Returns the readable part of a list.
 fn list(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
@@ -185,7 +185,7 @@ impl Identity {
         Self { uid: geteuid().as_raw(), gids }
     }
 
-    /// Whether the permission bits let it read and write.
+    /// Returns whether the permission bits let the user read and write.
     fn may_use(&self, file: Ownership) -> bool {
         let shift = match () {
             () if self.uid == 0 => return true,

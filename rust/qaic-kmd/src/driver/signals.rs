@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// What the calling thread holds back.
+    /// Returns the signals that the calling thread blocks.
     fn held() -> SigSet {
         SigSet::thread_get_mask().unwrap()
     }

@@ -17,7 +17,7 @@ use crate::uevent;
 /// First number of devices that are derived from cards.
 const FIRST_DERIVED: u32 = 100;
 
-/// Where the kernel shows its devices.
+/// The folder in which the kernel shows its devices.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     /// Functions of the PCI bus.
@@ -34,12 +34,12 @@ struct ClassEntry {
     name: String,
     /// Name of the device that it belongs to.
     parent: String,
-    /// Where it is in the tree of devices.
+    /// Path in the tree of devices.
     place: PathBuf,
 }
 
 impl Sysfs {
-    /// What is below `root`.
+    /// Returns the devices below `root`.
     pub(crate) fn at(root: &Path) -> Self {
         Self {
             pci: root.join("sys/bus/pci/devices"),

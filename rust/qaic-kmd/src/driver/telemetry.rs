@@ -1,4 +1,4 @@
-//! What a card measures and counts, and its reset, by files of the kernel.
+//! Sensors, counters and reset of a card, through files of the kernel.
 
 use std::path::Path;
 

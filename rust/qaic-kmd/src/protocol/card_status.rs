@@ -1,4 +1,4 @@
-//! What a card says about itself: versions, resources, frequencies.
+//! Status of a card: versions, resources, frequencies.
 
 use super::NncStatus;
 use crate::wire::{Reserved, Text, wire};
@@ -9,7 +9,7 @@ use crate::wire::{Reserved, Text, wire};
 pub const EMULATED_IMAGE: &str = "OPENQAIC.EMU";
 
 impl CardStatus {
-    /// Whether the card says that it is emulated.
+    /// Returns whether the card reports that it is emulated.
     pub fn is_emulated(&self) -> bool {
         self.qc_image_version.to_string() == EMULATED_IMAGE
     }
@@ -46,7 +46,7 @@ wire! {
         board_serial: Text<32>,
         /// Version of the compiler.
         compiler_version: u32,
-        /// What there is and what is left.
+        /// Total and free resources.
         resources: ResourceInfo,
         /// Frequencies and bandwidth.
         performance: PerformanceInfo,
@@ -68,7 +68,7 @@ wire! {
         nnc_minor: u16,
         /// Name of the second boot loader's image.
         sbl_image_name: Text<24>,
-        /// Whether a reset would retire bad pages.
+        /// 1 if a reset would retire bad pages.
         need_reset_to_retire_pages: u8,
         /// Zero.
         reserved_1: Reserved<1>,
@@ -80,7 +80,7 @@ wire! {
         qts_time_offset_us: u64,
         /// Pages that were retired.
         num_retired_pages: u32,
-        /// What kind of board it is.
+        /// Kind of the board.
         sku_type: u8,
         /// Which complex of the chip.
         complex_id: u8,
@@ -106,7 +106,7 @@ wire! {
 }
 
 wire! {
-    /// What a card or a resource group has and has left.
+    /// Total and free resources of a card or a resource group.
     pub struct ResourceInfo: 40 {
         /// Memory, in MB.
         dram_total_mb: u32,
@@ -144,13 +144,13 @@ wire! {
     pub struct PerformanceInfo: 56 {
         /// Frequency of the cores.
         nsp_hz: u32,
-        /// Of the memory.
+        /// Clock of the memory.
         ddr_hz: u32,
-        /// Of the network between the cores.
+        /// Clock of the network between the cores.
         compnoc_hz: u32,
-        /// Of the network to the memory.
+        /// Clock of the network to the memory.
         memnoc_hz: u32,
-        /// Of the system's network.
+        /// Clock of the system's network.
         sysnoc_hz: u32,
         /// Zero.
         reserved_0: Reserved<4>,

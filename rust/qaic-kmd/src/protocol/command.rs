@@ -159,11 +159,11 @@ wire! {
         process_id: ProcessId,
         /// Tag of the dma transaction.
         tag: u32,
-        /// What the announcement was answered with.
+        /// The id from the answer to the announcement.
         constants_id: u32,
         /// Bytes of the part.
         data_length: u64,
-        /// Where it goes.
+        /// Offset of the destination.
         offset: u64,
     }
 }
@@ -181,7 +181,7 @@ wire! {
         dma_option: u32,
         /// Bytes of memory for commands.
         mem_cmd_block_size: u32,
-        /// Whether to reserve a semaphore for special uses.
+        /// 1 to reserve a semaphore for special uses.
         assign_special_use_sem: u8,
         /// Zero.
         reserved: Reserved<7>,

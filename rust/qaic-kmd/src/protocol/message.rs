@@ -90,7 +90,7 @@ pub fn load_elf(process_id: u32, metadata_crc: u32, data: &[u8]) -> ManageBuffer
     with_data(&command, ELF_TAG, data)
 }
 
-/// What is activated, and how.
+/// The program to activate, and its settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ActivateRequest {
     /// The image.
@@ -154,7 +154,7 @@ pub fn unload_constants(constants_id: u32) -> ManageBuffer<'static> {
     alone(&UnloadConstants { constants_id, ..UnloadConstants::default() })
 }
 
-/// What a group, or [the device](WHOLE_DEVICE), has and has left.
+/// Builds a request for the total and free resources of a group or of [the device](WHOLE_DEVICE).
 pub fn resource_info(process_id: u32, group_id: i32) -> ManageBuffer<'static> {
     let process_id = ProcessId(process_id);
     alone(&GetResourceInfo { process_id, res_grp_id: group_id, ..GetResourceInfo::default() })

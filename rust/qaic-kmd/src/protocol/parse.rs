@@ -17,9 +17,9 @@ const FEATURES: &str = "transaction with the firmware's features";
 pub struct ReplyError {
     /// The part of the reply.
     pub what: &'static str,
-    /// What is there.
+    /// The value found.
     pub found: String,
-    /// What the protocol has there.
+    /// The value that the protocol requires.
     pub expected: String,
 }
 
@@ -46,7 +46,7 @@ pub enum Transaction<'a> {
     Other {
         /// Its type.
         kind: u32,
-        /// What follows the header.
+        /// The bytes after the header.
         body: &'a [u8],
     },
 }

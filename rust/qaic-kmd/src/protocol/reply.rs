@@ -108,7 +108,7 @@ replies! {
 
 /// A command to the firmware.
 pub trait Command: Numbered {
-    /// What it is answered with.
+    /// Type of the reply.
     type Reply: Reply;
 }
 
@@ -210,11 +210,11 @@ wire! {
         activation_id: u32,
         /// The channel, which is the kernel's DBC.
         virtual_channel_id: u32,
-        /// Where the activation's memory begins in the device.
+        /// Address of the activation's memory in the device.
         ddr_base: u64,
-        /// Where its memory of changing size begins.
+        /// Address of its memory of changing size.
         dynamic_ddr_base: u64,
-        /// Where its multicast windows begin.
+        /// Address of its multicast windows.
         mcid_base: u64,
         /// The same for DMA commands.
         mcid_base_dma_cmd: u64,
@@ -222,17 +222,17 @@ wire! {
         dma_type: u32,
         /// Physical channels.
         pc_mask: u32,
-        /// Where the cores poll for commands.
+        /// Address that the cores poll for commands.
         cmd_nsp_base_polling_addr: u64,
         /// Bytes there.
         cmd_nsp_polling_info_size: u32,
-        /// What is polled for.
+        /// Value that the cores poll for.
         cmd_nsp_polling_data: u32,
         /// Doorbell for commands.
         cmd_doorbell_addr: u64,
         /// Code of its size: 0 32 bits, 1 16 bits, 2 8 bits, 3 there is none.
         cmd_doorbell_length: u8,
-        /// Whether there is one.
+        /// 1 if there is a doorbell.
         cmd_doorbell_valid: u8,
         /// Cores.
         nsp_mask: UnalignedU32,
@@ -254,7 +254,7 @@ wire! {
         dma_type: u32,
         /// Physical channels.
         pc_mask: u32,
-        /// Whether a semaphore for special uses was given.
+        /// 1 if a semaphore for special uses was given.
         special_use_sem_included: u8,
         /// Zero.
         reserved: Reserved<1>,
@@ -262,7 +262,7 @@ wire! {
         special_use_sem_id: u16,
         /// Bytes of memory for commands.
         mem_cmd_block_size: u32,
-        /// Where it is.
+        /// Address of the block.
         mem_cmd_block_base: u64,
     }
 }
@@ -296,7 +296,7 @@ wire! {
     pub struct ResourceInfoReply: 56 = 33 "resource_info_reply" {
         /// Resource group; -1 for the device.
         res_grp_id: i32,
-        /// What it has.
+        /// Total and free resources.
         resources: ResourceInfo,
         /// Status of the firmware.
         status: NncStatus,

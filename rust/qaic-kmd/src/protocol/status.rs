@@ -30,7 +30,7 @@ impl NncStatus {
     pub const METADATA: Self = Self(-5);
     /// A field of the command has a value that it cannot have.
     pub const PARAMETER: Self = Self(-6);
-    /// What is named has not been loaded.
+    /// The named image has not been loaded.
     pub const NOT_INITIALIZED: Self = Self(-8);
     /// Not permitted, or in use.
     pub const NOT_PERMITTED: Self = Self(-9);
@@ -71,12 +71,12 @@ impl NncStatus {
     /// The image is for another version of the execution context.
     pub const EXEC_CONTEXT: Self = Self(-102);
 
-    /// Whether the command was carried out.
+    /// Returns whether the command was carried out.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }
 
-    /// What it says, in words; codes without a meaning are `"unknown"`.
+    /// Returns the name of the code; `"unknown"` for codes without a meaning.
     pub fn name(self) -> &'static str {
         match self.0 {
             0 => "success",

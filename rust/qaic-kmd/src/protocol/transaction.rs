@@ -41,7 +41,7 @@ wire! {
         tag: u32,
         /// Padding that the kernel does not read; the open runtime counts in it.
         pad: u32,
-        /// Where the memory is.
+        /// Address of the memory.
         addr: HostAddress,
         /// Bytes of it.
         size: u64,

@@ -7,7 +7,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// What [`encode`] was given; `None`: this is not what it writes.
+/// Returns the bytes that [`encode`] was given; `None` if `text` is not a result of [`encode`].
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes().chunks(2);
     digits

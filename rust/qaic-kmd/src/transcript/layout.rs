@@ -10,7 +10,7 @@ use crate::abi::{
 use crate::ioctl::Ioctl;
 use crate::wire::{Field, Kind, Layout, text_of};
 
-/// What stands for a value that says something about one process only.
+/// Placeholder for a value that depends on the process.
 const VOLATILE: &str = "*";
 
 /// The fields of `bytes`, those that lie inside.
@@ -73,12 +73,12 @@ pub(super) fn blank(fields: &[Field], bytes: &mut [u8]) {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) name: &'static str,
-    /// Of the argument.
+    /// Fields of the argument.
     pub(super) fields: &'static [Field],
     pub(super) pointed: Pointed,
 }
 
-/// What an argument points to.
+/// Data that an argument points to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pointed {
     Nothing,

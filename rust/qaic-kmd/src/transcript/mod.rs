@@ -87,7 +87,7 @@ pub enum TranscriptError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the defect.
         what: String,
     },
 }

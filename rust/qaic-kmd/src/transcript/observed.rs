@@ -27,7 +27,7 @@ pub(super) struct Observed {
     pub(super) data: Option<Vec<u8>>,
 }
 
-/// What a call is given.
+/// Returns the values given to a call.
 pub(super) fn given(call: &mut Ioctl<'_, '_>) -> Result<Observed, Errno> {
     let argument = call.argument()?;
     let payloads = match call {
@@ -37,7 +37,8 @@ pub(super) fn given(call: &mut Ioctl<'_, '_>) -> Result<Observed, Errno> {
     Ok(observed(layout::call(call), argument.bytes(), call.pointed(), payloads))
 }
 
-/// What a call has answered; `given` is what it was given. `None`: it answers nothing.
+/// Returns the values that a call has answered; `given` are the values it was given. `None`: the call answers
+/// nothing.
 pub(super) fn answered(
     call: &mut Ioctl<'_, '_>,
     given: &Observed,

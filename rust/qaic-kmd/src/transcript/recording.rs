@@ -44,7 +44,7 @@ impl Recording {
         Ok(Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) })
     }
 
-    /// Where it is written.
+    /// Path of the transcript.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -19,7 +19,7 @@ use crate::ioctl::Ioctl;
 use crate::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo, Readiness, Telemetry};
 use qaic_mem::Mapping;
 
-/// What calls that are not those of the transcript are answered with.
+/// Error code of calls that are not in the transcript.
 const OTHER_CALL: Errno = Errno::PROTO;
 
 /// Answers calls as a transcript says. Each open file has to make the calls of the recorded one, in their order; the first
@@ -42,7 +42,7 @@ pub struct Mismatch {
     pub seq: Option<u64>,
     /// The call that was made.
     pub call: String,
-    /// What differs: `name`, a field as `entries[1].handle`, or a byte as `data[17]`.
+    /// The field that differs: `name`, a field as `entries[1].handle`, or a byte as `data[17]`.
     pub field: String,
     /// The value of the call that was made.
     pub found: String,
@@ -63,7 +63,7 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// What is left of a transcript.
+/// The rest of a transcript.
 #[derive(Debug, Default)]
 struct Script {
     state: Mutex<ReplayState>,
@@ -161,7 +161,7 @@ impl Replay {
         self.script.lock().mismatch.clone()
     }
 
-    /// Whether all calls were the transcript's and all of the transcript's were made.
+    /// Checks that all calls were those of the transcript and none is left.
     pub fn finish(&self) -> Result<(), Mismatch> {
         let state = self.script.lock();
         if let Some(mismatch) = &state.mismatch {
@@ -375,7 +375,7 @@ struct ReplayedEvents {
     script: Arc<Script>,
 }
 
-/// Whether the next event comes after calls that were not made.
+/// Returns whether the next event follows calls that were not made.
 fn is_next_event_far(state: &mut ReplayState) -> bool {
     state.events.front().is_none_or(|(seq, _)| *seq > state.position + 1)
 }

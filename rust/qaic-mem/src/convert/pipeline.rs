@@ -127,7 +127,7 @@ impl Pipeline {
         self.elements * self.result_size
     }
 
-    /// Whether the result is the source, byte for byte.
+    /// Returns whether the result is the source, byte for byte.
     pub fn is_copy(&self) -> bool {
         self.ops.is_empty() && self.permutation.is_none()
     }

@@ -61,7 +61,7 @@ fn unsigned(signed: i8) -> u8 {
     signed.cast_unsigned() ^ 0x80
 }
 
-/// What a stored unsigned 8-bit value is to the arithmetic.
+/// Returns the signed value that the arithmetic uses for a stored unsigned 8-bit value.
 #[inline]
 fn signed(unsigned: u8) -> i8 {
     (unsigned ^ 0x80).cast_signed()

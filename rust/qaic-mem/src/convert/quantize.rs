@@ -1,5 +1,5 @@
-//! What tensors are quantized to, and with which numbers. The arithmetic is that of [`qaic_quant::affine`]; every kernel
-//! reproduces it bit for bit.
+//! Parameters of quantization. The arithmetic is that of [`qaic_quant::affine`]; every kernel reproduces it
+//! bit for bit.
 //!
 //! The offset of an unsigned 8-bit tensor refers to the stored value minus 128, so those kernels work on the signed
 //! value and flip the top bit.
@@ -52,8 +52,8 @@ impl QuantParams {
         self.offset
     }
 
-    /// Whether scale and offset are in the range where the vector kernels are proven exact: no intermediate value
-    /// over- or underflows, and the shifted value fits 32 bits.
+    /// Returns whether scale and offset are in the range where the vector kernels are proven exact: no
+    /// intermediate value overflows or underflows, and the shifted value fits 32 bits.
     pub(super) fn moderate(self) -> bool {
         let limit = 1.152_921_5e18_f32; // 2^60
         self.scale >= 1.0 / limit && self.scale <= limit && self.offset.unsigned_abs() <= 1 << 29

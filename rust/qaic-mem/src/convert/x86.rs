@@ -29,7 +29,8 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// What this machine has of `isa`; `None` where that is less. Interpreters of Rust code have none of it.
+    /// Returns the part of `isa` that this machine has; `None` if that is too little. Interpreters of Rust
+    /// code have none of it.
     pub(super) fn detect(isa: Isa) -> Option<Self> {
         if isa == Isa::Portable || cfg!(miri) {
             return None;
@@ -44,7 +45,7 @@ impl Features {
         has_all.then_some(Self { is_wide })
     }
 
-    /// Whether there are 512-bit vectors with masks.
+    /// Returns whether there are 512-bit vectors with masks.
     pub(super) fn is_wide(self) -> bool {
         self.is_wide
     }
@@ -145,7 +146,7 @@ fn quantize(
     }
 }
 
-/// What a quantization needs for each element.
+/// Constants of a quantization, for each element.
 #[derive(Clone, Copy)]
 struct Divisor {
     scale: f32,

@@ -43,7 +43,7 @@ impl Form {
         })
     }
 
-    /// What plans call it.
+    /// Returns the name of the form in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",
@@ -165,7 +165,7 @@ impl<'a> StoredRows<'a> {
 
 /// One stored row, unit by unit.
 pub(super) trait Row: Copy {
-    /// Whether half a unit is read by itself at no cost.
+    /// True if reading half a unit costs nothing extra.
     const IS_PLAIN: bool = false;
     /// Some of its units.
     fn part(self, units: Range<usize>) -> Self;

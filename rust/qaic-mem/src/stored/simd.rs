@@ -15,7 +15,7 @@ pub(super) const MX_BYTES: usize = 25;
 pub(super) trait Simd: Copy {
     /// Sixteen numbers.
     type V: Copy;
-    /// Whether twenty sums of vectors fit into registers.
+    /// True if twenty sums of vectors fit into registers.
     const IS_WIDE: bool;
 
     /// The same number sixteen times.

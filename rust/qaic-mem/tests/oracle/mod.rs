@@ -47,19 +47,19 @@ impl Array {
         Arc::clone(&self.storage) as Owner
     }
 
-    /// What an input is bound to.
+    /// Returns the memory that an input is bound to.
     pub(crate) fn memory(&self) -> ForeignMemory {
         // SAFETY: the memory is that of the storage, which the owner is.
         unsafe { ForeignMemory::new(self.address(), self.len, self.owner()) }
     }
 
-    /// What an output is bound to.
+    /// Returns the memory that an output is bound to.
     pub(crate) fn memory_mut(&self) -> ForeignMemoryMut {
         // SAFETY: as above; no reference into the storage is ever made.
         unsafe { ForeignMemoryMut::new(self.address(), self.len, self.owner()) }
     }
 
-    /// What it holds.
+    /// Returns the contents.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.memory().as_slice().to_vec()
     }

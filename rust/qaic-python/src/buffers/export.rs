@@ -45,7 +45,7 @@ impl BufferExport {
         Ok(Self { view })
     }
 
-    /// What it looks like. The element format is not known.
+    /// Returns shape and strides of the exporter's memory. The element format is not known.
     pub(crate) fn argument(&self) -> Argument<'_> {
         let view = &self.view.0;
         // SAFETY: PyBUF_STRIDES implies `ndim` entries that live as long as the export.

@@ -140,13 +140,13 @@ pub(crate) fn array_over<'py>(
     Ok(array)
 }
 
-/// What `numpy.asarray` makes of a value.
+/// Returns `numpy.asarray` of a value.
 pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     AS_ARRAY.import(value.py(), "numpy", "asarray")?.call1((value,))
 }
 
-/// Where the type of elements of a format is kept; `None` of formats that are more than a letter.
+/// Returns the cell that keeps the element type of a format; `None` for formats of more than one letter.
 fn dtype_of(format: &CStr) -> Option<&'static PyOnceLock<Py<PyAny>>> {
     match format.to_bytes() {
         [letter] => DTYPES.get(usize::from(*letter)),

@@ -58,7 +58,7 @@ impl PyQBuffer {
         self.buffer.memory()
     }
 
-    /// What to bind, and what the client says that it is.
+    /// Returns the buffer to bind, with the type that the client declared.
     pub(crate) fn buffer(&self) -> &ClientBuffer {
         &self.buffer
     }
@@ -169,7 +169,7 @@ impl PyQBuffer {
         self.memory().address().addr()
     }
 
-    /// Where the data begin in memory behind a descriptor; always 0 on the heap.
+    /// Offset of the data in memory behind a descriptor; always 0 on the heap.
     #[getter]
     fn offset(&self) -> u64 {
         self.memory().dma_buf().map_or(0, |memory| memory.offset())
@@ -181,7 +181,7 @@ impl PyQBuffer {
         self.memory().dma_buf().map_or(0, |memory| memory.descriptor().as_raw_fd())
     }
 
-    /// Where the memory comes from.
+    /// Type of the memory.
     #[getter]
     fn r#type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static KINDS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

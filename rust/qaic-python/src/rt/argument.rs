@@ -15,7 +15,7 @@ use super::numbers::whole;
 use super::status::{Answer, Refusal, refused};
 use crate::buffers::{BufferExport, PyQBuffer};
 
-/// What was passed.
+/// The argument that was passed.
 pub(crate) enum BufferArgument {
     /// A buffer for every binding.
     All(Vec<Arc<SharedMemory>>),
@@ -83,7 +83,7 @@ pub(crate) fn buffers(items: &Bound<'_, PyList>) -> Answer<Vec<Arc<SharedMemory>
     Ok(memories)
 }
 
-/// Whether an entry of a list is a `QBuffer` of this memory.
+/// Returns whether an entry of a list is a `QBuffer` of this memory.
 pub(crate) fn is_buffer(items: &Bound<'_, PyList>, index: usize, memory: &Arc<SharedMemory>) -> bool {
     let item = items.get_item(index);
     let buffer = item.as_ref().ok().and_then(|item| item.cast::<PyQBuffer>().ok()).map(Bound::get);
@@ -103,7 +103,7 @@ pub(crate) fn buffer<'a, 'py>(
     })
 }
 
-/// What a value is, for messages.
+/// Returns the type of a value, for messages.
 pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
     value.get_type().name().map_or_else(|_| String::new(), |name| name.to_string())
 }

@@ -83,7 +83,7 @@ impl RtReceiver {
         }))
     }
 
-    /// Says at error level what went wrong in a callback; on the console when it was the log's own.
+    /// Logs an error of a callback; prints it on the console if the log itself failed.
     fn complain(&self, text: &str, console: bool) {
         if let Some(context) = self.context.upgrade() {
             if console {

@@ -17,7 +17,7 @@ use super::qpc::RtQpc;
 use super::status::{Answer, member, outcome, refuse, refused, reply};
 use crate::context::open_context;
 
-/// What stands for no device where an id is expected.
+/// The device id that means no device.
 const NO_DEVICE: i32 = -1;
 
 /// Chosen devices of this process.

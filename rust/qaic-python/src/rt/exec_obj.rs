@@ -148,7 +148,7 @@ impl PyExecObj {
         })
     }
 
-    /// Says where inputs are read and outputs written.
+    /// Sets the memory that inputs are read from and outputs are written to.
     ///
     /// A list of ``QBuffer``, or an ``InferenceVector``, replaces everything; ``bufDims`` has element size and dims of
     /// each. A list of (binding index, array) changes the listed bindings only, whose arrays are used in place.
@@ -223,7 +223,7 @@ impl PyExecObj {
     }
 }
 
-/// What each binding is bound to; no bytes where nothing was bound.
+/// Returns the buffer of each binding; a buffer without bytes if nothing was bound.
 pub(crate) fn bound_to(py: Python<'_>, bound: &BoundBuffers) -> PyResult<Vec<PyQBuffer>> {
     let buffers = bound.buffers().map_err(|error| from_runtime(py, error))?;
     buffers.into_iter().map(|memory| Ok(PyQBuffer::new(memory.map_or_else(|| zeroed(py, 0), Ok)?))).collect()

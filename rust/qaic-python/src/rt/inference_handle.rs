@@ -63,8 +63,8 @@ impl PyInferenceHandle {
         self.change(py, buffers, Part::Outputs)
     }
 
-    /// Says element size and dims of every binding; a dim of 0 leaves it out. They stay until others are given or the
-    /// handle is put back, and may come before the buffers they belong to.
+    /// Sets element size and dims of every binding; a dim of 0 leaves the binding out. The dims are valid
+    /// until others are given or the handle is put back, and may be set before the buffers they belong to.
     #[pyo3(name = "setBufferDimensions")]
     fn set_buffer_dimensions(&self, py: Python<'_>, dims: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let dims = entries(dims)?;

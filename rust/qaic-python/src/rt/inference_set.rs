@@ -370,7 +370,7 @@ impl PyQaicInferenceSet {
     }
 }
 
-/// What follows the counts in a call of the constructor.
+/// The arguments after the counts in a call of the constructor.
 struct Further<'py> {
     buffers: Option<Bound<'py, PyAny>>,
     properties: Option<Bound<'py, PyAny>>,

@@ -214,7 +214,7 @@ fn slots(mappings: &Bound<'_, PyAny>) -> PyResult<BufferSlots> {
     BufferSlots::new(slots.collect::<PyResult<_>>()?).map_err(PyValueError::new_err)
 }
 
-/// Where the bytes come from, and the files.
+/// Returns the source of the bytes, and the files.
 fn choice(
     source: Option<&Bound<'_, PyAny>>,
     files: Option<&Bound<'_, PyAny>>,

@@ -136,13 +136,13 @@ impl PyProgram {
         reply(py, self.runtime(), FailureSource::ProgramActivation, deactivated.map_err(Refusal::from))
     }
 
-    /// Whether it is loaded or activated.
+    /// Returns whether the program is loaded or activated.
     #[pyo3(name = "isLoaded")]
     fn is_loaded(&self, py: Python<'_>) -> bool {
         py.detach(|| self.program.is_loaded())
     }
 
-    /// Whether it holds cores.
+    /// Returns whether the program holds cores.
     #[pyo3(name = "isActivated")]
     fn is_activated(&self, py: Python<'_>) -> bool {
         py.detach(|| self.program.is_activated())

@@ -16,7 +16,7 @@ pub(crate) struct PySlicingSpec {
     slicing: SlicingSpec,
 }
 
-/// What `ExecObj.setDataWithSlices` added to the next execution.
+/// The slices that `ExecObj.setDataWithSlices` added to the next execution.
 #[pyclass(frozen, name = "SlicingHandle", module = "qaicrt")]
 pub(crate) struct PySlicing {
     windows: usize,

@@ -26,7 +26,7 @@ pub(crate) enum Refusal {
     Failed(QStatus, RuntimeError),
 }
 
-/// What a call gives, or why there is none.
+/// The result of a call, or the reason for its refusal.
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 
 impl From<PyErr> for Refusal {

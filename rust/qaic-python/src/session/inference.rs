@@ -62,7 +62,8 @@ impl PyInference {
         })
     }
 
-    /// Whether it ran to its end on the thread that started it, in the call. Its end is not reported then.
+    /// Returns whether the inference ended in the call that started it, on the same thread. Such an end is
+    /// not reported.
     #[getter]
     fn ended_in_start(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
@@ -94,13 +95,13 @@ impl PyInference {
         Ok(result)
     }
 
-    /// Whether the inference has ended.
+    /// Returns whether the inference has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
         Ok(self.inference.has_ended())
     }
 
-    /// Whether the device has it.
+    /// Returns whether the device has the inference.
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process(py)?;
         Ok(self.inference.is_running())

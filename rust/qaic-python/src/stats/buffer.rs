@@ -99,8 +99,8 @@ impl PyStatsBuffer {
         Ok(filled.into_iter().map(|bytes| BytesView::whole(ReadOnlyBytes::from(bytes))).collect())
     }
 
-    /// Says that the records from `start` to `stop` are not needed soon: of a large mapped file, their pages stop counting
-    /// as memory of the process. They can be read again.
+    /// Marks the records from `start` to `stop` as not needed soon: the pages of a large mapped file stop
+    /// counting as memory of the process. The records can be read again.
     fn advise_unneeded(&self, name: &str, start: usize, stop: usize) -> PyResult<()> {
         self.buffer.let_go_records(kind(name)?, start..stop);
         Ok(())
@@ -111,7 +111,7 @@ impl PyStatsBuffer {
         self.buffer.model().meta().map(ToOwned::to_owned)
     }
 
-    /// What is odd about the buffer; complete after `check`.
+    /// Returns the warnings about the buffer; complete after `check`.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.buffer.warnings().to_vec()

@@ -1,4 +1,4 @@
-//! What can be wrong with a container, as data: callers match on variants and codes, never on text.
+//! Errors of containers, as data: callers match on variants and codes, never on text.
 
 mod catalogue;
 mod report;
@@ -21,7 +21,7 @@ pub enum ErrorKind {
     Misuse,
 }
 
-/// What is wrong with a protobuf message on the wire.
+/// A defect of a protobuf message on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum WireDefect {
@@ -51,7 +51,7 @@ pub enum WireDefect {
     NotUtf8(u32),
 }
 
-/// What is wrong with a `FlatBuffer`.
+/// A defect of a `FlatBuffer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum FlatDefect {
@@ -114,7 +114,8 @@ pub enum NameDefect {
     EmbeddedNul,
 }
 
-/// What two neighboring stages of a transform sequence, or a stage and its DMA buffer, disagree about.
+/// A disagreement between two neighboring stages of a transform sequence, or between a stage and its DMA
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum StepDefect {

@@ -1,4 +1,4 @@
-//! What an error says beside its code and its message, for interfaces that show errors as objects.
+//! Details of an error in addition to its code and its message, for interfaces that show errors as objects.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub struct ErrorReport {
     pub class: &'static str,
     /// The figures behind the message, by name.
     pub figures: Vec<(&'static str, Figure)>,
-    /// What the user may do.
+    /// A possible fix.
     pub hint: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ pub enum Figure {
 }
 
 impl ErrorReport {
-    /// Of an error of `class`, without figures.
+    /// Returns a report about an error of `class`, without figures.
     pub const fn of(class: &'static str) -> Self {
         Self { class, figures: Vec::new(), hint: None }
     }
@@ -45,7 +45,7 @@ impl ErrorReport {
         self
     }
 
-    /// Says what may help.
+    /// Adds a hint.
     #[must_use]
     pub const fn hint(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);

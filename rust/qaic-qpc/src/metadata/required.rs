@@ -82,7 +82,7 @@ const NESTED_FIELDS: [(&str, &[&str]); 13] = [
     ("L2TCMInitStateNonZeroRegions", &["start", "end", "size"]),
 ];
 
-/// Whether a path of `requiredFields` names a known field. The comparison is exact.
+/// Returns whether a path of `requiredFields` names a known field. The comparison is exact.
 pub fn is_known_field(path: &str) -> bool {
     let Some(path) = path.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix("->")) else { return false };
     match path.rsplit_once("->") {

@@ -11,7 +11,7 @@ use crate::bytes::{u8_at, u16_at};
 use crate::error::QpcError;
 use crate::limits::{Budget, Limits};
 
-/// What an unnamed program is called in the file.
+/// Name of an unnamed program in the file.
 const UNNAMED: &str = "unnamed";
 /// `transactionId` that means none.
 pub(super) const NO_TRANSACTION: u32 = u32::MAX;

@@ -87,7 +87,7 @@ impl Default for Metadata {
 }
 
 impl Metadata {
-    /// What a `FlatBuffer` without any field means.
+    /// Meaning of a `FlatBuffer` without any field.
     pub(super) const EMPTY: Self = Self {
         version_major: 0,
         version_minor: 0,

@@ -76,7 +76,7 @@ pub struct NetworkDesc {
 /// Output that carries statistics, with or without a suffix.
 const STATS_OUTPUT: &str = "aiccyclecounts";
 
-/// Whether an output is known to carry statistics, by its name. Several devices have a suffix each.
+/// Returns whether an output is known to carry statistics, by its name. Several devices have a suffix each.
 pub fn is_stats_output(name: &str) -> bool {
     name.strip_prefix(STATS_OUTPUT).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))
 }
@@ -112,7 +112,7 @@ pub struct IoBinding {
     /// Steps in order; the DMA copy is last for inputs and first for outputs. Empty: optimized away.
     #[serde(skip_serializing_if = "is_default")]
     pub transformseq: Vec<Transform>,
-    /// Whether the user may pass fewer bytes.
+    /// True if the user may pass fewer bytes.
     #[serde(skip_serializing_if = "is_default")]
     pub is_partial_allowed: bool,
     /// Byte alignment of a packed partial input; 0 means 1.
@@ -243,7 +243,7 @@ impl From<TransformKind> for i32 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transform {
-    /// What the step does.
+    /// The operation of the step.
     #[serde(skip_serializing_if = "is_default")]
     pub kind: TransformKind,
     /// Element type of the result.
@@ -291,7 +291,7 @@ pub struct ConvertToD32 {
     pub d_pad_end: i32,
 }
 
-/// Where a tensor lies in its DMA buffer.
+/// Place of a tensor in its DMA buffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CopyDmaBuffer {
@@ -334,7 +334,7 @@ pub struct CrcInfo {
     /// DMA buffer that receives the results.
     #[serde(skip_serializing_if = "is_default")]
     pub buff_num: u32,
-    /// What is covered.
+    /// The covered ranges.
     #[serde(skip_serializing_if = "is_default")]
     pub entries: Vec<CrcEntry>,
 }

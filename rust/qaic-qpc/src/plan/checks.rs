@@ -1,4 +1,4 @@
-//! Whether a plan agrees with the rest of its container: buffers are sized by one and used by the other.
+//! Checks that a plan agrees with the rest of its container: one sizes the buffers, the other uses them.
 
 use std::ops::Range;
 
@@ -93,8 +93,8 @@ impl Plan {
 }
 
 impl Initializer {
-    /// Where its bytes are in `len` bytes of constants, which begin at `start` of a mapping or file. The engine uses them
-    /// there, so an element has to begin where one of its type may.
+    /// Returns the range of the tensor in `len` bytes of constants, which begin at `start` of a mapping or
+    /// file. The engine uses the bytes in place, so an element must be aligned for its type.
     pub fn range(&self, len: usize, start: u64) -> Result<Range<usize>, PlanError> {
         let is_dense = || self.dtype.dense_bytes(&self.dims) == Some(self.size);
         let range = range_within(len, self.offset, self.size)
@@ -121,8 +121,8 @@ impl Initializer {
         }
     }
 
-    /// Whether the bytes are the elements of a tensor. Blocks are decoded into memory of their own, and kernels that read a
-    /// layout check it.
+    /// Returns whether the bytes are the elements of a tensor. Blocks are decoded into memory of their own,
+    /// and kernels that read a layout check it.
     fn is_used_as_elements(&self) -> bool {
         self.encoding.is_none() && self.layout.is_none()
     }

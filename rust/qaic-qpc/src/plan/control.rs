@@ -1,4 +1,4 @@
-//! What the host says of an inference to a card, in the control buffer of a program.
+//! The control buffer of a program, with which the host describes an inference to a card.
 //!
 //! Little-endian: 0 magic, 4 number of the set of shapes, 8 flags, 12 program, 16 activation (u32 each), 24 inference (u64).
 //! A buffer of zeros is that of a host which has nothing to say.
@@ -11,12 +11,12 @@ pub const CONTROL_BYTES: usize = 64;
 const MAGIC: u32 = 0x5143_4F43;
 const MEASURE: u32 = 1;
 
-/// What the host says of an inference.
+/// The host's settings of an inference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     /// Set of shapes: an entry of `allowed_shapes`.
     pub variant: u32,
-    /// Whether it is measured.
+    /// True if the inference is measured.
     pub is_measured: bool,
     /// Number of its program.
     pub program: u32,
@@ -39,7 +39,8 @@ impl Control {
         encoded
     }
 
-    /// What a control buffer says; `None` where it is something else. What lies behind the end of a short one is zero.
+    /// Decodes a control buffer; `None` if the bytes are something else. Bytes after the end of a short
+    /// buffer count as zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut padded = [0; CONTROL_BYTES];
         padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

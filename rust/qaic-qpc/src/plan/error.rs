@@ -1,4 +1,4 @@
-//! What can be wrong with a plan.
+//! Defects of a plan.
 
 use thiserror::Error;
 
@@ -49,7 +49,7 @@ pub enum PlanError {
     #[error("specialization {number} of the plan is not entry {number} of allowed_shapes")]
     #[allow(missing_docs)]
     Variant { number: usize },
-    /// What the graph computes of a state cannot be written into it.
+    /// The computed rows of a state cannot be written into the state.
     #[error(
         "retained output `{name}`: found {found}; rows of the state and int64 tuples of indices are needed"
     )]

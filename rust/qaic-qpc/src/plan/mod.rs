@@ -36,7 +36,7 @@ pub const STORED_ROWS: &str = "rows";
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub const INITIALIZER_ALIGNMENT: u64 = 64;
 
-/// What a program computes with and how. Entries that are only informative are not decoded.
+/// Instructions for a program's execution. Entries that are only informative are not decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Plan {
     /// Version of this structure.
@@ -52,7 +52,7 @@ pub struct Plan {
     pub outputs: Vec<PlanTensor>,
     /// Initializers that lie in `constants.bin`.
     pub initializers: Vec<Initializer>,
-    /// Whether the inputs' values decide how long an inference takes.
+    /// True if the inputs' values decide how long an inference takes.
     #[serde(default)]
     pub loops: bool,
     /// Specializations, one per entry of `allowed_shapes`; empty when the tensors have the only dims.
@@ -64,10 +64,10 @@ pub struct Plan {
     /// Operators of the device, in its own domain, that the graph has.
     #[serde(default)]
     pub own_operators: Vec<String>,
-    /// Whether outputs named `X_RetainedState` stay on the device as the next input `X`.
+    /// True if outputs named `X_RetainedState` stay on the device as the next input `X`.
     #[serde(default)]
     pub retained_state: bool,
-    /// Whether callers may read and write the state between inferences.
+    /// True if callers may read and write the state between inferences.
     #[serde(default)]
     pub split_retained_state_io: bool,
     /// State of which the graph computes only the rows that change.
@@ -79,13 +79,14 @@ pub struct Plan {
     /// Devices that it is partitioned for; `None` where any will do.
     #[serde(default)]
     pub devices: Option<u32>,
-    /// Where tensors lie in DMA buffers. On the host the network descriptor says that, which no card is given.
+    /// Places of tensors in DMA buffers. On the host the network descriptor has them, but no card is given
+    /// one.
     #[serde(default)]
     pub places: Places,
     /// DMA buffer by which the host describes an inference to a card ([`Control`]).
     #[serde(default)]
     pub control_buffer: Option<usize>,
-    /// What is measured; `None` measures nothing.
+    /// Measurements; `None` measures nothing.
     #[serde(default)]
     pub stats: Option<StatsPlan>,
 }
@@ -154,13 +155,13 @@ pub struct CustomOpLibrary {
 /// DMA buffer and byte offset of each tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Places {
-    /// Of each input.
+    /// DMA buffer and offset of each input.
     pub inputs: Vec<(usize, u64)>,
-    /// Of each output.
+    /// DMA buffer and offset of each output.
     pub outputs: Vec<(usize, u64)>,
 }
 
-/// What is measured, and into which DMA buffer.
+/// Measurements, and the DMA buffer for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StatsPlan {
@@ -174,7 +175,7 @@ pub struct StatsPlan {
     pub buffer: usize,
     /// Fingerprint of what is measured, in hexadecimal digits.
     pub fingerprint: String,
-    /// Whether bytes of memory are counted.
+    /// True if bytes of memory are counted.
     pub ddr: bool,
     /// Events that are counted.
     pub pmu_events: Vec<u32>,

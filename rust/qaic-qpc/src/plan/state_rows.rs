@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{Dtype, Plan, PlanError, PlanTensor};
 
-/// What a graph computes in place of the next values of state.
+/// Results of a graph that replace rows of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct StateRows {
     /// Outputs of the graph behind those of the plan that it computes.
@@ -40,8 +40,8 @@ pub struct RowUpdate {
     pub rows: usize,
     /// Place of the tuples of indices.
     pub indices: usize,
-    /// Whether a row whose tuple lies outside of the state is written nowhere. Else that is an error, and negative indices
-    /// count from the end.
+    /// True if a row whose tuple is outside of the state is not written. If false, such a tuple is an error,
+    /// and negative indices count from the end.
     #[serde(default)]
     pub skips_outside: bool,
 }
@@ -106,7 +106,8 @@ impl Plan {
     }
 }
 
-/// Whether rows of these dims go where tuples of these dims say, in a tensor of dims `state`.
+/// Returns whether rows of these dims can be written where tuples of these dims point, in a tensor of dims
+/// `state`.
 fn is_scattered(state: &[i64], rows: &[i64], indices: &[i64]) -> bool {
     let Some((&depth, tuples)) = indices.split_last() else { return false };
     let Some(row) =

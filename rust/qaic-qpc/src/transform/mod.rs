@@ -34,7 +34,8 @@ pub struct Tensor {
     layout: i32,
 }
 
-/// What a step does. Types that differ only in meaning (an index and a quantized integer of one size) are one.
+/// Operation of a step. Types that differ only in meaning (an index and a quantized integer of one size) are
+/// one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// Nothing but a copy.
@@ -65,13 +66,13 @@ pub enum Operation {
 /// One step: the operation and what it delivers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// The result.
     pub result: Tensor,
 }
 
-/// Where a binding lies in its DMA buffer.
+/// Place of a binding in its DMA buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// DMA buffer number; exists.
@@ -87,11 +88,11 @@ pub struct Place {
 pub struct BindingPlan {
     /// Binding name.
     pub name: Arc<str>,
-    /// What the sequence starts with: the user's tensor for an input, the device's for an output.
+    /// First tensor of the sequence: the user's tensor for an input, the device's for an output.
     pub initial: Tensor,
     /// The steps in order, the DMA copy among them; empty if the binding is optimized away.
     pub steps: Vec<Step>,
-    /// Where the device's tensor lies; `None` if the binding is optimized away.
+    /// Place of the device's tensor; `None` if the binding is optimized away.
     pub place: Option<Place>,
     /// Bytes of the user's tensor.
     pub user_bytes: u64,
@@ -111,7 +112,8 @@ pub struct TransferPlan {
     pub dma_sizes: Vec<u32>,
 }
 
-/// Whether the open reference runtime could execute the program: every sequence is empty or a single DMA copy.
+/// Returns whether the open reference runtime could execute the program: every sequence is empty or a single
+/// DMA copy.
 pub fn is_copy_only(network: &NetworkDesc) -> bool {
     network.inputs.iter().chain(&network.outputs).all(|binding| match binding.transformseq.as_slice() {
         [] => true,
@@ -326,7 +328,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether bytes of one type can stand for the other: what an integer means is not in its bytes.
+/// Returns whether bytes of one type can represent the other: the meaning of an integer is not in its bytes.
 fn same_bits(a: ElementType, b: ElementType) -> bool {
     let class = |dtype| match dtype {
         ElementType::Int8Q => ElementType::Int8,

@@ -1,4 +1,4 @@
-//! Where partial inputs lie in their DMA buffers, anew for every inference.
+//! Places of partial inputs in their DMA buffers, computed again for every inference.
 //!
 //! They are packed behind the full-size inputs of their buffer. Each has a slice header at a fixed place that gives the
 //! device where its data begins and how many bytes there are.
@@ -47,7 +47,7 @@ pub struct PartialLayout {
 }
 
 impl TransferPlan {
-    /// Whether some input may be given short.
+    /// Returns whether any input may be passed partially.
     pub fn has_partial_inputs(&self) -> bool {
         self.inputs.iter().any(|input| input.partial_align.is_some())
     }

@@ -1,4 +1,4 @@
-//! Whether the program for the `cpu` device, if there is one, is complete.
+//! Checks that the program for the `cpu` device, if there is one, is complete.
 
 use super::{Image, Report};
 use crate::bytes::to_u64;

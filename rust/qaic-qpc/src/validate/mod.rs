@@ -46,7 +46,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Segment it is in; `outer/inner` for a container inside a container.
     pub segment: Option<String>,
-    /// What is wrong, for messages.
+    /// Description of the defect, for messages.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! Whether the network descriptor agrees with itself.
+//! Checks that the network descriptor agrees with itself.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Whether `network.elf` can be read and agrees with the network descriptor.
+//! Checks that `network.elf` can be read and agrees with the network descriptor.
 
 use super::{Image, Report, cpu_plan};
 use crate::bytes::{to_u64, u32_at};

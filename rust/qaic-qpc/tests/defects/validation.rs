@@ -1,4 +1,4 @@
-//! What validation reports, and where.
+//! Findings of validation, and their places.
 
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::elf;

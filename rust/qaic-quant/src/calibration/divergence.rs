@@ -6,7 +6,7 @@ use super::Bins;
 const GROUPS: usize = 255;
 /// Groups that a window of [`symmetric`] is merged into.
 const GROUPS_V2: usize = 128;
-/// What a bin without values gets, so that the logarithm exists.
+/// Probability of a bin without values, so that the logarithm exists.
 const LITTLE: f64 = 1e-4;
 
 /// `KLMinimization`: windows of the histogram over `whole`, two bins fewer each time.
@@ -84,7 +84,8 @@ impl<'a> Measure<'a> {
         Self { counts, groups, before, reference: Vec::new(), quantized: Vec::new() }
     }
 
-    /// Of the window from bin `start` up to bin `end`, which has at least as many bins as there are groups.
+    /// Returns the divergence of the window from bin `start` up to bin `end`, which has at least as many bins
+    /// as there are groups.
     fn divergence(&mut self, start: usize, end: usize) -> f64 {
         let len = end - start;
         self.reference.clear();

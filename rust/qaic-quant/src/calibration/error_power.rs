@@ -65,7 +65,7 @@ impl Power {
         Self { centers, counts, precision, clipping }
     }
 
-    /// Of the scale and offset that this range leads to; `None` for a range that is none.
+    /// Returns the error power of the scale and offset of this range; `None` if the range is empty.
     fn of(&self, (low, high): (f64, f64)) -> Option<f64> {
         // `1.5 * 2^52` leaves what it is added to rounded half to even.
         const ROUNDER: f64 = 6_755_399_441_055_744.0;

@@ -1,4 +1,4 @@
-//! What the next execution of an exec object reads and writes.
+//! Buffers of the next execution of an exec object.
 //!
 //! Bound memory has what keeps it. So it stays valid until it is bound elsewhere, and is let go on whichever thread does
 //! that.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut, Loan, Storage};
 
-/// Where an input comes from.
+/// Source of an input.
 #[derive(Debug, Default)]
 pub enum InputBinding {
     /// Never bound: the value on the device where the program retains one, else an error.
@@ -26,7 +26,7 @@ pub enum InputBinding {
     },
 }
 
-/// Where an output goes.
+/// Destination of an output.
 #[derive(Debug, Default)]
 pub enum OutputBinding {
     /// Computed, and not copied to the host; a retained one stays on the device.

@@ -35,12 +35,12 @@ impl ClientBuffer {
         self.kind.load(Ordering::Relaxed)
     }
 
-    /// Says of what type it is.
+    /// Sets the declared type.
     pub fn declare(&self, kind: u32) {
         self.kind.store(kind, Ordering::Relaxed);
     }
 
-    /// Whether its type is that of its memory.
+    /// Returns whether the declared type is that of the memory.
     pub fn is_declared_right(&self) -> bool {
         self.kind() == kind_of(&self.memory)
     }

@@ -14,7 +14,7 @@ use crate::binding::{BindingTransfer, Bindings, InputBinding, OutputBinding, Rou
 use crate::device::{Exec, HostTensors, emptied, emptied_mut};
 use crate::error::RuntimeError;
 
-/// What executions on host memory need beside the caller's.
+/// Memory that executions in place need in addition to the caller's.
 #[derive(Debug)]
 pub(super) struct InPlace {
     // Made when they are first needed.
@@ -156,7 +156,7 @@ impl InPlace {
     }
 }
 
-/// Where the device reads an input: where it lies, or in `staged` after its conversion.
+/// Returns the memory from which the device reads an input: the caller's, or `staged` after the conversion.
 fn read_from<'a>(
     transfer: &BindingTransfer,
     source: HostSlice<'a>,
@@ -184,8 +184,8 @@ fn staging<'a>(
     Ok(storage.memory_mut().first(bytes))
 }
 
-/// Whether the device can write this output where the caller wants it: unconverted, with room for all of it, and not
-/// over an input, which it may read after it has written.
+/// Returns whether the device can write this output to the caller's memory: unconverted, with room for all of
+/// it, and not over an input, which the device may read after it has written.
 fn is_written_in_place(
     transfer: &BindingTransfer,
     memory: HostSlice<'_>,
@@ -197,7 +197,7 @@ fn is_written_in_place(
         && !inputs.iter().flatten().any(|input| input.overlaps(memory))
 }
 
-/// Whether the memory begins where an element may: kernels load whole ones.
+/// Returns whether the memory is aligned for its elements: kernels load whole ones.
 fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool {
     let address = memory.as_ptr().addr();
     // No element is larger.

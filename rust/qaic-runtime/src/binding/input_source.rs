@@ -1,4 +1,4 @@
-//! What inputs hold that no client computed: random bytes, and the contents of files.
+//! Contents of inputs that no client computed: random bytes, and the contents of files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -43,16 +43,16 @@ impl RandomBytes {
     }
 }
 
-/// What a container says about one buffer.
+/// Facts of a container about one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferSlot {
     /// Name of its binding.
     pub name: String,
     /// Bytes of its largest tensor.
     pub len_bytes: usize,
-    /// Whether it is an input.
+    /// True for an input.
     pub is_input: bool,
-    /// Whether fewer bytes may be given.
+    /// True if fewer bytes may be given.
     pub is_partial: bool,
 }
 
@@ -117,7 +117,7 @@ impl BufferSlots {
         Err(format!("the list of buffers has {found} entries; {expected} are expected"))
     }
 
-    /// What is odd about a buffer of `found` bytes at `position`; it is taken all the same.
+    /// Returns a warning about a buffer of `found` bytes at `position`; the buffer is used all the same.
     pub fn size_warning(&self, position: usize, found: usize) -> Option<String> {
         let slot = self.slots.get(position).filter(|slot| slot.len_bytes != found)?;
         let (name, expected) = (&slot.name, slot.len_bytes);
@@ -141,7 +141,7 @@ impl BufferSlots {
     }
 }
 
-/// Where the bytes of inputs come from, by the codes of clients.
+/// Sources of the bytes of inputs, by the codes of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputSource {
     /// Zeros.

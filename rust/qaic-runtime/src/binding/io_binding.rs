@@ -54,7 +54,7 @@ enum Path {
     Staged(Staged),
 }
 
-/// Where the statistics of a program are.
+/// Place of a program's statistics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatsPlace {
     // The output that is a copy of the buffer of the statistics, and no tensor of the model.
@@ -132,7 +132,7 @@ impl IoBinding {
         self.complete(bindings, retained, watch, check)
     }
 
-    /// Whether [`Self::submit`] has to wait for the device first, because the last inference failed.
+    /// Returns whether [`Self::submit`] must wait for the device first, because the last inference failed.
     pub(crate) fn needs_reclaim(&self) -> bool {
         self.needs_reclaim
     }

@@ -32,7 +32,7 @@ pub(crate) struct Retained {
     by_output: Vec<Option<usize>>,
 }
 
-/// What an inference reads of the retained tensors.
+/// Retained tensors that an inference reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetainedValues<'a> {
     values: &'a [Storage],
@@ -42,7 +42,7 @@ pub(crate) struct RetainedValues<'a> {
     is_updated: &'a [bool],
 }
 
-/// What an inference writes of the retained tensors. Outputs are asked for in their order.
+/// Retained tensors that an inference writes. Outputs are requested in their order.
 #[derive(Debug)]
 pub(crate) struct RetainedNext<'a> {
     // From position `first` on.
@@ -100,7 +100,7 @@ impl Retained {
         Some((self.values.get_mut(position)?.memory_mut(), self.dims.get(position)?))
     }
 
-    /// What an inference reads, and what it writes.
+    /// Returns the tensors that an inference reads and those that it writes.
     pub(crate) fn split(&mut self) -> (RetainedValues<'_>, RetainedNext<'_>) {
         let Self { values, next, by_input, by_output, is_updated, .. } = self;
         let values = RetainedValues { values, by_input, by_output, is_updated };
@@ -115,7 +115,8 @@ impl Retained {
             .map(|((pair, _), value)| (pair.input, pair.output, value.memory_mut()))
     }
 
-    /// Where output `index` becomes the next value, if it is retained; of a pair of one buffer the value.
+    /// Returns the memory in which output `index` becomes the next value, if it is retained; for a pair of
+    /// one buffer, the value itself.
     pub(crate) fn next_mut(&mut self, index: usize) -> Option<HostSliceMut<'_>> {
         let position = (*self.by_output.get(index)?)?;
         let next = self.next.get_mut(position)?.as_mut().or(self.values.get_mut(position));
@@ -146,7 +147,7 @@ impl<'a> RetainedValues<'a> {
         self.values.get(position).map(Storage::memory)
     }
 
-    /// Whether output `index` is written over the value of its input.
+    /// Returns whether output `index` is written over the value of its input.
     pub(crate) fn is_updated(self, index: usize) -> bool {
         let position = self.by_output.get(index).copied().flatten();
         position.and_then(|position| self.is_updated.get(position)).copied().unwrap_or(false)
@@ -154,7 +155,8 @@ impl<'a> RetainedValues<'a> {
 }
 
 impl<'a> RetainedNext<'a> {
-    /// Where output `index` becomes the next value, if it is retained and has a buffer for that.
+    /// Returns the memory in which output `index` becomes the next value, if it is retained and has a buffer
+    /// for that.
     pub(crate) fn take(&mut self, index: usize) -> Option<HostSliceMut<'a>> {
         let position = (*self.by_output.get(index)?)?;
         let skipped = position.checked_sub(self.first)?;

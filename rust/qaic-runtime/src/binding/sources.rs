@@ -1,4 +1,4 @@
-//! Where an inference reads its inputs.
+//! Sources of an inference's inputs.
 
 use qaic_mem::HostSlice;
 
@@ -15,8 +15,8 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Where the host has the bytes of input `index`; `None` where it has none to move: optimized away, or behind a
-    /// descriptor.
+    /// Returns the host's bytes of input `index`; `None` if there are none to move: optimized away, or behind
+    /// a descriptor.
     pub(super) fn get(
         &self,
         index: usize,
@@ -37,7 +37,7 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// What an input without memory or retained value ends with.
+/// Returns the error for an input without memory or retained value.
 pub(super) fn state_required(name: &str) -> RuntimeError {
     ErrorDetail::Input(InputError::StateRequired { binding: name.to_owned() }).into()
 }

@@ -11,7 +11,7 @@ use crate::binding::{Bindings, DmaBuffers, OutputBinding, Place, TransferPlan, W
 use crate::device::{Exec, emptied};
 use crate::error::{ErrorDetail, RuntimeError};
 
-/// What moving tensors through DMA buffers needs.
+/// Memory and transforms that move tensors through DMA buffers.
 #[derive(Debug)]
 pub(super) struct Staged {
     // Room for the inputs of an inference; empty between them.

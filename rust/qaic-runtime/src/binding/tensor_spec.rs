@@ -72,11 +72,11 @@ pub struct TensorSpec {
     pub dims: Vec<u64>,
     /// Bytes of a full array.
     pub size_bytes: u64,
-    /// Whether fewer elements may be given.
+    /// True if fewer elements may be given.
     pub partial: bool,
-    /// Whether it is a tensor of the model.
+    /// True for a tensor of the model.
     pub visible: bool,
-    /// Whether the device has MXINT8 blocks in its place, along the last dimension. Type, dims and
+    /// True if the device has MXINT8 blocks in place of the array, along the last dimension. Type, dims and
     /// size are those of the array, which is float16.
     pub mxint8: bool,
 }
@@ -224,16 +224,16 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
     Ok(bases.into_iter().filter_map(pair).collect())
 }
 
-/// What a program was compiled to do beside computing.
+/// Options of a program other than its computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoOptions {
     /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
     pub io_crc: Option<usize>,
-    /// Whether callers may read and write the state between inferences.
+    /// True if callers may read and write the state between inferences.
     pub split_state: bool,
 }
 
-/// What the plan of a container asks for; nothing without a plan.
+/// Returns the options in the plan of a container; the defaults if there is no plan.
 pub fn io_options(image: &Image) -> Result<IoOptions, RuntimeError> {
     let Some(plan) = read_plan(image)? else { return Ok(IoOptions::default()) };
     let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);

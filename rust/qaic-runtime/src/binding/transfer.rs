@@ -22,7 +22,7 @@ pub enum Route {
     Convert(Pipeline),
 }
 
-/// Where the device's tensor lies.
+/// Place of the device's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// DMA buffer number.

@@ -29,9 +29,9 @@ const MAX_DOORBELLS: usize = 4096;
 pub(crate) struct Element {
     /// Memory of the host.
     pub(crate) pages: Arc<Pages>,
-    /// Where in it.
+    /// Offset in the host's memory.
     pub(crate) host_offset: u64,
-    /// Where in the device.
+    /// Address in the device.
     pub(crate) dev_addr: u64,
     /// Bytes; 0 moves nothing.
     pub(crate) len: u32,
@@ -43,7 +43,8 @@ pub(crate) struct Element {
     pub(crate) doorbell: Option<Doorbell>,
     /// The driver's number of it.
     pub(crate) id: u64,
-    /// Whether its data moves as late as fences let it, and after that of later elements. Only where semaphores are honored.
+    /// True if the data moves as late as fences allow, and after the data of later elements. Only where
+    /// semaphores are honored.
     pub(crate) is_late: bool,
 }
 
@@ -215,12 +216,12 @@ struct Cores {
     late: Vec<Element>,
     /// Elements that are to be reported, in the order of the ring.
     completions: VecDeque<Completion>,
-    /// Whether something happened since the cores were last found idle.
+    /// True if something happened since the cores were last found idle.
     may_advance: bool,
     has_crashed: bool,
 }
 
-/// What orders transfers and the work of the cores.
+/// The mechanism that orders transfers and the work of the cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncMode {
     /// The semaphores.
@@ -233,9 +234,9 @@ enum SyncMode {
 #[derive(Clone, Copy, Debug)]
 struct Completion {
     element_id: u64,
-    /// What came of the transfer, once it is over.
+    /// Status of the transfer, once the transfer is over.
     dma_status: Option<u16>,
-    /// Whether everything else is done.
+    /// True if everything else is done.
     is_ended: bool,
 }
 

@@ -362,7 +362,8 @@ proptest! {
         }
     }
 
-    /// What slices bring to the device, slices bring back; the rest of the host's memory stays as it was.
+    /// Slices to the device deliver their bytes, slices back return them, and the rest of the host's memory
+    /// is unchanged.
     #[test]
     fn slices_of_any_sizes_move_their_bytes(
         source in prop::collection::vec(any::<u8>(), 64),

@@ -1,4 +1,4 @@
-//! What users set aside: resource groups, reservations for activations, channels.
+//! Resources that users reserve: resource groups, reservations for activations, channels.
 
 use qaic_kmd::protocol::NncStatus;
 

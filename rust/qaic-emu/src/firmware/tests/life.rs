@@ -1,4 +1,4 @@
-//! What images, activations and channels go through.
+//! Life cycles of images, activations and channels.
 
 use std::sync::mpsc;
 

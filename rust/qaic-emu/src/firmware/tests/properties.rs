@@ -95,7 +95,7 @@ fn moves() -> impl Strategy<Value = (u32, Move)> {
     (1..4_u32, step)
 }
 
-/// What must hold of any resource usage.
+/// Checks the invariants of a resource usage.
 fn check(usage: &ResourceUsage) -> Result<(), TestCaseError> {
     let ResourceUsage { totals, free, .. } = usage;
     prop_assert!(free.cores <= totals.cores && free.multicast_ids <= totals.multicast_ids);

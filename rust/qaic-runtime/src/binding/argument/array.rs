@@ -16,7 +16,7 @@ pub struct Argument<'a> {
     pub strides: &'a [isize],
     /// Address of the first element.
     pub address: usize,
-    /// Whether the memory must not be written.
+    /// True if the memory must not be written.
     pub is_readonly: bool,
 }
 
@@ -33,7 +33,7 @@ impl Argument<'_> {
         self.elements()?.checked_mul(self.item_bytes)
     }
 
-    /// Whether the elements follow each other in C order.
+    /// Returns whether the elements follow each other in C order.
     pub fn is_contiguous(&self) -> bool {
         let mut step = isize::try_from(self.item_bytes).unwrap_or(isize::MAX);
         for (&dim, &stride) in self.shape.iter().zip(self.strides).rev() {
@@ -62,7 +62,8 @@ impl Argument<'_> {
         usize::try_from(span).ok()
     }
 
-    /// Whether the elements are those of `dtype`. An array may begin in the middle of an element; kernels want whole ones.
+    /// Returns whether the elements are those of `dtype`. An array may begin in the middle of an element;
+    /// kernels need whole ones.
     pub fn has_elements_of(&self, dtype: ArrayType) -> bool {
         let (format, _, item_bytes) = dtype.numpy();
         let wanted = format.to_bytes();
@@ -71,7 +72,7 @@ impl Argument<'_> {
             && (self.format == wanted || is_same_integer(self.format, wanted))
     }
 
-    /// Whether it has these dims.
+    /// Returns whether the array has these dims.
     pub fn has_dims(&self, dims: &[usize]) -> bool {
         self.shape.len() == dims.len()
             && self.shape.iter().zip(dims).all(|(&found, &dim)| usize::try_from(found) == Ok(dim))

@@ -1,4 +1,4 @@
-//! What is wrong with the arguments of a call.
+//! Errors about the arguments of a call.
 
 use super::ShapeError;
 
@@ -48,7 +48,7 @@ pub enum ArgumentError {
     OutputArray {
         /// Output.
         name: String,
-        /// What was given.
+        /// The value found.
         found: String,
         /// Element type.
         dtype: &'static str,
@@ -110,7 +110,7 @@ pub enum ArgumentError {
     /// A conversion of ours gave something else than it should.
     #[error("{what} was not converted to {dtype} {shape:?}")]
     NotConverted {
-        /// What was converted.
+        /// The tensor that was converted.
         what: String,
         /// Element type expected.
         dtype: &'static str,

@@ -17,7 +17,7 @@ pub struct ArrayLayout {
 }
 
 impl ArrayLayout {
-    /// Of an array whose dims the address space has room for.
+    /// Returns the layout of an array whose dims fit into the address space.
     pub fn new(dims: &[usize], format: &CStr, item_bytes: usize) -> Arc<Self> {
         let signed = |number: usize| isize::try_from(number).unwrap_or(isize::MAX);
         let shape: Box<[_]> = dims.iter().map(|&dim| signed(dim)).collect();
@@ -31,7 +31,7 @@ impl ArrayLayout {
         Arc::new(Self { shape, strides, format: format.to_owned(), item_bytes })
     }
 
-    /// Of plain bytes.
+    /// Returns the layout of bytes.
     pub fn of_bytes(len: usize) -> Arc<Self> {
         Self::new(&[len], c"B", 1)
     }

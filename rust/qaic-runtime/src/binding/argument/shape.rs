@@ -31,7 +31,7 @@ impl fmt::Display for ShapeError {
 }
 
 impl ShapeError {
-    /// What was passed and what is allowed.
+    /// Returns the passed shapes and the allowed ones.
     pub fn details(&self) -> String {
         let passed = self.passed.iter().zip(&self.item_bytes).map(|((name, found, dims), &expected)| {
             if usize::try_from(*found) == Ok(expected) {
@@ -50,7 +50,7 @@ impl ShapeError {
 }
 
 impl GivenShape {
-    /// Whether it leaves the tensor out.
+    /// Returns whether the shape leaves the tensor out.
     pub fn is_left_out(&self) -> bool {
         self.dims.contains(&0)
     }
@@ -179,7 +179,7 @@ impl BindingSpecs {
     }
 }
 
-/// Whether the tensor of a combination has no more bytes than were given.
+/// Returns whether the tensor of a combination has no more bytes than were given.
 fn has_room(shape: &TensorShape, given: &GivenShape) -> bool {
     given.has_elements_of(shape) && given.bytes().is_some_and(|bytes| shape.bytes <= bytes)
 }

@@ -31,7 +31,7 @@ enum Start {
     Symbol(String),
 }
 
-/// What is wrong with a specification, or the failure of what matches names.
+/// A defect of a specification, or the error of the code that matches names.
 #[derive(Debug)]
 pub enum SlicingError<E> {
     /// The text of it.
@@ -70,7 +70,7 @@ impl SlicingSpec {
         Err(refused("the slicing specification was made for another program".to_owned()))
     }
 
-    /// What a binding takes.
+    /// Returns the requirements of a binding.
     pub fn spec(&self, index: usize) -> Result<&BindingSpec, RuntimeError> {
         self.specs.get(index)
     }
@@ -81,7 +81,7 @@ impl SlicingSpec {
         specs.filter(|(_, cut)| cut.is_some()).map(|(spec, _)| spec.name.as_str())
     }
 
-    /// Whether a binding is cut; the others are bound whole.
+    /// Returns whether a binding is cut; the others are bound whole.
     pub fn cuts(&self, index: usize) -> bool {
         self.cuts.get(index).is_some_and(Option::is_some)
     }

@@ -1,4 +1,4 @@
-//! What callers may pass for the bindings of a program.
+//! Requirements of a program's bindings.
 
 use qaic_mem::SharedMemory;
 use qaic_qpc::mappings::user_mappings;
@@ -10,14 +10,14 @@ use crate::error::{InputError, RuntimeError};
 use crate::image::Image;
 use crate::program::Program;
 
-/// What a program takes, inputs then outputs.
+/// Requirements of a program: inputs, then outputs.
 #[derive(Debug)]
 pub struct BindingSpecs {
     pub(super) list: Vec<BindingSpec>,
     inputs: usize,
     /// Permitted combinations of shapes; at least one.
     variants: usize,
-    /// Whether it was compiled for several combinations.
+    /// True if the program was compiled for several combinations.
     pub(super) is_dynamic: bool,
 }
 
@@ -26,13 +26,13 @@ pub struct BindingSpecs {
 pub struct BindingSpec {
     /// Its name.
     pub name: String,
-    /// Whether it is an input.
+    /// True for an input.
     pub is_input: bool,
     /// Type of the elements, where arrays are taken. Of buffers only the size of an element counts.
     pub dtype: Option<ArrayType>,
-    /// Whether fewer elements may be given, whatever the shapes.
+    /// True if fewer elements may be given, with any shapes.
     pub is_partial: bool,
-    /// Whether it is a tensor of the model.
+    /// True for a tensor of the model.
     pub is_visible: bool,
     /// The input whose value the device keeps between inferences, and that this binding is or is the next value of.
     pub retained: Option<usize>,
@@ -60,9 +60,10 @@ pub struct TensorShape {
 pub struct BufferFacts {
     /// Bytes.
     pub len: usize,
-    /// Whether the memory must not be written.
+    /// True if the memory must not be written.
     pub is_readonly: bool,
-    /// Whether it is all of a DMA buffer, which may have a few bytes more than the tensor at its begin.
+    /// True if the binding is all of a DMA buffer, which may have a few bytes more than the tensor at its
+    /// begin.
     pub is_whole_dma_buffer: bool,
 }
 
@@ -74,7 +75,7 @@ impl From<&SharedMemory> for BufferFacts {
 }
 
 impl BindingSpecs {
-    /// What a program takes as arrays, whose types and shapes count.
+    /// Returns the requirements of a program's arrays, whose types and shapes count.
     pub fn of_arrays(image: &Image) -> Result<Self, RuntimeError> {
         let specs = tensor_specs(image)?;
         let pairs = retained_pairs(image)?;
@@ -93,7 +94,7 @@ impl BindingSpecs {
         Ok(Self { list, inputs: specs.inputs.len(), variants: variants.max(1), is_dynamic: variants > 0 })
     }
 
-    /// What a program takes as buffers, whose sizes count.
+    /// Returns the requirements of a program's buffers, whose sizes count.
     pub fn of_buffers(program: &Program) -> Result<Self, RuntimeError> {
         let network = program.image().network();
         let inputs = network.inputs.len();
@@ -156,7 +157,7 @@ impl BindingSpecs {
         self.list.len()
     }
 
-    /// Whether there are no bindings.
+    /// Returns whether there are no bindings.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -197,7 +198,7 @@ impl BindingSpecs {
         refused(format!("binding {index} does not exist; the program has {count}, numbered from 0"))
     }
 
-    /// Whether the device keeps values between inferences.
+    /// Returns whether the device keeps values between inferences.
     pub fn has_state(&self) -> bool {
         self.inputs().iter().any(|spec| spec.retained.is_some())
     }
@@ -279,7 +280,7 @@ impl BindingSpec {
         self.variants.get(variant).unwrap_or(&self.largest)
     }
 
-    /// Whether an array is this input in a combination of shapes, as it is.
+    /// Returns whether an array fits this input in a combination of shapes without conversion.
     pub fn takes(&self, variant: usize, argument: &Argument<'_>) -> bool {
         let shape = self.shape(variant);
         let is_short = || {
@@ -289,8 +290,8 @@ impl BindingSpec {
         self.has_elements(argument) && (argument.has_dims(&shape.dims) || is_short())
     }
 
-    /// Whether an array can receive this output in a combination of shapes: it has the shape, or that of a larger
-    /// combination, and then the output is the head of it.
+    /// Returns whether an array can receive this output in a combination of shapes: it has the shape, or that
+    /// of a larger combination, in which case the output is its head.
     pub fn fits_into(&self, variant: usize, argument: &Argument<'_>) -> bool {
         let shape = self.shape(variant);
         let has_room = || {
@@ -301,9 +302,9 @@ impl BindingSpec {
         !argument.is_readonly && self.has_elements(argument) && (argument.has_dims(&shape.dims) || has_room())
     }
 
-    /// Whether this output goes to the host when no array was given for it; `asked` are the names asked for.
-    /// `is_left_out` says which inputs the device provided: their next values stay there unless asked for by name, so
-    /// that a cache is not copied at every step.
+    /// Returns whether this output is copied to the host if no array was given for it; `asked` are the names
+    /// asked for. `is_left_out` tells which inputs the device provided: their next values stay there unless
+    /// asked for by name, so that a cache is not copied at every step.
     pub fn is_delivered(&self, asked: Option<&[String]>, is_left_out: impl Fn(usize) -> bool) -> bool {
         let stays = || self.retained.is_some_and(is_left_out);
         self.is_visible && asked.map_or_else(|| !stays(), |names| names.contains(&self.name))

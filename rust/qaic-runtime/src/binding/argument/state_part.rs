@@ -14,7 +14,7 @@ pub struct StatePart {
     pub array_bytes: usize,
     /// Bytes of it on the device.
     pub device_bytes: usize,
-    /// Where they begin there.
+    /// Offset of the part in the device's tensor.
     pub device_offset: usize,
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Asked {
     InPlace(Vec<Option<(usize, usize)>>, Vec<Option<(usize, usize)>>),
 }
 
-/// What the test sees of a device, and has it do.
+/// A device that the test observes and controls.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) asked: Vec<Asked>,

@@ -1,4 +1,4 @@
-//! What an `IoBinding` asks of its device, and what arrives in place.
+//! Calls of an `IoBinding` to its device, and the data that arrives in place.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod device;
@@ -62,7 +62,7 @@ impl Rig {
         self.io.run(&mut self.bindings, self.retained.as_mut(), Some(watch), None).unwrap();
     }
 
-    /// What the device was asked since the last time.
+    /// Returns the device's calls since the last time.
     fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.device().asked)
     }
