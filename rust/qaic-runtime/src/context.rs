@@ -81,7 +81,7 @@ impl Context {
         self.id
     }
 
-    /// Where its objects say what happens.
+    /// The log of this context and its objects.
     pub fn logger(&self) -> &Logger {
         &self.logger
     }
@@ -106,7 +106,7 @@ impl Context {
         })
     }
 
-    /// Whether there is a device with this id that it does not show.
+    /// Returns whether there is a device with this id that the context does not show.
     pub fn hides(&self, id: DeviceId) -> bool {
         self.device(id).is_err() && self.registry.device(id).is_ok()
     }
@@ -284,7 +284,8 @@ impl Context {
         leased_program::load(&devices, placement, image, options)
     }
 
-    /// Says "busy" before a costly load, with the cores of all activations together. Activation checks again.
+    /// Returns a "busy" error before a costly load if the cores of all activations together are not free.
+    /// Activation checks again.
     pub fn check_free_cores(
         &self,
         placement: &Placement,

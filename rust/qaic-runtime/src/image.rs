@@ -107,7 +107,8 @@ impl Image {
         Ok(self)
     }
 
-    /// Whether it can be loaded, and not only opened to reach the containers inside.
+    /// Returns whether the image can be loaded; otherwise it can only be opened to reach the containers
+    /// inside.
     pub fn is_program(&self) -> bool {
         self.container.require_program().is_ok()
     }
@@ -152,7 +153,7 @@ impl Image {
         self.plan.get_or_init(|| Plan::of_elf(file())).as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
 
-    /// What tools say of the program.
+    /// Returns the facts about the program that tools show.
     pub fn program_info(&self) -> Result<QpcInfo, QpcError> {
         QpcInfo::new(&self.container, self.bytes(), &self.network)
     }
@@ -177,7 +178,8 @@ impl Image {
         }
     }
 
-    /// Where a section of the program's ELF file lies in [`Image::bytes`]; `None` where there is none of this name.
+    /// Returns the range of a section of the program's ELF file in [`Image::bytes`]; `None` if there is none
+    /// of this name.
     pub fn elf_section(&self, name: &str) -> Result<Option<Range<usize>>, QpcError> {
         let Some(segment) = self.container.segment(names::NETWORK_ELF) else { return Ok(None) };
         let start = segment.range.start;

@@ -70,7 +70,8 @@ pub struct ProgramOptions {
     pub threads_per_queue: u32,
     /// Inferences that can be enqueued at a time.
     pub exec_objs: u32,
-    /// Whether its user named no device; its inferences then go through a queue of any.
+    /// True if the program's user named no device; its inferences then go through a queue that all devices
+    /// share.
     pub is_placed_freely: bool,
 }
 
@@ -282,7 +283,7 @@ impl Program {
         &self.retained
     }
 
-    /// What it was compiled to do beside computing.
+    /// Returns the program's options other than its computation.
     pub fn io_options(&self) -> IoOptions {
         self.io_options
     }
@@ -316,22 +317,23 @@ impl Program {
         self.completed.total()
     }
 
-    /// What each exec object counts for itself.
+    /// Counters of completed inferences, one for each exec object.
     pub(crate) fn completed_counts(&self) -> &Arc<OwnerCounts> {
         &self.completed
     }
 
-    /// Where profilers learn of its inferences; the activations of an inference set share one.
+    /// Registry from which profilers learn of the program's inferences; the activations of an inference set
+    /// share one.
     pub fn subscriptions(&self) -> &Arc<SubscriptionRegistry> {
         &self.subscriptions
     }
 
-    /// Whether it is loaded or activated. Blocking while another thread loads it.
+    /// Returns whether the program is loaded or activated. Blocks while another thread loads it.
     pub fn is_loaded(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().loaded.is_some()
     }
 
-    /// Whether it holds cores. Blocking while another thread loads it.
+    /// Returns whether the program holds cores. Blocks while another thread loads it.
     pub fn is_activated(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().activated.strong_count() > 0
     }
@@ -565,7 +567,7 @@ impl Activated {
         (&self.scheduler, self.queue)
     }
 
-    /// Whether inferences run one after the other.
+    /// Returns whether inferences run one after the other.
     pub(crate) fn is_ordered(&self) -> bool {
         self.retained.is_some()
     }

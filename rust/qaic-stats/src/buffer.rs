@@ -24,14 +24,14 @@ pub trait FrozenBytes: From<Vec<u8>> + Send + Sync {
     /// All of them.
     fn bytes(&self) -> &[u8];
 
-    /// Whether they are some of a large mapped file, which [`FrozenBytes::let_go`] keeps small in memory.
+    /// Returns true if the bytes are part of a large mapped file, which [`FrozenBytes::let_go`] can release.
     fn is_let_go(&self) -> bool;
 
-    /// Says that `part` of them is not needed soon.
+    /// Marks `part` of the bytes as not needed soon.
     fn let_go(&self, part: &[u8]);
 }
 
-/// Where the records of a section lie.
+/// Place of the records of a section.
 #[derive(Debug)]
 pub struct Place<B> {
     /// Keeps them.
@@ -154,7 +154,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         model
     }
 
-    /// Where the records of a section lie; `None` where the device wrote none.
+    /// Returns the place of the records of a section; `None` if the device wrote none.
     pub fn place(&self, kind: Kind) -> Option<&Place<B>> {
         self.places.iter().find(|(known, _)| *known == kind).map(|(_, place)| place)
     }
@@ -167,14 +167,14 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         columns(kind, bytes, stride, names, range)
     }
 
-    /// Says that these bytes are not needed soon, if they are some of a mapped file.
+    /// Marks these bytes as not needed soon, if they are part of a mapped file.
     pub fn let_go(&self, part: &[u8]) {
         if let Some((owner, _)) = &self.whole {
             owner.let_go(part);
         }
     }
 
-    /// Says that the records `range` are not needed soon.
+    /// Marks the records `range` as not needed soon.
     pub fn let_go_records(&self, kind: Kind, range: Range<usize>) {
         let Some(place) = self.place(kind) else { return };
         let bytes = place.bytes();
@@ -183,7 +183,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         self.let_go(bytes.get(start..end).unwrap_or_default());
     }
 
-    /// What is odd about the buffer; complete after [`StatsBuffer::check`].
+    /// Returns the warnings about the buffer; complete after [`StatsBuffer::check`].
     pub fn warnings(&self) -> &[String] {
         match self.checked.get() {
             Some(Ok(all)) => all,

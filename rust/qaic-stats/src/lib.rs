@@ -1,4 +1,4 @@
-//! What a device measured: the stats buffer of one inference, as columns.
+//! Measurements of a device: the stats buffer of one inference, as columns.
 //!
 //! A buffer is bytes in some layout, and the layout of real cards is not public. So everything here that reads, prints or
 //! draws works on a [`model::StatsModel`], and a layout turns its bytes into that model. The layout of the `cpu` device has the

@@ -22,7 +22,7 @@ pub mod run_flags {
     pub const INSTRUMENTED_TIMES: u32 = 64;
 }
 
-/// What measured; the numbers of the buffer's header.
+/// Kind of the measuring device; the numbers of the buffer's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum DeviceKind {
@@ -91,7 +91,7 @@ pub struct Run {
     pub activation: u32,
     /// [`run_flags`].
     pub flags: u32,
-    /// What measured.
+    /// The device that measured.
     pub device: DeviceKind,
     /// Which of the program's combinations of shapes ran.
     pub specialization: u32,
@@ -120,7 +120,7 @@ pub struct StatsModel<'a> {
     pub run: Run,
     // By the number of the kind, less one.
     sections: [Option<Section<'a>>; Kind::ALL.len()],
-    /// What is odd about the bytes and yet no reason to refuse them.
+    /// Oddities of the bytes that are no reason to refuse them.
     pub warnings: Vec<String>,
 }
 
@@ -201,7 +201,7 @@ impl<'a> StatsModel<'a> {
         self.records()
     }
 
-    /// What the producer says of itself, as JSON; `None` where it says nothing or no text.
+    /// Returns the producer's facts about itself, as JSON; `None` if there are none or they are no text.
     pub fn meta(&self) -> Option<&str> {
         let (bytes, _) = self.section(Kind::Meta)?;
         std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())

@@ -58,7 +58,7 @@ fn bytes() -> Vec<u8> {
     encode_to_vec(&model(), HASH).unwrap()
 }
 
-/// What the reader says: the code of the error, or the warnings.
+/// Returns the reader's verdict: the code of the error, or the warnings.
 fn judge(bytes: &[u8]) -> Result<Vec<String>, &'static str> {
     let descriptor = descriptor();
     let program = Program { descriptor: &descriptor, fingerprint: HASH };
@@ -98,7 +98,7 @@ fn put<T: qaic_stats::decode::record::Field>(bytes: &mut [u8], offset: usize, va
     value.put(bytes, offset);
 }
 
-/// Where the directory entry of a section begins.
+/// Returns the offset of the directory entry of a section.
 fn entry(bytes: &[u8], kind: Kind) -> usize {
     (128..).step_by(32).find(|at| bytes[*at..at + 4] == kind.code().to_le_bytes()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What is dropped by any thread is released once, as it was left.
+//! A value that any thread drops is released once, unchanged.
 
 use loom::cell::UnsafeCell;
 use loom::thread;

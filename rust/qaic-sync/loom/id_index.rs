@@ -1,4 +1,4 @@
-//! What threads do with ids: a request that was added is found, whatever others add and remove.
+//! Threads add, find and remove ids: a request that was added is found, whatever others add and remove.
 
 use loom::sync::Arc;
 use loom::thread;

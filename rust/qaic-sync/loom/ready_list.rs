@@ -1,5 +1,5 @@
-//! What an inference set does with the requests in one state: every completion is collected once, by the thread that gets
-//! there first.
+//! Threads move the requests of an inference set between states: every completion is collected once, by the
+//! thread that gets there first.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

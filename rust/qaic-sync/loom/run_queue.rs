@@ -1,4 +1,4 @@
-//! What threads do with run queues: every entry is taken once, those of an ordered queue by one thread at a time.
+//! Threads share run queues: every entry is taken once, those of an ordered queue by one thread at a time.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

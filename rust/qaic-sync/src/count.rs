@@ -22,12 +22,12 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Of the calling thread.
+    /// Returns the counts of the calling thread.
     pub fn here() -> Self {
         Self { locks: LOCKS.get(), updates: UPDATES.get(), loads: LOADS.get() }
     }
 
-    /// Of the calling thread during `work`.
+    /// Returns the counts of the calling thread during `work`.
     pub fn during(work: impl FnOnce()) -> Self {
         let before = Self::here();
         work();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::atomic::{AtomicU32, Condvar, Mutex, Ordering};
 
-/// What threads sleep on.
+/// An event that threads sleep on.
 pub trait Event {
     /// Waits until `try_take` has something, until a notification, or for `limit`.
     ///
@@ -58,7 +58,7 @@ impl EventCount {
         }
     }
 
-    /// Whether a thread listens; it then cannot fall asleep without another look.
+    /// Returns whether a thread listens; it then cannot fall asleep without another look.
     fn advance(&self) -> bool {
         // An exchange of nothing for nothing. It is in one order with the registrations: a thread that registers later
         // acquires from it what was added before, and needs no notification; one that registered earlier makes it fail.

@@ -106,7 +106,7 @@ impl FreeList {
         self.top.fetch_update(Ordering::Release, Ordering::Relaxed, awaited).is_ok()
     }
 
-    /// Whether nothing is in the stack.
+    /// Returns whether the stack is empty.
     pub fn is_empty(&self) -> bool {
         // Relaxed: a hint, like every answer to this question among threads.
         number_of(self.top.load(Ordering::Relaxed)) == 0

@@ -43,7 +43,7 @@ pub struct IdIndex {
     latest: AtomicU64,
 }
 
-/// Where a request stands in the lists, for as long as it is in one.
+/// A request's place in the lists, for as long as it is in one.
 #[derive(Debug)]
 struct Entry {
     id: AtomicU64,
@@ -74,7 +74,7 @@ impl State<'_> {
         plus_one(self.word >> FIRST_SHIFT & FIRST_MASK)
     }
 
-    /// Whether what was read since belongs to this state.
+    /// Checks that values read since belong to this state.
     fn check(self) -> Result<(), Stale> {
         if self.bucket.load(Ordering::Acquire) == self.word { Ok(()) } else { Err(Stale) }
     }
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!((index.id_of(0), index.id_of(1)), (Some(0), Some(9)));
     }
 
-    /// Where all ids fell into one bucket, lookups would pass over the lists of others.
+    /// If all ids fell into one bucket, lookups would pass over the lists of others.
     #[test]
     fn ids_are_spread_evenly() {
         let index = IdIndex::new(1024);

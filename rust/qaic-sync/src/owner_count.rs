@@ -19,7 +19,7 @@ struct Counts {
 }
 
 impl OwnerCounts {
-    /// What was counted so far. What an owner is just counting may be missing.
+    /// Returns the current total. An increment that an owner is making may be missing.
     pub fn total(&self) -> u64 {
         let counts = self.0.lock();
         counts.live.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() + counts.gone

@@ -94,12 +94,12 @@ pub enum Expired {
     Known,
 }
 
-/// What a thread has to do after it ended an inference.
+/// Tasks of a thread after it ended an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Whether it has to report the end.
+    /// True if the thread must report the end.
     pub needs_report: bool,
-    /// Whether a queue counts the inference.
+    /// True if a queue counts the inference.
     pub is_counted: bool,
 }
 
@@ -260,23 +260,24 @@ impl PendingState {
         })
     }
 
-    /// Whether it has ended, and the device has let go of it.
+    /// Returns whether the inference has ended and the device has released it.
     pub fn has_ended(&self) -> bool {
         self.word() & PHASE == ENDED
     }
 
-    /// Whether it ended before the call that started it returned. Its end is not reported then.
+    /// Returns whether the inference ended before the call that started it returned. Such an end is not
+    /// reported.
     pub fn has_ended_in_start(&self) -> bool {
         self.word() & ENDED_IN_START != 0
     }
 
-    /// Whether it was asked to end and has not.
+    /// Returns whether the inference was asked to end and has not.
     pub fn is_asked_to_end(&self) -> bool {
         let word = self.word();
         word & ASKED != 0 && word & PHASE != ENDED
     }
 
-    /// Whether a queue counts it.
+    /// Returns whether a queue counts the inference.
     pub fn is_counted(&self) -> bool {
         self.word() & COUNTED != 0
     }
@@ -286,7 +287,7 @@ impl PendingState {
         (self.word() & PHASE == STARTED).then(|| self.published())
     }
 
-    /// What was published before a word that the calling thread has read.
+    /// Returns the data published before a word that the calling thread has read.
     fn published(&self) -> RequestKey {
         RequestKey {
             number: self.number.load(Ordering::Relaxed),
@@ -308,7 +309,7 @@ impl Event for PendingState {
     }
 }
 
-/// Whether a step changes what threads wait for.
+/// Returns whether a step changes a condition that threads wait for.
 fn is_news(before: u32, after: u32) -> bool {
     let is_settled_now = before & SETTLED != after & SETTLED;
     is_settled_now || before & PHASE != ENDED && after & PHASE == ENDED

@@ -17,7 +17,7 @@ pub trait Numbers {
     /// did before is visible to the thread that puts it.
     fn await_next(&self) -> bool;
 
-    /// Whether there is none.
+    /// Returns whether the list is empty.
     fn is_empty(&self) -> bool;
 }
 
@@ -135,13 +135,14 @@ impl<L: Numbers> ReadyList<L> {
         Some(taken)
     }
 
-    /// Whether a thread waits, the calling one included. One that does not yet, and is not seen, takes a look of its own
-    /// before it sleeps.
+    /// Returns whether a thread waits, the calling one included. A thread that is about to wait, and is not
+    /// seen, looks again before it sleeps.
     fn is_awaited(&self) -> bool {
         self.waiters.waiting() > 0
     }
 
-    /// Where threads wait for a request in the state: each looks by [`ReadyList::take`], before and after its sleep.
+    /// Event that threads wait on for a request in the state: each looks by [`ReadyList::take`], before and
+    /// after its sleep.
     pub fn waiters(&self) -> &EventCount {
         &self.waiters
     }
@@ -153,7 +154,7 @@ impl<L: Numbers> ReadyList<L> {
         self.waiters.wait(limit, || self.take(&mut claim))
     }
 
-    /// Whether there is no entry, stale ones included; only a guess among threads.
+    /// Returns whether there is no entry, stale ones included; only a guess among threads.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

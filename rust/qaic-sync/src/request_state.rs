@@ -51,7 +51,7 @@ const AWAITED: u64 = 1 << 12;
 /// A thread waits until no inference is outstanding, and this one is.
 const COLLECTION_AWAITED: u64 = 1 << 13;
 
-/// What belongs to one inference.
+/// Bits that belong to one inference.
 const OF_INFERENCE: u64 = COLLECTABLE | CANCELLED | TIMED_OUT | FAILED;
 
 /// The other bits count the inferences.
@@ -70,7 +70,7 @@ impl Generation {
     }
 }
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It may be acquired.
@@ -104,7 +104,7 @@ pub struct InFlight;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedToEnd;
 
-/// Where a request was when an inference began, for [`RequestState::withdraw`].
+/// State of a request when an inference began, for [`RequestState::withdraw`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorPhase {
     /// It was available, and its entry in that list may be there still.
@@ -118,7 +118,7 @@ pub enum PriorPhase {
 pub struct Submitted {
     /// Which one.
     pub generation: Generation,
-    /// Where the request was before.
+    /// State of the request before.
     pub prior_phase: PriorPhase,
 }
 
@@ -136,16 +136,16 @@ pub enum PutBackError {
 /// An inference that the calling thread has collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collected {
-    /// Whether a thread may sleep until no inference is outstanding.
+    /// True if a thread may sleep until no inference is outstanding.
     pub was_awaited: bool,
 }
 
 /// A begin that came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// Whether the request has to be pushed to the list of available ones.
+    /// True if the request must be pushed to the list of available ones.
     pub needs_entry: bool,
-    /// Whether a thread may sleep until no inference is outstanding.
+    /// True if a thread may sleep until no inference is outstanding.
     pub was_awaited: bool,
 }
 
@@ -198,7 +198,7 @@ impl RequestState {
         }
     }
 
-    /// Where it stands.
+    /// State of the request.
     pub fn phase(&self) -> Phase {
         phase_of(self.word())
     }
@@ -214,12 +214,12 @@ impl RequestState {
         Generation(self.word() & GENERATION)
     }
 
-    /// Whether an inference has begun and not ended.
+    /// Returns whether an inference has begun and not ended.
     pub fn is_in_flight(&self) -> bool {
         is_in_flight(self.word())
     }
 
-    /// Whether an inference has begun and was not collected.
+    /// Returns whether an inference has begun and was not collected.
     pub fn is_outstanding(&self) -> bool {
         is_outstanding(self.word())
     }
@@ -231,7 +231,7 @@ impl RequestState {
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
     }
 
-    /// Whether the last inference ended, and failed.
+    /// Returns whether the last inference ended, and failed.
     pub fn has_failed(&self) -> bool {
         self.word() & FAILED != 0
     }

@@ -13,9 +13,9 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bounded queue of `u32`.
 pub struct Ring {
-    /// Where to look for the next number to take. Numbers before this position were taken.
+    /// Position of the next number to take. Numbers before this position were taken.
     head: CachePadded<AtomicU32>,
-    /// Where to look for the next place to put one. Positions before this one were filled.
+    /// Position of the next free place. Positions before this one were filled.
     tail: CachePadded<AtomicU32>,
     /// Stamp in the upper half, number in the lower. The stamp of a slot for position `p` is `p` when the slot waits for
     /// a number, `p + 1` when it has one, `p + capacity` when that was taken: the slot then waits for the next lap. One
@@ -29,7 +29,7 @@ pub struct Ring {
 /// A thread may sleep until the slot has a number.
 const AWAITED: u64 = 1;
 
-/// What a slot says to a thread that looks at it for a position.
+/// State of a slot for a thread that looks at it for a position.
 enum Look {
     /// It waits for the number of this position.
     Waits,
@@ -138,7 +138,7 @@ impl Ring {
         matches!(self.look(word, head), Look::Holds).then_some(word as u32)
     }
 
-    /// Whether there is no number.
+    /// Returns whether there is no number.
     pub fn is_empty(&self) -> bool {
         self.peek().is_none()
     }
@@ -178,7 +178,7 @@ impl Ring {
         self.slots.len() as u32
     }
 
-    /// What the word of the slot of `position` says about it.
+    /// Returns the state of the slot of `position`, read from the slot's word.
     #[allow(clippy::cast_possible_truncation)] // the upper half
     fn look(&self, word: u64, position: u32) -> Look {
         let stamp = (word >> 32) as u32;

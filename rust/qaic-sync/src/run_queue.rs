@@ -32,9 +32,9 @@ pub struct Turn<'a> {
 /// An entry taken from a queue.
 #[derive(Debug)]
 pub struct Taken<'a> {
-    /// What was pushed.
+    /// The pushed entry.
     pub entry: u32,
-    /// Of an ordered queue.
+    /// The turn of an ordered queue.
     pub turn: Option<Turn<'a>>,
 }
 
@@ -46,12 +46,12 @@ impl RunQueues {
         Self { all: (0..count).map(queue).collect(), ready: ring(), is_ordered }
     }
 
-    /// Whether the entries of a queue are worked on one after the other.
+    /// Returns whether the entries of a queue are worked on one after the other.
     pub fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
-    /// Whether there is nothing to take now.
+    /// Returns whether there is nothing to take now.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }

@@ -80,7 +80,7 @@ impl BindingTransfer {
         &self.route
     }
 
-    /// Where the device's tensor lies; `None` when it is optimized away.
+    /// Place of the device's tensor; `None` if it is optimized away.
     pub fn place(&self) -> Option<Place> {
         self.place
     }
@@ -95,7 +95,7 @@ impl BindingTransfer {
         &self.dims
     }
 
-    /// Whether the caller may give fewer elements.
+    /// Returns whether the caller may give fewer elements.
     pub fn is_partial(&self) -> bool {
         self.partial
     }

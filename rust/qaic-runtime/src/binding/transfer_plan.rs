@@ -58,7 +58,7 @@ impl TransferPlan {
         Self::with(checked, &mut HashMap::new())
     }
 
-    /// What plans have in common, transfers have too.
+    /// Builds the transfers; plans that share a binding share its transfer.
     fn with(
         checked: Checked,
         made: &mut HashMap<*const BindingPlan, Arc<BindingTransfer>>,
@@ -101,7 +101,8 @@ impl TransferPlan {
         (place.offset == 0 && here.count() == 1 && !transfer.is_partial()).then_some(place.buffer)
     }
 
-    /// Whether some input may be given short; then the place of inputs depends on the lengths of each inference.
+    /// Returns whether any input may be passed partially; then the place of inputs depends on the lengths of
+    /// each inference.
     pub fn has_partial_inputs(&self) -> bool {
         self.checked.has_partial_inputs()
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Device, DeviceStatus, Resources};
 
-/// What a device is, what it has, and whether it can be used.
+/// Kind, resources and state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceDescription {
     id: u32,

@@ -1,4 +1,4 @@
-//! What the environment of a process says about its devices (docs/guide/running.md).
+//! Environment variables about the devices of a process (docs/guide/running.md).
 
 use std::env;
 use std::ffi::OsString;
@@ -56,12 +56,12 @@ impl UserDirectory {
 /// Values of variables by name.
 type Variables<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
-/// What is no text is kept as far as it is, so that it is refused and not passed over.
+/// Reads a variable. Converts invalid text lossily, so that it is refused instead of ignored.
 fn text(value: &Variables<'_>, name: &str) -> Option<String> {
     value(name).map(|found| found.to_string_lossy().trim().to_owned())
 }
 
-/// Where the cores of this user are counted: `1` is for the usual place.
+/// Returns the folder in which the cores of this user are counted; `1` is for the usual place.
 fn shared_cores(value: &Variables<'_>) -> Result<Option<UserDirectory>, RuntimeError> {
     let Some(found) = value("QAIC_CPU_SHARED").filter(|found| !found.is_empty() && found != "0") else {
         return Ok(None);
@@ -73,7 +73,7 @@ fn shared_cores(value: &Variables<'_>) -> Result<Option<UserDirectory>, RuntimeE
     Err(InputError::SharedCores { found: found.display().to_string() }.into())
 }
 
-/// Where cards come from.
+/// Returns the source of cards.
 fn kernel(value: &Variables<'_>) -> KernelOptions {
     let given = |name| text(value, name).filter(|found| !found.is_empty());
     // The usual one by name is the usual one, with the same devices.

@@ -12,7 +12,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 /// Names of `QAIC_KMD`.
 const KERNELS: &str = "sys, emu and replay:FILE";
 
-/// What decides where cards come from. Names are checked when cards are asked for.
+/// Options that decide the source of cards. Names are checked when cards are requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelOptions {
     /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards; `replay:FILE`, a transcript. Unset means `sys`.
@@ -134,7 +134,7 @@ fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
     .into()
 }
 
-/// What the cores of emulated cards do.
+/// Makes the workload of the cores of emulated cards.
 #[cfg(all(feature = "cpu", feature = "emu"))]
 fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
     use super::emulated_cores::{EchoWorkload, GraphWorkload};

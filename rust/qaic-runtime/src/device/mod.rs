@@ -106,7 +106,7 @@ impl DeviceKind {
     }
 }
 
-/// What a device has and what of it is free. The figures of a virtual card are those of a real one.
+/// Total and free resources of a device. The figures of a virtual card are those of a real one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Resources {
     /// Device memory in MB.
@@ -139,14 +139,14 @@ pub struct Resources {
     pub constants_in_use: u32,
 }
 
-/// Whether a device can be used.
+/// State of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceStatus {
     /// It can.
     Ready,
     /// It was lost and has not come back.
     Error {
-        /// What was seen.
+        /// The observation.
         reason: String,
     },
 }
@@ -161,7 +161,7 @@ pub struct LoadOptions {
     /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
     /// they take turns.
     pub share_group: Option<String>,
-    /// Whether a program of another hardware family than the device's is taken.
+    /// True if the device accepts a program of another hardware family.
     pub any_hardware: bool,
     /// How long a device with time limits of its own waits for an inference.
     pub wait: WaitLimits,
@@ -190,19 +190,19 @@ pub trait Device: Debug + Send + Sync {
     /// A name for people.
     fn name(&self) -> String;
 
-    /// What it has and what is free; all zeros of a card that does not answer.
+    /// Total and free resources; all zeros for a card that does not answer.
     ///
     /// Blocking: asks a card, a minute at most.
     fn resources(&self) -> Resources;
 
-    /// Whether it can be used.
+    /// State of the device.
     ///
     /// Blocking: opens a card and asks it, unless that was done and nothing has happened since.
     fn status(&self) -> DeviceStatus {
         DeviceStatus::Ready
     }
 
-    /// What a card says of itself; `None` for devices that are no cards.
+    /// Facts that a card reports; `None` for devices that are no cards.
     ///
     /// Blocking: asks the card, a minute at most.
     fn facts(&self) -> Option<card::CardFacts> {
@@ -228,21 +228,22 @@ pub trait Device: Debug + Send + Sync {
         qaic_qpc::hardware::FAMILIES[0].name
     }
 
-    /// Whether an execution occupies a CPU of the host from its begin to its end.
+    /// Returns whether an execution occupies a CPU of the host from its begin to its end.
     fn executes_on_host(&self) -> bool;
 
-    /// Whether an execution ends within microseconds, whatever its inputs are. Then it runs on the thread that submits it.
+    /// Returns whether an execution ends within microseconds for all inputs. Then it runs on the thread that
+    /// submits it.
     fn is_bounded(&self) -> bool {
         false
     }
 
-    /// Whether it works through what was submitted by itself: several inferences are then submitted before the oldest is
-    /// waited for.
+    /// Returns whether the device works through its submissions by itself: several inferences are then
+    /// submitted before the oldest is waited for.
     fn queues_on_device(&self) -> bool {
         false
     }
 
-    /// What counts the resources of a virtual card; `None` for a device that counts for itself.
+    /// The tracker of a virtual card's resources; `None` for a device that counts its own.
     fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>>;
 
     /// Number of devices that a program was partitioned for, which is the number it needs; `None` when any will do.
@@ -264,9 +265,9 @@ pub trait Activation: Debug + Send + Sync {
     /// An exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
 
-    /// Whether an output is the value of an input but for some rows, which [`Exec::write_state`] writes over it: the two
-    /// need one buffer only. It has no default: an activation around another that forgot it would have each state copied
-    /// whole, with the same results.
+    /// Returns whether an output is the value of an input with only some rows changed, which
+    /// [`Exec::write_state`] writes over it: the two need one buffer only. The method has no default: an
+    /// activation that wraps another and forgot it would copy each state whole, with the same results.
     fn updates_state(&self, output: usize) -> bool;
 }
 
@@ -274,9 +275,9 @@ pub trait Activation: Debug + Send + Sync {
 /// statistics.
 #[derive(Debug)]
 pub struct HostTensors<'list, 'memory> {
-    /// Where the inputs are.
+    /// Inputs in host memory.
     pub inputs: &'list [Option<HostSlice<'memory>>],
-    /// Where the outputs go.
+    /// Outputs in host memory.
     pub outputs: &'list mut [Option<HostSliceMut<'memory>>],
 }
 
@@ -313,8 +314,8 @@ pub trait Exec: Debug + Send {
     /// place has none.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 
-    /// Whether the device works on tensors where they lie in the host's memory. Then [`Exec::execute_in_place`] takes the
-    /// place of [`Exec::submit`] and [`Exec::execute`].
+    /// Returns whether the device works on tensors in place, in the host's memory. Then
+    /// [`Exec::execute_in_place`] replaces [`Exec::submit`] and [`Exec::execute`].
     fn works_in_place(&self) -> bool {
         false
     }
@@ -359,7 +360,7 @@ pub trait Exec: Debug + Send {
         }
     }
 
-    /// Says whose the next measured execution is, where the device writes that down itself. Called before
+    /// Sets the identity of the next measured execution, where the device records it itself. Called before
     /// [`Self::measure`].
     fn identify(&mut self, identity: Identity) {
         let _ = identity;

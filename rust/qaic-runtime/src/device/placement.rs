@@ -1,4 +1,4 @@
-//! Where a program goes: one device, or several that work on it as one.
+//! Placement of a program: one device, or several that work on it as one.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub struct Placement {
     pub devices: Vec<DeviceId>,
 }
 
-/// Where a program goes, and whether its user said so.
+/// Devices of a program, and whether its user chose them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The devices.
     pub placement: Placement,
-    /// Whether the user of the program named none.
+    /// True if the user of the program named no device.
     pub is_chosen: bool,
 }
 

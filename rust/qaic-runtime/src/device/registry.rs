@@ -18,7 +18,7 @@ use crate::process::log;
 /// Virtual cards a process may have at most; a host has at most that many real ones.
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
-/// What decides the devices of a process, as [`RegistryOptions::from_environment`] reads it.
+/// Options that decide the devices of a process, as [`RegistryOptions::from_environment`] reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryOptions {
     /// `QAIC_DEVICE`: kind of all devices; unset means cards, and virtual ones after them.
@@ -37,7 +37,7 @@ pub struct RegistryOptions {
     /// `QAIC_VISIBLE_DEVICES`: the devices that a context shows, by their ids; unset shows all. Contexts that show others
     /// have the same devices behind them.
     pub visible_devices: Option<String>,
-    /// Where cards come from.
+    /// Source of cards.
     pub kernel: KernelOptions,
 }
 

@@ -19,7 +19,7 @@ const PORTS_LEVEL: u16 = 50;
 const INPUT_PORT: u16 = 100;
 const OUTPUT_PORT: u16 = 101;
 
-/// What a program is to measure.
+/// Requested measurements of a program.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::device) struct Levels {
     pub(super) level: u16,
@@ -38,31 +38,31 @@ impl Levels {
     }
 }
 
-/// What a program says of its statistics to a card, which has no container.
+/// Statistics settings that a program passes to a card, which has no container.
 #[cfg(all(feature = "cpu", feature = "emu"))]
 #[derive(Debug)]
 pub(in crate::device) struct LoadedStats {
-    /// What was asked for, and the samples of an inference.
+    /// Requested measurements, and the samples of an inference.
     pub(in crate::device) levels: Levels,
     /// DMA buffer of the statistics.
     pub(in crate::device) buffer: usize,
-    /// What a stats buffer says which program it is of.
+    /// Fingerprint of the program in its stats buffers.
     pub(in crate::device) fingerprint: Fingerprint,
-    /// Whether traffic with memory was to be counted.
+    /// True if traffic with memory was to be counted.
     pub(in crate::device) counts_ddr: bool,
-    /// Whether hardware events were to be counted.
+    /// True if hardware events were to be counted.
     pub(in crate::device) counts_events: bool,
     /// The ELF, and where in it the operations are described, if they are.
     pub(in crate::device) operations: Option<(Arc<[u8]>, Range<usize>)>,
 }
 
-/// What a stats buffer says which program it is of.
+/// Returns the fingerprint of the program in its stats buffers.
 pub(super) fn fingerprint(image: &Image) -> Fingerprint {
     let segment = image.segment(descriptor::SEGMENT).or_else(|| image.segment(names::NETWORK_DESC));
     descriptor::fingerprint(segment.unwrap_or_default())
 }
 
-/// What is known of an inference before its records.
+/// Returns the facts about an inference that are known before its records.
 pub(super) fn run(levels: Levels, identity: Identity) -> Run {
     Run {
         stats_level: levels.level,

@@ -1,4 +1,4 @@
-//! What only cards can answer.
+//! Errors that only cards have.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub enum CardError {
         device: u32,
         /// Channel.
         channel: u32,
-        /// What was seen.
+        /// The observation.
         reason: String,
     },
 
@@ -35,7 +35,7 @@ pub enum CardError {
     FirmwareVersion {
         /// Device.
         id: u32,
-        /// Of what.
+        /// The part with this version.
         what: &'static str,
         /// Version found.
         found: String,
@@ -48,7 +48,7 @@ pub enum CardError {
     Firmware {
         /// Device.
         id: u32,
-        /// What it was to do.
+        /// The purpose of the call.
         what: &'static str,
         /// Its status (docs/reference/card.md).
         status: i32,
@@ -61,9 +61,9 @@ pub enum CardError {
     FirmwareProtocol {
         /// Device.
         id: u32,
-        /// What it was asked for.
+        /// The request.
         what: &'static str,
-        /// What was found, and what was expected.
+        /// The value found, and the expected one.
         reason: String,
     },
 
@@ -74,7 +74,7 @@ pub enum CardError {
         id: u32,
         /// The call.
         call: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 
@@ -97,7 +97,7 @@ pub enum CardError {
     /// A program says something of its transfers that no card can do.
     #[error("the program cannot run on a card: {what}")]
     Transfers {
-        /// What is wrong, what was found, and what is possible.
+        /// The defect, the value found, and the possible ones.
         what: String,
     },
 }
@@ -106,7 +106,8 @@ const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
 const SILENT: &str = "the firmware did not reply in time";
 const NO_ROOM: &str = "the driver had no room to send it, however often it was tried";
 
-/// What the system said of a call; errors that the driver uses in a sense of its own in that sense.
+/// Returns the meaning of a system error for a call; errors that the driver uses in a sense of its own, in
+/// that sense.
 fn meaning(call: &str, source: &io::Error) -> String {
     let sense = match (call, source.kind()) {
         ("MANAGE", io::ErrorKind::BrokenPipe) => WRONG_CHECKSUM,

@@ -1,4 +1,4 @@
-//! What is wrong with a device, or with the choice of one.
+//! Errors of devices and of their choice.
 
 /// A device cannot be had, was lost, or does not do what was asked of it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum DeviceError {
         device: u32,
         /// Kind of that device.
         kind: &'static str,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
 
@@ -82,7 +82,7 @@ pub enum DeviceError {
     Lost {
         /// Device.
         id: u32,
-        /// What was seen.
+        /// The observation.
         reason: String,
     },
 
@@ -98,7 +98,7 @@ pub enum DeviceError {
     /// The device does not do this.
     #[error("not supported: {what}")]
     Unsupported {
-        /// What is missing, and where it is.
+        /// The missing part and its place.
         what: String,
     },
 
@@ -107,7 +107,7 @@ pub enum DeviceError {
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
-        /// What they were for.
+        /// The purpose.
         what: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the engine of the host device.
+//! Errors of the host device's engine.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What is wrong with what the caller gave.
+//! Errors about the caller's inputs.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub enum InputError {
     /// The shapes of the buffers are no permitted combination.
     #[error("No matching dimension found: {what}")]
     NoMatchingShape {
-        /// What was passed and what is permitted.
+        /// The passed value, and the permitted ones.
         what: Arc<str>,
     },
 
@@ -63,9 +63,9 @@ pub enum InputError {
         begin: u64,
         /// Byte after the section.
         end: u64,
-        /// What was done with the inference when the first CRC was taken.
+        /// State of the inference when the first CRC was taken.
         first: &'static str,
-        /// What was done with it when it was compared.
+        /// State of the inference when the CRC was compared.
         second: &'static str,
         /// The first CRC.
         taken: u32,

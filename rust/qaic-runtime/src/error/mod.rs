@@ -29,7 +29,7 @@ pub use input::InputError;
 pub use state::StateError;
 pub use status::QStatus;
 
-/// What failed.
+/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -43,7 +43,7 @@ pub enum ErrorKind {
     Card,
     /// The engine of the host device.
     Engine,
-    /// What the caller gave.
+    /// The caller's input.
     Input,
     /// Nothing but the time of the call.
     State,
@@ -53,12 +53,13 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What went wrong; [`RuntimeError::detail`] has the figures. One pointer, because every step of an inference returns it.
+/// An error; [`RuntimeError::detail`] has the figures. One pointer, because every step of an inference
+/// returns it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct RuntimeError(Box<ErrorDetail>);
 
-/// What went wrong, with the figures needed to say so.
+/// An error with the figures for its message.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorDetail {
@@ -71,7 +72,7 @@ pub enum ErrorDetail {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: Arc<std::io::Error>,
     },
 
@@ -98,7 +99,7 @@ pub enum ErrorDetail {
     /// A wait ended without its event.
     #[error("timed out after {timeout_ms} ms waiting for {what}")]
     Timeout {
-        /// What was awaited.
+        /// The awaited event.
         what: &'static str,
         /// The limit.
         timeout_ms: u64,
@@ -115,7 +116,7 @@ pub enum ErrorDetail {
     /// A bug of ours.
     #[error("internal error: {what}")]
     Internal {
-        /// What was seen.
+        /// The observation.
         what: String,
     },
 }
@@ -166,12 +167,12 @@ impl RuntimeError {
         *self.0
     }
 
-    /// Whether the time for the call was up.
+    /// Returns whether the time limit of the call passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Timeout { .. })
     }
 
-    /// Whether the caller interrupted the call.
+    /// Returns whether the caller interrupted the call.
     pub fn is_interrupted(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Interrupted)
     }
@@ -184,7 +185,7 @@ impl RuntimeError {
         }
     }
 
-    /// What failed.
+    /// Kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.detail().kind()
     }
@@ -196,7 +197,7 @@ impl RuntimeError {
 }
 
 impl ErrorDetail {
-    /// What failed.
+    /// Kind of the error.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Qpc(_) => ErrorKind::Container,

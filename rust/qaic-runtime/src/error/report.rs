@@ -8,7 +8,7 @@ use super::{CardError, DeviceError, EngineError, ErrorDetail, InputError, Runtim
 use crate::binding::{ArgumentError, ShapeError};
 
 impl RuntimeError {
-    /// What the error says beside its code and its message.
+    /// Returns the error's details other than its code and its message.
     pub fn report(&self) -> ErrorReport {
         match self.detail() {
             ErrorDetail::Qpc(source) => source.report(),
@@ -119,7 +119,8 @@ fn card(error: &CardError) -> ErrorReport {
     }
 }
 
-/// What a refusal of a card's firmware is: something is used up, the memory is, or another failure.
+/// Returns the class of a refusal by a card's firmware: a resource is used up, the memory is, or another
+/// failure.
 const fn firmware_class(status: i32) -> &'static str {
     match status {
         -15..=-12 => "DeviceBusyError",

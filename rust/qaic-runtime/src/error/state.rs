@@ -1,4 +1,4 @@
-//! What is not possible in the present state of an object.
+//! Errors about the present state of an object.
 
 /// The call comes at the wrong time.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum StateError {
     /// The call is not valid in the object's present state.
     #[error("{what}")]
     Invalid {
-        /// What is not valid.
+        /// The invalid object.
         what: String,
     },
 }

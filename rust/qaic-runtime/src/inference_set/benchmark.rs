@@ -9,7 +9,7 @@ use crate::binding::Bindings;
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::WaitScope;
 
-/// What a benchmark measured.
+/// Results of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchmarkOutcome {
     /// Inferences that ended.

@@ -16,7 +16,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Of `count` requests, none of them available yet.
+    /// Makes the lists of `count` requests, none of them available yet.
     pub(super) fn new(count: u32) -> Self {
         Self {
             available: ReadyList::lifo(count),
@@ -75,19 +75,19 @@ impl Lists {
         Some((number, collected?))
     }
 
-    /// Where threads wait for an available request.
+    /// Event that threads wait on for an available request.
     pub(super) fn for_available(&self) -> &EventCount {
         self.available.waiters()
     }
 
-    /// Where threads wait for a completed request, or for there being none to wait for.
+    /// Event that threads wait on for a completed request, or until there is none to wait for.
     pub(super) fn for_completed(&self) -> &EventCount {
         self.completed.waiters()
     }
 
-    /// Whether no inference is under way or waits to be collected, so that waiting for one is in vain. Where there is one,
-    /// a thread that waits for completed ones and asked this while it was listening is notified when there is none:
-    /// `await_one` has it hear of the inference of a number.
+    /// Returns true if no inference is under way or waits to be collected, so that waiting for one is in
+    /// vain. If false, a thread that waits for completed ones and called this while it was listening is
+    /// notified once there is none: `await_one` notifies it of the inference of a number.
     pub(super) fn is_settled(
         &self,
         is_outstanding: impl Fn(u32) -> bool,
@@ -123,7 +123,7 @@ mod tests {
     /// Longer than any test takes.
     const LONG: Duration = Duration::from_mins(1);
 
-    /// What an inference set does with its lists.
+    /// The operations of an inference set on its lists.
     struct Set {
         lists: Lists,
         states: Vec<RequestState>,
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(set.marks.get(), marks);
     }
 
-    /// What a thread waits for is collected by another, while there is one more.
+    /// Another thread collects the inferences that a thread waits for, while there is one more.
     #[test]
     fn thread_that_sleeps_hears_of_the_last_and_not_of_each_that_is_collected() {
         let set = Set::new(4);

@@ -310,8 +310,8 @@ impl InferenceSet {
         HandleId(number)
     }
 
-    /// Whether there is no inference to wait for. Where there is one, a thread that asks this while it listens for completed
-    /// ones is notified when there is none.
+    /// Returns whether there is no inference to wait for. If false, a thread that calls this while it listens
+    /// for completed ones is notified once there is none.
     fn is_settled(&self) -> bool {
         let is_outstanding = |number| self.request(number).state().is_outstanding();
         self.lists.is_settled(is_outstanding, |number| self.await_collection(number))
@@ -416,7 +416,7 @@ impl InferenceSet {
     }
 }
 
-/// What a waiting thread works on meanwhile.
+/// Work of a thread while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
     /// Whatever is ready, or the oldest inference that the device has.

@@ -42,7 +42,7 @@ pub struct PendingInference {
     this: Weak<Self>,
 }
 
-/// What one thread at a time works on.
+/// Parts that one thread at a time works on.
 struct Parts {
     set: Option<Arc<InferenceSet>>,
     variant: usize,
@@ -254,7 +254,7 @@ impl PendingInference {
         }
     }
 
-    /// Whether it has ended, and the device has let go of it.
+    /// Returns whether the inference has ended and the device has released it.
     pub(super) fn has_left(&self) -> bool {
         self.state.has_ended()
     }
@@ -304,7 +304,8 @@ impl PendingInference {
         }
     }
 
-    /// Whether it ended before the call that started it returned. Its end is not reported then.
+    /// Returns whether the inference ended before the call that started it returned. Such an end is not
+    /// reported.
     pub fn has_ended_in_start(&self) -> bool {
         self.state.has_ended_in_start()
     }
@@ -319,7 +320,7 @@ impl PendingInference {
         })
     }
 
-    /// Whether it has ended, well or not.
+    /// Returns whether the inference has ended, with or without an error.
     pub fn has_ended(&self) -> bool {
         // To ask the exec object has a thread wait for a device that works by itself.
         if self.state.settled().is_none()
@@ -330,7 +331,7 @@ impl PendingInference {
         self.state.settled().is_some()
     }
 
-    /// Whether the device has it.
+    /// Returns whether the device has the inference.
     pub fn is_running(&self) -> bool {
         self.state.settled().is_none()
             && self

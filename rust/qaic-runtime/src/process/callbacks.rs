@@ -18,25 +18,25 @@ const LINES: usize = 10_000;
 /// Processes in a chain of forks that have messages of their own; see [`fork`].
 const GENERATIONS: usize = 32;
 
-/// What a callback `C` is called for; `R` is a call with arguments of the client's own.
+/// A message for a callback `C`; `R` is a call with arguments of the client's own.
 #[derive(Debug)]
 pub enum Message<C, R> {
     /// A line of the log.
     Line {
-        /// What to call.
+        /// The callback.
         callback: Arc<C>,
         /// Its severity.
         level: Level,
-        /// What it says.
+        /// Text of the message.
         text: String,
     },
     /// A failure.
     Failure {
-        /// What to call.
+        /// The callback.
         callback: Arc<C>,
         /// The context that reports it.
         context: u32,
-        /// What failed.
+        /// Kind of the failure.
         kind: ErrorType,
         /// Why.
         text: String,
@@ -206,7 +206,7 @@ impl<C, R> CallbackReceiver<C, R> {
 /// Sends what a logger says to callbacks.
 #[derive(Debug)]
 pub struct CallbackSink<C, R> {
-    /// Where the messages go.
+    /// Channel for the messages.
     pub sender: CallbackSender<C, R>,
     /// The context of the logger.
     pub context: u32,

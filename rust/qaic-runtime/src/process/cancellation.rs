@@ -67,7 +67,7 @@ impl CancellationToken {
         }
     }
 
-    /// Whether the work was asked to end.
+    /// Returns whether the work was asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
@@ -105,7 +105,7 @@ impl CancellationToken {
         CURRENT.with_borrow(Clone::clone).unwrap_or_default()
     }
 
-    /// Whether [`Self::current`] is cancelled.
+    /// Returns whether [`Self::current`] is cancelled.
     pub fn is_current_cancelled() -> bool {
         CURRENT.with_borrow(|token| token.as_ref().is_some_and(Self::is_cancelled))
     }
@@ -201,7 +201,7 @@ impl Deadline {
         self.at
     }
 
-    /// Whether it has passed.
+    /// Returns whether the deadline has passed.
     pub fn has_passed(self) -> bool {
         Instant::now() >= self.at
     }
@@ -211,15 +211,15 @@ impl Deadline {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Says that `what` did not come in time.
+    /// Returns the error for `what` that did not come in time.
     pub fn error(self, what: &'static str) -> RuntimeError {
         ErrorDetail::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
             .into()
     }
 }
 
-/// What a call that blocks watches beside what it waits for: a deadline, and a check whether a signal ends the call. One
-/// scope serves all waits of a call.
+/// Conditions that end a blocking call: a deadline, and a check for signals. One scope serves all waits of a
+/// call.
 #[derive(Default)]
 pub struct WaitScope<'a> {
     deadline: Option<Deadline>,
@@ -304,8 +304,8 @@ impl fmt::Debug for WaitScope<'_> {
     }
 }
 
-/// Says that no signal ends the calling thread's waits: Python delivers signals to the main thread only. Thousands of
-/// threads that all woke twenty times a second to ask would take a CPU from those that work.
+/// Turns off signal checks in the waits of the calling thread: Python delivers signals to the main thread
+/// only. Thousands of threads that wake twenty times a second to check would take a CPU from those that work.
 pub fn ignore_signals_on_this_thread() {
     WITHOUT_SIGNALS.set(Some(ForkGuard::new()));
 }

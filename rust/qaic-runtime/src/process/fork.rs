@@ -1,4 +1,4 @@
-//! What a forked process must know: that it is one.
+//! Detection of forked processes.
 //!
 //! A child has a copy of its parent's memory and one thread, the one that forked. Locks that another thread of the
 //! parent held stay locked, threads that would answer do not exist, and cores were counted for the parent. So every
@@ -23,19 +23,19 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Says that this thread is going to fork the process. [`forked_parent`] in the parent follows, whether or not there is a
-/// child.
+/// Announces that this thread is going to fork the process. [`forked_parent`] in the parent follows, whether
+/// or not there is a child.
 pub fn will_fork() {
     shared_cores::freeze();
 }
 
-/// Says, in the parent, that the fork is over.
+/// Announces, in the parent, that the fork is over.
 pub fn forked_parent() {
     shared_cores::thaw();
 }
 
-/// Says, in the child, that the process was just forked. The child calls it before it uses anything else of this
-/// library, while it still has one thread.
+/// Announces, in the child, that the process was just forked. The child calls it before it uses anything else
+/// of this library, while it still has one thread.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     shared_cores::abandon();
@@ -57,7 +57,7 @@ impl ForkGuard {
         Self(generation())
     }
 
-    /// Whether it is this process, and not one that this process was forked from.
+    /// Returns whether the id is that of this process, and not of one that this process was forked from.
     pub fn is_current(self) -> bool {
         self.0 == generation()
     }

@@ -51,7 +51,7 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorType(pub u32);
 
-/// Where lines and failures of a context go. Called from any thread, without a lock; must not block.
+/// Destination of lines and failures of a context. Called from any thread, without a lock; must not block.
 pub trait Sink: Send + Sync {
     /// Takes a line; `false` sends it to standard error instead.
     fn line(&self, level: Level, text: &str) -> bool;
@@ -107,7 +107,7 @@ impl Logger {
         self.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Whether lines of `level` are logged.
+    /// Returns whether lines of `level` are logged.
     pub fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! What belongs to the process as a whole: forks, the clock, lines for people, callbacks, and how work that blocks is ended.
+//! Facilities of the whole process: forks, the clock, lines for people, callbacks, and cancellation of
+//! blocking work.
 
 pub mod callbacks;
 pub mod cancellation;

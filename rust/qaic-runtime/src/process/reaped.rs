@@ -14,8 +14,8 @@ pub trait DropWait {
     fn wait(teardown: &Teardown);
 }
 
-/// What may take long to tear down, as to give back cores of a card does. The last reference goes to a reaper thread; a
-/// drop waits for it a moment.
+/// A value that may take long to tear down, such as the cores of a card. The last reference goes to a reaper
+/// thread; a drop waits for it a moment.
 pub struct Reaped<T: Send + Sync + 'static, W: DropWait> {
     // Empty only while it is dropped.
     object: Option<Arc<T>>,

@@ -43,7 +43,7 @@ static IS_EXITING: AtomicBool = AtomicBool::new(false);
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Where the teardown of one object stands.
+/// State of the teardown of one object.
 #[derive(Debug, Default)]
 pub struct Teardown {
     phase: Mutex<Phase>,
@@ -82,7 +82,7 @@ impl Teardown {
         let _ = self.wait(&mut WaitScope::until(Deadline::after(limit)));
     }
 
-    /// Whether nothing is under way, after one wait of `limit` at most.
+    /// Returns whether nothing is under way, after one wait of `limit` at most.
     fn is_settled_within(&self, limit: Duration) -> bool {
         let phase = self.phase.lock();
         if *phase != Phase::UnderWay {
@@ -159,7 +159,7 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     }
 }
 
-/// Whether nothing is torn down.
+/// Returns whether nothing is being torn down.
 pub fn is_idle() -> bool {
     reaper().is_idle()
 }

@@ -14,15 +14,15 @@ use crate::image::Image;
 use crate::process::WaitScope;
 use crate::sync::Mutex;
 
-/// Says by its name whether a program that is made is profiled. Called without a lock held.
+/// Decides by its name whether a new program is profiled. Called without a lock held.
 pub type NameFilter = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// What is kept of a program for its reports.
+/// Facts about a program for its reports.
 #[derive(Clone, Debug)]
 pub struct ProfiledProgram {
-    /// What the head of a report says.
+    /// Facts for the head of a report.
     pub facts: ProgramFacts,
-    /// Whether the device measures its operations.
+    /// True if the device measures the program's operations.
     pub has_stats: bool,
     // What explains stats buffers, until the last of a program that is gone was fetched: it keeps a file mapped.
     image: Option<Arc<Image>>,
@@ -46,7 +46,7 @@ impl ProfiledProgram {
         Self { facts, has_stats: registry.has_stats(), image, registry: Arc::downgrade(registry) }
     }
 
-    /// What it is, by name, for tools.
+    /// Returns the facts by name, for tools.
     pub fn record(&self) -> Value {
         let ProgramFacts { network, activations, set_size, cores, batch, .. } = &self.facts;
         json!({
@@ -65,7 +65,7 @@ impl ProfiledProgram {
         self.image.as_ref()
     }
 
-    /// Whether there can be more samples of it.
+    /// Returns whether the program can still give samples.
     pub fn is_profiled(&self) -> bool {
         self.registry.strong_count() > 0
     }

@@ -98,7 +98,7 @@ impl Profiler {
         true
     }
 
-    /// Whether it runs.
+    /// Returns whether the profiler runs.
     pub fn is_running(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().is_running
     }
@@ -109,7 +109,7 @@ impl Profiler {
         Ok(self.recorder.drain())
     }
 
-    /// Whether every activation has as many samples as the rule asks for.
+    /// Waits until every activation has as many samples as the rule asks for; returns whether they have.
     ///
     /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait; at its deadline they have not.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {

@@ -79,7 +79,7 @@ impl SampleQuota {
         }
     }
 
-    /// Whether every activation has as many samples as the rule asks for.
+    /// Returns whether every activation has as many samples as the rule asks for.
     pub(crate) fn is_complete(&self) -> bool {
         let count = self.rule.count;
         count.is_some_and(|count| {

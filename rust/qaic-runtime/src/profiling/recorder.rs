@@ -11,7 +11,7 @@ use qaic_sync::{Event, EventCount};
 use super::quota::{SampleQuota, SamplingRule};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// What a recorder keeps at most; it counts further samples and drops them.
+/// Largest amounts that a recorder keeps; it counts further samples and drops them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Samples.
@@ -162,7 +162,7 @@ impl Recorder {
         mem::take(&mut state.collected)
     }
 
-    /// Whether all samples that the rule asks for are there; never without a count in the rule.
+    /// Returns whether all samples that the rule asks for are there; never without a count in the rule.
     pub(crate) fn is_complete(&self) -> bool {
         self.state.lock().is_complete()
     }
@@ -174,7 +174,7 @@ impl Recorder {
 }
 
 impl Subscription {
-    /// Whether this recorder owns it.
+    /// Returns whether this recorder owns the sample.
     pub(crate) fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
         Arc::ptr_eq(&self.recorder, recorder)
     }
@@ -196,7 +196,7 @@ impl Subscription {
 }
 
 impl SampleSlot {
-    /// Whether the sample keeps the device's stats buffer.
+    /// Returns whether the sample keeps the device's stats buffer.
     pub(crate) fn wants_device(&self) -> bool {
         self.subscription.wants_device
     }

@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
     /// 0 where there was no subscription at that time.
     pub(crate) enqueued_ns: u64,
     pub(crate) queue_depth: u32,
-    /// Whether the inference begins at the same time, on the calling thread.
+    /// True if the inference begins at the same time, on the calling thread.
     pub(crate) is_begin: bool,
 }
 
@@ -46,7 +46,7 @@ impl Arrival {
     }
 }
 
-/// What is measured of a running inference, and the slots that its sample fills.
+/// Measurements of a running inference, and the slots that its sample fills.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveSample {
     pub(crate) watch: Watch,
@@ -84,7 +84,7 @@ impl SubscriptionRegistry {
         &self.image.network().network_name
     }
 
-    /// Whether the program has device statistics.
+    /// Returns whether the program has device statistics.
     pub fn has_stats(&self) -> bool {
         self.image.network().stats.is_some()
     }
@@ -99,7 +99,7 @@ impl SubscriptionRegistry {
         u32::try_from(self.completed.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is a subscription.
+    /// Returns whether there is a subscription.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }

@@ -31,7 +31,7 @@ impl ProgramSamples {
         Self { collected: self.collected.of_program(program), programs: self.programs.clone() }
     }
 
-    /// What the host saw of each inference.
+    /// Returns the host's times of each inference.
     pub fn host(&self) -> Vec<HostSample> {
         self.collected.samples.iter().map(|sample| sample.host).collect()
     }
@@ -85,8 +85,8 @@ impl ProgramSamples {
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// What the device measured of a sample, as the text of a summary, or as a Chrome trace; `None` where there is no stats
-    /// buffer, or nothing that explains it.
+    /// Returns the device's measurements of a sample, as a text summary or as a Chrome trace; `None` if there
+    /// is no stats buffer, or no description of it.
     pub fn op_stats(&self, index: usize, as_trace: bool) -> Result<Option<Vec<u8>>, StatsError> {
         let Some(sample) = self.collected.samples.get(index) else { return Ok(None) };
         let (Some(stats), Some(image)) = (&sample.stats, self.image_of(sample.host.program)) else {

@@ -40,14 +40,14 @@ impl Identity {
     }
 }
 
-/// What is to be measured of an inference, and what was measured.
+/// Requested and taken measurements of an inference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Times of the stages.
     pub stages: Stages,
     /// Which inference it is.
     pub identity: Identity,
-    /// Whether to fetch the device's stats buffer.
+    /// True to fetch the device's stats buffer.
     pub wants_device: bool,
     /// The stats buffer as the device left it, where `wants_device` is set and the program has one.
     pub stats: Option<Box<[u8]>>,

@@ -17,10 +17,11 @@ use qaic_stats::{ProgressObserver, write_whole};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::{WaitScope, clock};
 
-/// What an operation takes in a trace that names its shape and operands. Only room: less costs nothing.
+/// Estimated bytes of an operation in a trace that names its shape and operands. The estimate only reserves
+/// room.
 const TRACE_BYTES_PER_OP: usize = 768;
 
-/// Where output goes.
+/// Destination of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputTarget {
     /// To memory.
@@ -29,7 +30,7 @@ pub enum OutputTarget {
     File(PathBuf),
 }
 
-/// What one device did.
+/// Measurements of one device.
 #[derive(Debug)]
 pub struct DevicePart<'a, B> {
     /// The records, checked.

@@ -1,4 +1,4 @@
-//! What one thread at a time works with on behalf of a request.
+//! Data that one thread at a time uses on behalf of a request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) struct Body {
     begun: u32,
 }
 
-/// What came of a wait for the device.
+/// Result of a wait for the device.
 pub(crate) enum Finished {
     /// The inference has ended; with the time that threads spent on it, where it was timed.
     Ended(Result<(), RuntimeError>, Option<Duration>),
@@ -80,7 +80,7 @@ impl Body {
         }
     }
 
-    /// Whether a callback has to be called when the inference has ended.
+    /// Returns whether a callback must be called when the inference has ended.
     pub(crate) fn has_completion(&self) -> bool {
         self.completion.is_some()
     }
@@ -126,7 +126,7 @@ impl Body {
         }
     }
 
-    /// Says that the inference begins when it comes, on the thread of its caller.
+    /// Records that the inference begins at once, on the thread of its caller.
     pub(crate) fn begin_at_once(&mut self) {
         self.arrival.is_begin = true;
     }
@@ -270,7 +270,7 @@ impl Body {
         self.activated.begin_sample(&self.bindings, self.arrival)
     }
 
-    /// Whether the inputs are what they were when the inference was submitted.
+    /// Checks that the inputs are the same as when the inference was submitted.
     fn inputs_checked(&self) -> Result<(), RuntimeError> {
         match &self.check {
             Some(check) => {
@@ -281,7 +281,7 @@ impl Body {
         }
     }
 
-    /// What remains to be done for an inference that has ended, before its end is published.
+    /// Finishes an inference that has ended, before its end is published.
     fn close(&mut self, outcome: &Result<(), RuntimeError>) {
         self.bindings.windows.clear();
         let has_check = self.check.is_some();
@@ -326,7 +326,7 @@ impl Body {
     }
 }
 
-/// Whether a user asks for the stats buffer in memory of their own.
+/// Returns whether a user asks for the stats buffer in memory of their own.
 pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool {
     output.is_some_and(|output| {
         matches!(bindings.outputs.get(output), Some(OutputBinding::Memory(memory)) if !memory.as_slice().is_empty())

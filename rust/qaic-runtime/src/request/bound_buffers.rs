@@ -39,15 +39,15 @@ struct BoundState {
     buffers: Vec<Option<Arc<SharedMemory>>>,
     /// Per binding; `None` where nothing takes part in the choice of shapes.
     shapes: Vec<Option<GivenShape>>,
-    /// Whether the shapes are those of the sizes of `buffers`.
+    /// True if the shapes follow from the sizes of `buffers`.
     by_size: bool,
-    /// Whether windows were bound since they were last cleared; an inference may have consumed them.
+    /// True if windows were bound since they were last cleared; an inference may have consumed them.
     has_windows: bool,
     announced: Announced,
 }
 
 impl BoundState {
-    /// Whether as many buffers are bound, all the same, in the shapes of their sizes.
+    /// Returns whether as many buffers are bound, all the same, in the shapes of their sizes.
     fn is_bound_to(&self, count: usize, mut is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool) -> bool {
         let mut bound = self.buffers.iter().enumerate();
         self.by_size
@@ -67,7 +67,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// Whether there is anything to forget.
+    /// Returns whether there is anything to forget.
     fn is_something(&self) -> bool {
         self.dims.is_some() || self.left_out.iter().any(Option::is_some)
     }
@@ -80,7 +80,7 @@ pub struct ListedBuffer {
     pub index: usize,
     /// The memory.
     pub memory: Arc<SharedMemory>,
-    /// Of the array that was listed; `None` for a buffer that has none.
+    /// Shape of the array in the list; `None` for a buffer without one.
     pub shape: Option<GivenShape>,
 }
 
@@ -96,7 +96,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What its buffers are called.
+    /// Returns the name of the buffers.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "buffers",
@@ -144,12 +144,12 @@ impl BoundBuffers {
         &self.exec
     }
 
-    /// What its program takes.
+    /// Returns the program's requirements.
     pub fn specs(&self) -> &Arc<BindingSpecs> {
         &self.specs
     }
 
-    /// What each binding is bound to; `None` where nothing was bound.
+    /// Returns the buffer of each binding; `None` if nothing was bound.
     pub fn buffers(&self) -> Result<Vec<Option<Arc<SharedMemory>>>, RuntimeError> {
         self.edit(|state| Ok(state.buffers.clone()))
     }
@@ -278,8 +278,8 @@ impl BoundBuffers {
         outcome
     }
 
-    /// Says element size and dims of every binding; a dim of 0 leaves it out. They stay until others are given, and may come
-    /// before the buffers they belong to.
+    /// Sets element size and dims of every binding; a dim of 0 leaves the binding out. The dims are valid
+    /// until others are given, and may be set before the buffers they belong to.
     pub fn announce(&self, dims: Vec<GivenShape>) -> Result<(), RuntimeError> {
         self.check_dims(&dims)?;
         self.edit(|state| {
@@ -296,7 +296,7 @@ impl BoundBuffers {
         })
     }
 
-    /// Says why an inference cannot begin yet. Reads one flag.
+    /// Returns the reason why an inference cannot begin yet. Reads one flag.
     pub fn check_announced(&self) -> Result<(), RuntimeError> {
         if self.is_waiting.load(Ordering::Acquire) {
             let what = "the dims given by setBufferDimensions do not fit the buffers; give it the buffers they belong to";
@@ -515,7 +515,7 @@ fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
     }
 }
 
-/// What an inference needs to know of the combination that was found.
+/// Returns the shapes of an inference in the combination that was found.
 fn chosen(found: Result<usize, ShapeError>) -> Shapes {
     match found {
         Ok(variant) => Shapes::Variant(variant),

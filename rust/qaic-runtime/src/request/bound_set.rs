@@ -33,7 +33,7 @@ impl BoundSet {
         self.handles.len()
     }
 
-    /// What a handle is bound to.
+    /// Returns the bindings of a handle.
     pub fn bound(&self, handle: HandleId) -> Result<&Arc<BoundBuffers>, RuntimeError> {
         self.handles.get(handle.0 as usize).ok_or_else(|| {
             RuntimeError::from(ErrorDetail::Internal { what: format!("handle {} has no place", handle.0) })

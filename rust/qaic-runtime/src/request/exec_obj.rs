@@ -78,8 +78,8 @@ impl ExecObj {
         self.id.store(id, Ordering::Relaxed);
     }
 
-    /// Whether its inference is queued or running. An inference on a device that works by itself ends soon after it was asked
-    /// about, whether or not a thread waits for it.
+    /// Returns whether the object's inference is queued or running. On a device that works by itself, an
+    /// inference ends soon after this call, whether or not a thread waits for it.
     pub fn is_in_flight(&self) -> bool {
         match self.request.state().phase() {
             Phase::OnDevice => {
@@ -91,7 +91,7 @@ impl ExecObj {
         }
     }
 
-    /// Whether a device has its inference.
+    /// Returns whether a device has the object's inference.
     pub fn is_running(&self) -> bool {
         self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
     }

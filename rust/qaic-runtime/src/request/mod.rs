@@ -30,7 +30,7 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 /// A guard whose time is over.
 const CALLED_AWAY: u64 = u64::MAX;
 
-/// What a request is, in errors about waiting for it.
+/// Name of a request in errors about waiting for it.
 pub(crate) const INFERENCE: &str = "an inference";
 
 /// Carries one inference at a time. It outlives its exec object, and is then used for another one: a thread that comes
@@ -177,8 +177,8 @@ impl Request {
         }
     }
 
-    /// Says how the inference that the calling thread owns ended: to the threads that wait, to the set, or to the completion
-    /// callback. Nothing of the program is held when they hear of it.
+    /// Reports the end of the inference that the calling thread owns: to the threads that wait, to the set,
+    /// or to the completion callback. Nothing of the program is held by then.
     pub(crate) fn complete(&self, mut body: Box<Body>, outcome: Result<(), RuntimeError>) {
         let completion = body.take_completion();
         self.body.put(body);
@@ -225,7 +225,7 @@ impl Request {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Whether the inference was asked to end.
+    /// Returns whether the inference was asked to end.
     pub(crate) fn is_asked_to_end(&self) -> bool {
         self.state.reason().is_some()
     }
@@ -274,7 +274,8 @@ impl Request {
         is_called_away
     }
 
-    /// Whether the calling thread, which runs the inference for its caller, has to go on.
+    /// Returns whether the calling thread, which runs the inference for its caller, must continue with other
+    /// work.
     pub(crate) fn is_called_away(&self) -> bool {
         self.guard_ns.load(Ordering::Acquire) == CALLED_AWAY
     }

@@ -10,18 +10,18 @@ use crate::sync::{AtomicU64, Ordering};
 pub(super) struct Durations(Box<[AtomicU64]>);
 
 impl Durations {
-    /// Of `variants` combinations that never ran.
+    /// Makes the durations of `variants` combinations that never ran.
     pub(super) fn new(variants: usize) -> Self {
         Self((0..variants.max(1)).map(|_| AtomicU64::new(u64::MAX)).collect())
     }
 
-    /// What an inference with these shapes took lately.
+    /// Returns the recent duration of an inference with these shapes.
     pub(super) fn of(&self, variant: usize) -> u64 {
         // Relaxed: a guess, which publishes nothing.
         self.0.get(variant).map_or(u64::MAX, |typical| typical.load(Ordering::Relaxed))
     }
 
-    /// Whether no inference with these shapes was timed.
+    /// Returns whether no inference with these shapes was timed.
     pub(super) fn is_unknown(&self, variant: usize) -> bool {
         self.of(variant) == u64::MAX
     }

@@ -26,12 +26,13 @@ impl InFlight {
         Self { order: ring(), returned: ring(), count: AtomicU32::new(0) }
     }
 
-    /// Whether there is nothing to wait for; a request that another thread waits for is not in the list.
+    /// Returns whether there is nothing to wait for; a request that another thread waits for is not in the
+    /// list.
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.returned.is_empty()
     }
 
-    /// Whether fewer than `most` are on the device.
+    /// Returns whether fewer than `most` inferences are on the device.
     pub(super) fn has_room(&self, most: u32) -> bool {
         self.count.load(Ordering::Acquire) < most
     }

@@ -59,12 +59,12 @@ const SPARE: u32 = 768;
 const STATE_ACCESS: u32 = 1 << 31;
 const GENERATION_MASK: u32 = (1 << (31 - NUMBER_BITS)) - 1;
 
-/// What decides how a scheduler works.
+/// Settings of a scheduler.
 #[derive(Clone, Debug)]
 pub(crate) struct SchedulerOptions {
     /// One run queue per activation.
     pub(crate) queues: u32,
-    /// Whether the inferences of a queue run one after the other.
+    /// True if the inferences of a queue run one after the other.
     pub(crate) is_ordered: bool,
     /// Inferences that can be queued at a time.
     pub(crate) capacity: u32,
@@ -74,7 +74,7 @@ pub(crate) struct SchedulerOptions {
     pub(crate) variants: usize,
     /// How long an inference may take.
     pub(crate) limit: Option<Duration>,
-    /// Where they run.
+    /// The device that runs them.
     pub(crate) device: Arc<dyn Device>,
 }
 
@@ -87,8 +87,8 @@ impl SchedulerOptions {
         useful.min(self.capacity).max(1)
     }
 
-    /// Whether inferences are given to the device before others are waited for. Where state is retained, what one leaves
-    /// behind is complete before the next begins.
+    /// Returns whether inferences are given to the device before others are waited for. If state is retained,
+    /// each inference completes before the next begins.
     fn is_pipelined(&self) -> bool {
         self.device.queues_on_device() && !self.is_ordered
     }
@@ -106,7 +106,7 @@ pub(crate) struct Scheduler {
     fork_guard: ForkGuard,
 }
 
-/// What the workers share with the scheduler, which ends them when it is dropped.
+/// State that the workers share with the scheduler, which ends them when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
     options: SchedulerOptions,
@@ -211,7 +211,7 @@ impl Scheduler {
         shared.enqueue(request, generation)
     }
 
-    /// Whether an inference may run on the calling thread, which answers signals only after it.
+    /// Returns whether an inference may run on the calling thread, which answers signals only after it.
     pub(crate) fn may_run_here(&self, variant: usize) -> bool {
         self.shared.in_flight.is_some() || self.shared.suits_caller(variant, CALLER_LIMIT_NS)
     }
@@ -387,7 +387,8 @@ impl Shared {
         self.requests.get(entry & ((1 << NUMBER_BITS) - 1))
     }
 
-    /// Whether an inference of these shapes, if they take less than `limit_ns` as a rule, runs on the thread of its caller.
+    /// Returns whether an inference of these shapes runs on the thread of its caller because it usually takes
+    /// less than `limit_ns`.
     fn suits_caller(&self, variant: usize, limit_ns: u64) -> bool {
         let device = &self.options.device;
         // Bounded devices that queue by themselves have a path of their own.
@@ -400,7 +401,7 @@ impl Shared {
         MOST_PER_THREAD.saturating_mul(self.workers.most()).min(self.options.capacity).max(1)
     }
 
-    /// What the calling thread needs to run a request at once: nothing, or the turn of its queue.
+    /// Returns the turn of the queue that the calling thread needs to run a request at once, if it needs one.
     fn turn_of(&self, request: &Request) -> Result<Option<Turn<'_>>, OutOfTurn> {
         if !self.queues.is_ordered() {
             return Ok(None);
@@ -450,7 +451,7 @@ impl Shared {
         self.workers.call(self);
     }
 
-    /// Whether there is something that a worker may do now.
+    /// Returns whether there is work for a worker now.
     fn has_work(&self) -> bool {
         match &self.in_flight {
             None => !self.queues.is_empty(),

@@ -44,17 +44,17 @@ impl StateAccess {
         Some(ticket)
     }
 
-    /// Where threads wait for a ticket.
+    /// Event that threads wait on for a ticket.
     pub(super) fn freed(&self) -> &EventCount {
         self.free.waiters()
     }
 
-    /// Where the thread with a ticket waits for the turn.
+    /// Event that the thread with a ticket waits on for the turn.
     pub(super) fn granted(&self, ticket: u32) -> &EventCount {
         &self.tickets[ticket as usize].granted
     }
 
-    /// Whether the ticket's thread has the turn.
+    /// Returns whether the ticket's thread has the turn.
     pub(super) fn is_granted(&self, ticket: u32) -> bool {
         self.state(ticket).load(Ordering::Acquire) == GRANTED
     }

@@ -1,4 +1,4 @@
-//! What a scheduler decides, apart from what inferences show of it, on the `noop` device.
+//! Decisions of a scheduler that its inferences do not show, on the `noop` device.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 use qaic_qpc::dtype::ElementType;
@@ -67,7 +67,7 @@ fn queue_all(execs: &[Arc<ExecObj>]) {
     }
 }
 
-/// Whether the inference of an exec object ends by itself: nothing here works on behalf of it.
+/// Returns whether the inference of an exec object ends by itself: nothing here works on behalf of it.
 fn ends(exec: &ExecObj) -> bool {
     let state = exec.request().state();
     let began = std::time::Instant::now();
@@ -426,7 +426,7 @@ fn inferences_are_run_whatever_the_numbers_of_workers_were() {
     }
 }
 
-/// What is queued already is worked on by the workers that may be more.
+/// Additional workers work on inferences that are already queued.
 #[test]
 fn worker_begins_what_is_queued_when_more_may_work() {
     let context = context("noop", "raised");

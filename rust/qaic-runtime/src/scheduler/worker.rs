@@ -39,7 +39,7 @@ impl Workers {
         self.most.load(Ordering::Acquire)
     }
 
-    /// Whether there is none, because none was needed or the system gives no threads.
+    /// Returns true if there are no workers, because none was needed or the system gives no threads.
     pub(super) fn are_missing(&self) -> bool {
         self.spawned.load(Ordering::Acquire) == 0
     }

@@ -1,5 +1,5 @@
-//! What the cores of emulated cards make of images, driven by a data path of a few lines: transfers in their order,
-//! semaphores as the metadata says, memory at the addresses of the card.
+//! Execution of images by the cores of emulated cards, driven by a data path of a few lines: transfers in
+//! their order, semaphores as in the metadata, memory at the addresses of the card.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

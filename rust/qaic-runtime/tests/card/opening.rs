@@ -1,4 +1,4 @@
-//! What is said of cards that cannot be opened or reset, and that their system's own words are used where it has any.
+//! Errors of cards that cannot be opened or reset. They quote the system where it has an error text.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the firmware refuses, and answers that are none.
+//! Refusals of the firmware, and malformed answers.
 
 use std::collections::BTreeSet;
 

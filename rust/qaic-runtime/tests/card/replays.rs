@@ -1,4 +1,4 @@
-//! What the runtime does with a card, recorded and replayed: without a card, and without an emulated one.
+//! Calls of the runtime to a card, recorded and replayed: without a card, and without an emulated one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -26,7 +26,7 @@ pub(crate) struct CardProgramSpec {
     pub(crate) constants: Vec<u8>,
     pub(crate) desc: ConstantsDesc,
     pub(crate) extra: Vec<(String, Vec<u8>)>,
-    /// Of a program compiled for a host.
+    /// Plan of a program compiled for a host.
     pub(crate) plan: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What cards of silicon do otherwise than emulated ones.
+//! Differences of cards of silicon from emulated ones.
 
 use std::sync::Arc;
 

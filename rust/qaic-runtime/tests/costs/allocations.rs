@@ -19,7 +19,7 @@ use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destinat
 /// Inferences before the count: threads are made and the usual duration becomes known.
 const WARM_UP: usize = 200;
 
-/// What the device is like.
+/// Behavior of the device.
 #[derive(Clone, Copy)]
 enum Where {
     /// It computes on the calling thread.

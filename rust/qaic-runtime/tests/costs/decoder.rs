@@ -1,5 +1,5 @@
-//! What an inference costs that reads the attended slots of a state with the device's operator, and writes one row of it:
-//! the same with any context, and a state has one buffer.
+//! Cost of an inference that reads the attended slots of a state with the device's operator, and writes one
+//! row of it: the same with any context, and a state has one buffer.
 //!
 //! It needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does.
 
@@ -34,7 +34,8 @@ const SHORT: usize = 256;
 const LONG: usize = 65_536;
 /// Inferences before the count.
 const WARM_UP: usize = 50;
-/// What the operator keeps the dims of its operands and of its result in, and those of the state that it checks.
+/// Allocations of the operator for the dims of its operands and of its result, and for those of the state
+/// that it checks.
 const ALLOCATIONS: u64 = 6;
 
 const FLOAT: u64 = 1;

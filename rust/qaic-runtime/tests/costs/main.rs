@@ -1,4 +1,4 @@
-//! What an inference costs: allocations, locks and atomic read-modify-writes.
+//! Cost of an inference: allocations, locks and atomic read-modify-writes.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod allocations;

@@ -204,7 +204,7 @@ fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u6
     })
 }
 
-/// Says when a thread ends an inference, and keeps it until the sender is gone.
+/// Signals that a thread ends an inference, and keeps that thread until the sender is gone.
 #[derive(Debug)]
 struct Occupation(Sender<()>, Mutex<Receiver<()>>);
 
@@ -251,7 +251,8 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     counts
 }
 
-/// What a collector does between two ends, which is to sleep once, does not depend on how many it waits for.
+/// The work of a collector between two ends, which is to sleep once, does not depend on how many it waits
+/// for.
 #[test]
 fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
     let set = noop();
@@ -338,8 +339,8 @@ fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
     assert!(many.1 <= one.1 + 5, "{one:?} {many:?}");
 }
 
-/// What a submission reads and writes does not depend on how many inferences with its id are in flight, nor does what it takes
-/// to collect one.
+/// The reads and writes of a submission, and of collecting one inference, do not depend on how many
+/// inferences with the same id are in flight.
 #[test]
 fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_costs() {
     const ROUNDS: usize = 8;

@@ -14,7 +14,7 @@ use qaic_qpc::network_desc::{
 use qaic_qpc::{constants::ConstantsDesc, elf, writer};
 use qaic_runtime::image::Image;
 
-/// Of each tensor.
+/// Elements of each tensor.
 pub(crate) const ELEMENTS: u32 = 64;
 
 /// Values of a row of [`blocks`], and the bytes of its blocks.

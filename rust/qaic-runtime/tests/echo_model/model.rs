@@ -1,4 +1,4 @@
-//! What arrives of an inference.
+//! Expected data of an inference.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,17 @@ use qaic_runtime::binding::{Bindings, InputBinding, OutputBinding, Shapes, Windo
 use super::super::oracle::Array;
 use super::program::{Program, Tensor, item_bytes};
 
-/// What memory of outputs holds before.
+/// Contents of outputs before an inference.
 const UNTOUCHED: u8 = 0xcc;
 
-/// What one inference is given and has to give, as numbers to choose by.
+/// Inputs and outputs of one inference, as numbers to choose by.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     seed: u64,
     choices: Vec<u8>,
 }
 
-/// What a device echoes.
+/// The echo of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Echo {
     DmaBuffers,
@@ -71,7 +71,7 @@ impl Area {
         Self { origin, extent }
     }
 
-    /// Where its elements lie in a tensor of these dims, in the order of the box.
+    /// Returns the places of the box's elements in a tensor of these dims, in the order of the box.
     fn places(&self, dims: &[usize]) -> Vec<usize> {
         let count = self.extent.iter().product();
         (0..count)
@@ -114,7 +114,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Whether it arrived.
+    /// Checks that the expected data arrived.
     pub(crate) fn check(&self) -> Result<(), TestCaseError> {
         let found = self.array.bytes();
         prop_assert!(found == self.bytes, "{}: found {found:02x?}, expected {:02x?}", self.what, self.bytes);
@@ -122,13 +122,13 @@ impl Expected {
     }
 }
 
-/// What a device that echoes makes of a program's inferences.
+/// Results of a program's inferences on a device that echoes.
 #[derive(Debug)]
 pub(crate) struct Model {
     program: Program,
     echo: Echo,
     buffers: Vec<Vec<u8>>,
-    /// Of the states.
+    /// Values of the states.
     values: HashMap<usize, Vec<u8>>,
 }
 

@@ -56,7 +56,7 @@ fn size(dtype: ElementType, dims: &[usize]) -> usize {
 }
 
 impl Tensor {
-    /// Whether nothing is done to it on its way.
+    /// Returns whether the tensor is not converted on its way.
     pub(super) fn is_plain(&self) -> bool {
         self.steps.is_empty()
     }

@@ -500,7 +500,7 @@ fn input_that_is_written_to_before_its_inference_begins_is_found() {
     assert!(codes[..64].iter().all(|code| code.is_empty()), "{codes:?}");
 }
 
-/// What a schedule does next; numbers choose among what there is.
+/// Next step of a schedule; numbers choose among the possible ones.
 #[derive(Clone, Debug)]
 enum Step {
     Submit { watched: bool },

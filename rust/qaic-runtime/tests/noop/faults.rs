@@ -1,4 +1,4 @@
-//! What goes wrong on the `noop` device: every fault at the call it was planned for, and nothing hangs.
+//! Faults of the `noop` device: every fault occurs at the call it was planned for, and nothing hangs.
 
 use std::path::Path;
 use std::sync::Arc;

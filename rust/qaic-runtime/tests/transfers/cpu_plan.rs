@@ -1,4 +1,4 @@
-//! What the `cpu` device refuses of a plan, before it asks for its engine.
+//! Plans that the `cpu` device refuses before it asks for its engine.
 
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};

@@ -20,7 +20,7 @@ impl Dma {
         self.0.iter().map(|(bytes, _)| bytes.clone()).collect()
     }
 
-    /// What [`TransferPlan::stage`] says of the sizes.
+    /// Returns the sizes from [`TransferPlan::stage`].
     pub(crate) fn stage(&mut self, plan: &TransferPlan, inputs: &[&[u8]]) -> Result<Vec<u32>, RuntimeError> {
         let inputs: Vec<_> = inputs.iter().map(|input| Some(HostSlice::of(input))).collect();
         let mut resize = vec![0; self.0.len()];

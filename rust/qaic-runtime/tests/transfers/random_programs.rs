@@ -1,5 +1,5 @@
-//! What the caller binds reaches the device and comes back byte for byte: converted, turned, cut off, padded, retained, in
-//! boxes, at any address, and in the memory of another tensor.
+//! Bound data reaches the device and comes back byte for byte: converted, turned, cut off, padded, retained,
+//! in boxes, at any address, and in the memory of another tensor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

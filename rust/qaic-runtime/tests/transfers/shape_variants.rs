@@ -373,7 +373,7 @@ fn output(bytes: usize) -> OutputBinding {
     OutputBinding::Memory(Storage::of(&vec![0xcc_u8; bytes]).unwrap().into())
 }
 
-/// What lies in the memory of an output.
+/// Returns the contents of an output's memory.
 fn result(exec: &ExecObj, index: usize) -> Vec<u8> {
     let bytes = exec.bind(|bindings| match &bindings.outputs[index] {
         OutputBinding::Memory(memory) => memory.as_slice().to_vec(),

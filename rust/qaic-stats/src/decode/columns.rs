@@ -67,7 +67,7 @@ pub fn columns(
     Some(columns.into_iter().map(|column| column.bytes).collect())
 }
 
-/// Where a field lies in its record, and its bytes.
+/// Returns the offset of a field in its record, and its bytes.
 fn place(kind: Kind, name: &str) -> Option<(usize, usize)> {
     let mut offset = 0_usize;
     for field in kind.fields() {

@@ -1,4 +1,4 @@
-//! What the compiler says about the operations of a program: names, kinds, sizes, dependencies.
+//! The compiler's description of a program's operations: names, kinds, sizes, dependencies.
 //!
 //! A container of this compiler has it as JSON in segment [`SEGMENT`]. Every container with statistics has the part of it
 //! that `networkdesc.bin` can hold.
@@ -48,7 +48,7 @@ pub struct OpsDescriptor {
     pub cores: Vec<CoreOps>,
 }
 
-/// What every version of the JSON has.
+/// Fields that every version of the JSON has.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
@@ -70,7 +70,7 @@ pub struct CoreOps {
 pub struct OpDesc {
     /// Path of the node it comes from, with the suffix `/__<number>`.
     pub name: String,
-    /// What it is called by the engine that runs it; empty where that is the name.
+    /// The operation's name in the engine that runs it; empty if that is the same.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub engine_name: String,
     /// Nodes of the user's model that it computes.
@@ -87,7 +87,7 @@ pub struct OpDesc {
     pub memory: String,
     /// Types of its operands, each once, separated by a comma and a blank.
     pub types: String,
-    /// What its results are computed in on a card; empty where that is not known.
+    /// Precision of the operation's results on a card; empty if it is not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub precision: String,
     /// Shape of its output.
@@ -107,7 +107,7 @@ pub struct OpDesc {
     /// Attributes in the form `{Key: value, ...}`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub attributes: String,
-    /// What has to be done before.
+    /// Operations that must be done before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deps: Vec<Dependency>,
     /// Transfer between devices that it belongs to.
@@ -123,7 +123,7 @@ pub struct Dependency {
     pub core: u32,
     /// Its number there.
     pub oc: u32,
-    /// Whether data flows, or only the order counts.
+    /// True if data flows; false if only the order counts.
     pub data: bool,
 }
 
@@ -135,7 +135,7 @@ pub struct Transfer {
     pub port_type: String,
     /// `<src>-><dst>[,<dst>]` or `<dst><-<src>`, by device numbers.
     pub port_description: String,
-    /// What the two sides have in common.
+    /// Key that the two sides share.
     pub transaction: String,
 }
 
@@ -176,7 +176,7 @@ impl OpsDescriptor {
         }
     }
 
-    /// What `networkdesc.bin` says; `None` without statistics.
+    /// Returns the description in `networkdesc.bin`; `None` without statistics.
     pub fn of_network(network: &NetworkDesc) -> Option<Self> {
         let stats = network.stats.as_ref()?;
         let positive = |value: i32| u32::try_from(value).unwrap_or(0);

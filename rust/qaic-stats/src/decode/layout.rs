@@ -19,7 +19,7 @@ use crate::model::StatsModel;
 pub struct Program<'a> {
     /// Its operations.
     pub descriptor: &'a OpsDescriptor,
-    /// Of the segment the descriptor was read from.
+    /// Fingerprint of the segment that the descriptor was read from.
     pub fingerprint: Fingerprint,
 }
 
@@ -28,7 +28,7 @@ pub struct Program<'a> {
 pub struct ProgramOperations {
     /// The operations.
     pub ops: Arc<OpsDescriptor>,
-    /// Of the segment they were read from.
+    /// Fingerprint of the segment that the operations were read from.
     pub fingerprint: Fingerprint,
 }
 
@@ -44,7 +44,7 @@ impl ProgramOperations {
         Ok(Self { ops: Arc::new(OpsDescriptor::from_json(json)?), fingerprint: fingerprint(json) })
     }
 
-    /// What a layout needs to know of them.
+    /// Returns the facts about the operations that a layout needs.
     pub fn program(&self) -> Program<'_> {
         Program { descriptor: &self.ops, fingerprint: self.fingerprint }
     }
@@ -86,7 +86,7 @@ pub trait StatsLayout: Debug + Send + Sync {
     /// Name of the layout, unique in a registry.
     fn name(&self) -> &str;
 
-    /// Whether a buffer has this layout.
+    /// Returns how well a buffer matches this layout.
     fn probe(&self, bytes: &[u8], program: Option<Program<'_>>) -> Match;
 
     /// Gives a buffer's records, after checking what is special to the layout; rules for the records themselves are

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-/// What the records of a section are; the numbers are those of the section directory.
+/// Kind of a section's records; the numbers are those of the section directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[allow(missing_docs)] // as the records of the same names
@@ -234,7 +234,7 @@ pub mod core_flags {
 }
 
 record! {
-    /// What one core did.
+    /// Measurements of one core.
     Core, 64 bytes, {
         /// Number of the core.
         core: u16 = 0,
@@ -267,7 +267,7 @@ pub mod thread_flags {
     pub const PCYCLES: u32 = 2;
 }
 
-/// What a thread issues to; the numbers of [`Thread::engine`].
+/// Engine that a thread issues to; the numbers of [`Thread::engine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum EngineKind {
@@ -319,7 +319,7 @@ impl EngineKind {
 }
 
 record! {
-    /// What one thread of a core did.
+    /// Measurements of one thread of a core.
     Thread, 64 bytes, {
         /// Number of the core.
         core: u16 = 0,
@@ -511,7 +511,7 @@ impl<'a, R: Record> Records<'a, R> {
         self.bytes.len().checked_div(self.stride).unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

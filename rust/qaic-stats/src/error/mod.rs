@@ -1,4 +1,4 @@
-//! What can be wrong with a stats buffer or its descriptor, as data: callers match on variants and codes, never on text.
+//! Errors of a stats buffer or its descriptor, as data: callers match on variants and codes, never on text.
 
 mod catalogue;
 mod report;
@@ -58,9 +58,9 @@ pub enum StatsError {
     /// A layout was asked for that is not registered.
     #[error("no layout is called {name:?}; there is: {}", known.join(", "))]
     UnknownLayoutName {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: Vec<String>,
     },
     /// A registered layout cannot read its buffer.
@@ -80,7 +80,7 @@ pub enum StatsError {
     /// The producer's byte order is another one, or the bytes were damaged.
     #[error("the byte order mark is {found:#06x}, expected 0xfeff: only little-endian buffers exist")]
     ByteOrder {
-        /// What stands there.
+        /// The value found.
         found: u16,
     },
     /// Another major version.
@@ -102,21 +102,21 @@ pub enum StatsError {
     /// The header was damaged.
     #[error("the header's CRC is {stored:#010x}, its bytes give {computed:#010x}: it was damaged")]
     HeaderCrc {
-        /// What the header says.
+        /// The value in the header.
         stored: u32,
-        /// What its bytes give.
+        /// The value computed from the bytes.
         computed: u32,
     },
     /// The header says it is smaller than any header.
     #[error("the header says it has {found} bytes, at least 128 are needed")]
     HeaderSize {
-        /// What it says.
+        /// The value found.
         found: u16,
     },
     /// The entries of the directory are smaller than any entry.
     #[error("an entry of the section directory has {found} bytes, at least 32 are needed")]
     EntrySize {
-        /// What the header says.
+        /// The value in the header.
         found: u32,
     },
     /// The directory lies outside the used bytes, or on the header.
@@ -125,7 +125,7 @@ pub enum StatsError {
          end of the {used} used bytes"
     )]
     Directory {
-        /// Where it begins.
+        /// Offset of the first byte.
         offset: u64,
         /// Its entries.
         count: u32,
@@ -150,7 +150,7 @@ pub enum StatsError {
     SectionOffset {
         /// Kind of the section.
         section: u32,
-        /// Where it begins.
+        /// Offset of the first byte.
         offset: u64,
     },
     /// The records are smaller than those of version 1.
@@ -178,7 +178,7 @@ pub enum StatsError {
     SectionOverlap {
         /// Kind of the section.
         section: u32,
-        /// Where it begins.
+        /// Offset of the first byte.
         at: u64,
         /// Kind of the other one; `None` for header and directory.
         other: Option<u32>,
@@ -188,7 +188,7 @@ pub enum StatsError {
     SectionEnd {
         /// Kind of the section.
         section: u32,
-        /// Where it ends.
+        /// Offset behind the last byte.
         end: u64,
         /// Used bytes of the buffer.
         used: u64,
@@ -207,9 +207,9 @@ pub enum StatsError {
     SectionCrc {
         /// Kind of the section.
         section: u32,
-        /// What the directory says.
+        /// The value in the directory.
         stored: u32,
-        /// What its bytes give.
+        /// The value computed from the bytes.
         computed: u32,
     },
     /// The buffer is of another program.
@@ -219,9 +219,9 @@ pub enum StatsError {
         hex(expected)
     )]
     OtherProgram {
-        /// Of the program that wrote it.
+        /// Fingerprint of the program that wrote the buffer.
         found: [u8; 16],
-        /// Of the given program.
+        /// Fingerprint of the given program.
         expected: [u8; 16],
     },
     /// Not one record a core.
@@ -375,13 +375,13 @@ pub enum StatsError {
     /// The descriptor of the operations is not one.
     #[error("{what}")]
     Descriptor {
-        /// What is wrong.
+        /// Description of the defect.
         what: String,
     },
     /// A trace of the host that is to be shown beside the devices is not one.
     #[error("{what}")]
     HostTrace {
-        /// What is wrong.
+        /// Description of the defect.
         what: String,
     },
     /// The container cannot be read.

@@ -5,7 +5,7 @@ use qaic_qpc::error::ErrorReport;
 use super::{ErrorKind, StatsError};
 
 impl StatsError {
-    /// What the error says beside its code and its message.
+    /// Returns the error's details other than its code and its message.
     pub fn report(&self) -> ErrorReport {
         if let Self::Container(source) = self {
             return source.report();

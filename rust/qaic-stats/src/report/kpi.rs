@@ -3,7 +3,7 @@
 use crate::decode::record::{core_flags, port_directions};
 use crate::model::StatsModel;
 
-/// What one device took for one inference. `None` is what it did not measure.
+/// Times of one device for one inference. `None` for times that the device did not measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceKpi {
     /// Microseconds from the first thread's start to the last one's end.
@@ -43,7 +43,7 @@ impl DeviceKpi {
         ("DDRBandwidthGBPerSec", |kpi| kpi.ddr_gb_per_s),
     ];
 
-    /// Of one inference; `None` where it has no cores and no threads.
+    /// Returns the times of one inference; `None` if it has no cores and no threads.
     pub fn of_model(model: &StatsModel<'_>) -> Option<Self> {
         let threads = model.threads();
         let cores = model.cores();

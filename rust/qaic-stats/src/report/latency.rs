@@ -12,10 +12,10 @@ const COLUMNS: &str = "Sample, devInfPerSec, devExecUs, devInWaitTimeUs, devOutW
                        enqTimeUs, preProcTimeUs, submitTimeUs, execTotalUs, exectoVcUs, execToCompleteUs, \
                        postProcUs, totalRoundtripTimeUs, queueDepth, numInfInQueue";
 
-/// What stands for a figure that was not measured.
+/// Placeholder for a figure that was not measured.
 const ABSENT: &str = "N/A";
 
-/// What the head of a report says.
+/// Contents of the head of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramFacts {
     /// Number of the program among those that were profiled together.

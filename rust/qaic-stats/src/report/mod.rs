@@ -1,4 +1,4 @@
-//! What is printed of measured inferences.
+//! Printed reports of measured inferences.
 
 pub mod kpi;
 mod latency;

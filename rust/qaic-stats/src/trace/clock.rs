@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// Where the trace begins on the wall clock, if a part of it has one, and the clock of each device.
+/// Start of the trace on the wall clock, if a part of it has one, and the clock of each device.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     pub(super) origin_utc_ns: Option<i128>,

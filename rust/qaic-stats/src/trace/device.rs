@@ -1,4 +1,4 @@
-//! What one device did: the spans of its cores, and per thread group operations, waits and transfers.
+//! Activity of one device: the spans of its cores, and per thread group operations, waits and transfers.
 
 use std::io;
 
@@ -16,7 +16,7 @@ struct Unit<'a> {
     threads: &'a [Thread],
     /// Name of the operator track.
     name: String,
-    /// What ends all of its names where threads have tracks of their own.
+    /// Suffix of all its names, where threads have tracks of their own.
     suffix: String,
     ops: Track,
     transfers: Track,

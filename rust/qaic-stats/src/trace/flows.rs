@@ -26,7 +26,8 @@ pub(super) struct FlowTimes {
 struct CoreTimes {
     /// Sorted by operation and start when the core has ended.
     times: Vec<Time>,
-    /// Where the operation was first seen. Threads with tracks of their own run it there too; the flow needs one of them.
+    /// Tracks on which each operation was first seen. Threads with tracks of their own run it there too; the
+    /// flow needs one of them.
     tracks: HashMap<u32, Track>,
 }
 

@@ -1,4 +1,4 @@
-//! What this library measured on the host, beside the devices.
+//! Measurements of this library on the host, next to those of the devices.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use super::host_events::{HOST_PROCESS, host_events};
 use super::sink::{Sink, Span, Track};
 use crate::sample::HostSample;
 
-/// Where samples begin on the wall clock.
+/// Returns the start of the samples on the wall clock.
 pub(super) fn first_utc_ns(samples: &[HostSample], epoch_utc_ns: u64) -> Option<i128> {
     let first = samples.iter().map(|sample| sample.enqueued_ns).min()?;
     Some(i128::from(epoch_utc_ns).saturating_add(i128::from(first)))

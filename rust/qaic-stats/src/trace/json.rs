@@ -31,7 +31,8 @@ pub(super) struct JsonSink<'a> {
     track_text: Vec<u8>,
 }
 
-/// What is the same in all executions of one operation: the text before its first figure, and two texts between figures.
+/// Constant parts of the events of one operation: the text before its first figure, and two texts between
+/// figures.
 #[derive(Clone, Debug)]
 struct Template {
     head: Range<usize>,

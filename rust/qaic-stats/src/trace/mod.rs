@@ -48,7 +48,7 @@ impl TraceFormat {
     }
 }
 
-/// What a trace shows.
+/// Options of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceOptions<'a> {
     /// The form of the file.
@@ -78,7 +78,7 @@ impl Default for TraceOptions<'_> {
     }
 }
 
-/// What one device did.
+/// Measurements of one device.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// Its stats buffer.
@@ -91,14 +91,14 @@ pub struct Part<'a> {
     pub slice: Option<u16>,
 }
 
-/// What the host did.
+/// Measurements of the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostSide<'a> {
-    /// What this library measured.
+    /// Measurements of this library.
     pub samples: &'a [HostSample],
     /// UTC nanoseconds when the clock of the samples was 0.
     pub epoch_utc_ns: u64,
-    /// What another tool recorded.
+    /// A trace recorded by another tool.
     pub trace: Option<&'a HostTrace<'a>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a trace consists of, independent of how it is written down.
+//! Elements of a trace, independent of its file format.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(super) struct OpEvent {
     pub(super) dur_ns: u64,
     pub(super) ucycles: u64,
     pub(super) pcycles: Option<u64>,
-    /// Where it is not what the descriptor says.
+    /// Bytes of the result, if they differ from the descriptor.
     pub(super) out_bytes: Option<u64>,
     pub(super) saturated: bool,
 }

@@ -1,5 +1,5 @@
-//! What readers of traces rely on, item by item, on captures made here; the other side is a JSON parser, and
-//! for Perfetto a protobuf decoder.
+//! Properties that readers of traces rely on, item by item, on captures made here; the other side is a JSON
+//! parser, and for Perfetto a protobuf decoder.
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // times of a test are small
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::RequestState;
 
-/// Where an inference stands, as plain values.
+/// State of an inference, as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Prepared,

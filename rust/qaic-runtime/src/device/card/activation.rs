@@ -19,7 +19,7 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub(super) struct CardActivation(Arc<ActivationShared>);
 
-/// What an activation shares with its execs, which keep it.
+/// State that an activation shares with its execs, which keep it alive.
 #[derive(Debug)]
 pub(super) struct ActivationShared {
     pub(super) program: Arc<ProgramShared>,

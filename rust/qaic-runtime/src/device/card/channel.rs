@@ -26,7 +26,7 @@ impl Channel {
         self.lost.get()
     }
 
-    /// Whether the card is there and only the channel is not.
+    /// Returns true if the card is there and only the channel is lost.
     pub(super) fn is_lost_alone(&self) -> bool {
         matches!(
             self.lost().map(RuntimeError::detail),

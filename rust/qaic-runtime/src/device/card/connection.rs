@@ -217,7 +217,8 @@ impl Connection {
         ErrorDetail::Device(DeviceError::Unavailable { id: self.id, reason }).into()
     }
 
-    /// What it says of itself. Not refused for its versions: tools show cards that programs cannot use.
+    /// Returns the facts that the card reports. Accepts all versions: tools show cards that programs cannot
+    /// use.
     pub(super) fn facts(&self) -> CardFacts {
         if let Err(forked) = self.fork_guard.check() {
             // Whatever else is known of it is behind locks that a thread may hold which does not exist here.

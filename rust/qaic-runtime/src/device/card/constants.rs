@@ -109,7 +109,7 @@ impl<'a> Parts<'a> {
         Ok(Self { desc, descriptor: &descriptor[..whole], fixed, dynamic })
     }
 
-    /// What is loaded fits into what the descriptor asks for.
+    /// Checks that the loaded constants fit into the sizes of the descriptor.
     fn check(&self) -> Result<(), RuntimeError> {
         for (what, bytes, room) in [
             ("static", self.fixed.len(), self.desc.static_constants_size),

@@ -1,4 +1,4 @@
-//! Whether a card, and what runs on it, is still there: what its events and the errors of its calls say together.
+//! State of a card and of its activations, derived from its events and from the errors of its calls.
 //!
 //! A *generation* of a card lasts until everything on it is lost. Programs and activations remember theirs.
 
@@ -17,7 +17,7 @@ const RESTART_LIMIT: Duration = Duration::from_secs(15);
 
 const CHANNELS: usize = DBC_COUNT as usize;
 
-/// What is known of a card.
+/// Known state of a card.
 #[derive(Debug)]
 pub(super) struct DeviceState {
     device: u32,
@@ -60,7 +60,7 @@ impl DeviceState {
         self.inner.lock().down.clone()
     }
 
-    /// Whether the open file has to be replaced before it is used for anything new.
+    /// Returns whether the open file must be replaced before any new use.
     pub(super) fn needs_reopen(&self) -> bool {
         self.inner.lock().needs_reopen
     }
@@ -81,7 +81,7 @@ impl DeviceState {
         (inner.down, inner.has_answered) = (None, true);
     }
 
-    /// Whether it has answered, and nothing has happened since.
+    /// Returns true if the card has answered and no event has followed.
     pub(super) fn is_ready(&self) -> bool {
         let inner = self.inner.lock();
         inner.has_answered && inner.down.is_none() && !inner.needs_reopen

@@ -1,4 +1,4 @@
-//! What the errors of the driver's calls mean. No other file of this device looks at an errno.
+//! Meaning of the errors of the driver's calls. No other file of this device looks at an errno.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use qaic_kmd::kmd::AccelFile;
 
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 
-/// What an error of the data path says.
+/// Meaning of an error of the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataPath {
     /// A signal came; nothing has happened.
@@ -47,7 +47,7 @@ impl DataPath {
     }
 }
 
-/// What an error of a control message says.
+/// Meaning of an error of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     /// A signal came.
@@ -77,7 +77,7 @@ impl Control {
     }
 }
 
-/// What an error of opening a node says.
+/// Meaning of an error of opening a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
     /// The user may not.
@@ -116,7 +116,7 @@ pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
     }
 }
 
-/// Whether an error of the source of events says only that some were lost.
+/// Returns whether an error of the source of events means only that some events were lost.
 pub(super) fn are_events_lost(errno: Errno) -> bool {
     errno == Errno::NOBUFS
 }

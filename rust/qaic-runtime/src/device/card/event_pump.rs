@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Says when it is waited for, and waits until it is woken.
+    /// Records the begin of a wait, and waits until it is woken.
     #[derive(Debug)]
     struct Recorded {
         limits: mpsc::Sender<Option<Duration>>,

@@ -60,7 +60,7 @@ struct Bound {
 enum SubmitError {
     /// The execute call failed.
     Execute(Errno),
-    /// What the inference before left in the ring did not end.
+    /// The ring still holds requests of the inference before.
     Wait(Errno),
 }
 
@@ -163,8 +163,8 @@ impl CardExec {
         Some(self.retry_behind_dataless(outcome))
     }
 
-    /// Where requests without data follow the last output, the card may have them of the inference before still: waits for
-    /// them, and has the call made again.
+    /// Waits for requests without data that follow the last output, because the card may still have those of
+    /// the inference before, and has the call made again.
     fn retry_behind_dataless(&mut self, outcome: Result<(), Errno>) -> Result<(), SubmitError> {
         let ActivationShared { program, channel, submit_queue, .. } = &*self.activation;
         let last = program.layout.buffers.len() - 1;
@@ -178,8 +178,8 @@ impl CardExec {
         submit_queue.wait(&self.submission).map_err(SubmitError::Execute)
     }
 
-    /// Says of every buffer object how much of it moves: what the last inference left must not count, and 0 does not mean
-    /// the same to all kernels.
+    /// Sets the transfer size of every buffer object: the sizes of the last inference must not count, and 0
+    /// has different meanings in different kernels.
     fn set_sizes(&mut self) {
         let layout = &self.activation.program.layout;
         if !layout.is_partial {

@@ -1,4 +1,4 @@
-//! What a card says of itself, for the tools that list devices.
+//! Facts that a card reports, for the tools that list devices.
 
 use qaic_kmd::kmd::{MemoryErrors, NodeInfo, Telemetry};
 use qaic_kmd::protocol::CardStatus;
@@ -16,11 +16,11 @@ pub struct CardFacts {
     pub telemetry: Telemetry,
     /// Memory errors that it has reported.
     pub memory_errors: MemoryErrors,
-    /// What its firmware says; why it could not be asked, which makes the card's state "Error".
+    /// Facts from the firmware, or the reason why it did not answer, which makes the card's state "Error".
     pub firmware: Result<FirmwareFacts, RuntimeError>,
 }
 
-/// What the firmware answers to questions for its status and its features.
+/// The firmware's answers about its status and its features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirmwareFacts {
     /// Everything that the status says, with resources and performance of this moment.

@@ -168,8 +168,8 @@ fn metadata_crc(image: &Image, section: &str) -> Result<u32, RuntimeError> {
     Ok(segment.stored(image.container(), image.bytes())?.unwrap_or_default())
 }
 
-/// Of a program with several permitted shapes, the entry that is the shapes of its bindings. A card does not learn of others:
-/// how is not public.
+/// Returns the entry with the shapes of the bindings, for a program with several permitted shapes. A card
+/// does not learn of the others: the way to tell it is not public.
 fn own_shapes(image: &Image) -> Option<usize> {
     let network = image.network();
     let inputs = network.inputs.iter().map(|binding| &binding.io_initial.dims);

@@ -56,7 +56,7 @@ pub(super) struct CardSession {
     imported: Mutex<HashSet<u32>>,
 }
 
-/// What an activation got.
+/// Resources of a new activation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activated {
     pub(super) activation_id: u32,
@@ -344,7 +344,7 @@ impl CardSession {
         }
     }
 
-    /// Whether the device refused. The reply is in the message.
+    /// Sends a message; an error means that the device refused. The reply is in the message.
     fn send(
         &self,
         what: &'static str,
@@ -419,7 +419,7 @@ impl CardSession {
     }
 }
 
-/// Whether the firmware may have done what it was asked for all the same.
+/// Returns whether the firmware may have carried out the command despite the error.
 fn is_outcome_unknown(error: &RuntimeError) -> bool {
     !matches!(
         error.detail(),
@@ -479,7 +479,8 @@ mod tests {
         }
     }
 
-    /// Whether a deactivation is over that is answered so; whether its last message named the channel to the driver.
+    /// Returns whether a deactivation with these answers is over, and whether its last message named the
+    /// channel to the driver.
     fn outcome_of(answers: &[Errno]) -> (bool, bool) {
         let file = Arc::new(Answers(Mutex::new(answers.to_vec()), AtomicU32::new(0)));
         let state = Arc::new(DeviceState::new(0));

@@ -29,7 +29,7 @@ pub(super) struct Layout {
     pub(super) awaited: usize,
     /// Elements of the ring that an inference takes, at least: a kernel may need several for a slice.
     pub(super) elements: u32,
-    /// Whether parts of buffers move.
+    /// True if parts of buffers move.
     pub(super) is_partial: bool,
 }
 
@@ -68,7 +68,7 @@ struct Doorbell {
     bits: u32,
 }
 
-/// Where an activation's memory lies in the device.
+/// Addresses of an activation's memory in the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bases {
     pub(super) ddr: u64,

@@ -21,7 +21,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct SubmitQueue {
     dbc_id: u32,
-    /// Whether a thread makes calls.
+    /// True while a thread makes calls.
     is_active: AtomicBool,
     /// Submissions of threads that found it active.
     waiting: ArrayQueue<Arc<Submission>>,
@@ -29,7 +29,7 @@ pub(super) struct SubmitQueue {
     made: EventCounter,
 }
 
-/// What an exec has the card work on, and what became of its latest submission.
+/// Requests of an exec on the card, and the result of its latest submission.
 #[derive(Debug)]
 pub(super) struct Submission {
     list: List,
@@ -88,7 +88,8 @@ impl Submission {
         }
     }
 
-    /// Says of a buffer object how much of it moves in the next inference, where parts of buffers move.
+    /// Sets the number of bytes of a buffer object that move in the next inference, where parts of buffers
+    /// move.
     pub(super) fn set_resize(&self, position: usize, bytes: u64) {
         if let List::Partial(entries) = &self.list
             && let Some(entry) = entries.get(position)
@@ -98,7 +99,7 @@ impl Submission {
         }
     }
 
-    /// What became of it; `None`: another thread is going to make the call.
+    /// Returns the result of the submission; `None` if another thread is going to make the call.
     pub(super) fn outcome(&self) -> Option<Result<(), Errno>> {
         // Acquires what the thread that made the call did for it.
         match self.outcome.load(Ordering::Acquire) {

@@ -10,10 +10,10 @@ use crate::program::WaitLimits;
 
 /// Times that an inference is submitted again to a full ring.
 pub(super) const RING_ATTEMPTS: u32 = 50;
-/// Of a wait for room, how often a caller is asked whether to go on.
+/// Period in which a wait for room asks its caller whether to go on.
 pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(200);
 
-/// What a wait without a time limit of its own waits on a card.
+/// Time limit of a wait on a card that has none of its own.
 pub(super) const DEVICE_DEFAULT_MS: u32 = 5000;
 
 /// How long to wait for room after the attempt of this number, from 1.
@@ -41,7 +41,7 @@ const fn whole_ms(limit_ms: u32) -> u32 {
     if limit_ms == 0 { DEVICE_DEFAULT_MS } else { limit_ms }
 }
 
-/// What is left of a call's time after the first signal that interrupted it.
+/// Remaining time of a call after the first signal that interrupted it.
 #[derive(Debug)]
 pub(super) struct RemainingTime {
     clock: Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! What measuring costs: how long inferences take with the engine's profile and without.
+//! Cost of measuring: durations of inferences with and without the engine's profile.
 
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub(super) struct Medians {
 }
 
 impl Calibration {
-    /// Of a program with so many specializations, at least one.
+    /// Makes a calibration of a program with this number of specializations, at least one.
     pub(super) fn new(variants: usize) -> Self {
         Self { variants: (0..variants.max(1)).map(|_| Times::default()).collect() }
     }
@@ -71,8 +71,8 @@ impl Calibration {
         }
     }
 
-    /// Whether inferences are to be repeated because too few have been run without a profile, of which the first is
-    /// slower than others; true once.
+    /// Returns true, once, if inferences must be repeated because too few have run without a profile. The
+    /// first of these is slower than others.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
         let Some(times) = self.variants.get(variant) else { return false };
         times.plain.count() < REPEATS && !times.is_claimed.swap(true, Ordering::Relaxed)

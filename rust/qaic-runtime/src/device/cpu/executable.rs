@@ -22,7 +22,7 @@ use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::process::{CancellationToken, clock};
 
-/// Where the parts of a program are.
+/// Parts of a program.
 #[derive(Debug)]
 pub(in crate::device) struct Parts<'a> {
     /// `network.elf`.
@@ -118,12 +118,12 @@ impl Executable {
     }
 }
 
-/// What a program runs with.
+/// The built graph of a program, with its state and its blocks.
 pub(super) struct BuiltGraph {
     pub(super) graph: Graph,
     pub(super) state_rows: Option<Arc<StateRows>>,
     pub(super) blocks: Option<Arc<BlockTensors>>,
-    /// Whether an inference can be run twice without a difference.
+    /// True if an inference can be run twice with the same result.
     pub(super) is_repeatable: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 /// Readers of protobuf messages refuse deeper ones.
 const DEEPEST: usize = 100;
 
-/// Where the engine writes its graph, in a folder of others.
+/// Place of the engine's graph, in a folder of others.
 #[derive(Debug)]
 pub(super) struct SavePlace {
     graph: PathBuf,
@@ -42,7 +42,7 @@ impl SavePlace {
         Ok(Self { graph, sink, paths })
     }
 
-    /// What to ask the engine for.
+    /// Returns the paths to pass to the engine.
     pub(super) fn paths(&self) -> &SavePaths {
         &self.paths
     }
@@ -82,7 +82,7 @@ impl SavedGraph {
         Ok(Self { place, _folder: folder })
     }
 
-    /// What to ask the engine for.
+    /// Returns the paths to pass to the engine.
     pub(super) fn paths(&self) -> &SavePaths {
         self.place.paths()
     }

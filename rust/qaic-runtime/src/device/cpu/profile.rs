@@ -1,4 +1,4 @@
-//! What the engine says of one run: it writes a file, which is read and removed.
+//! The engine's profile of one run: the engine writes a file, which is read and removed.
 //!
 //! The files are the engine's own, but names in them are the user's and not escaped, and a full disk cuts them off. So
 //! lines are taken apart where they are as expected, and what is not is counted.
@@ -17,7 +17,7 @@ use std::process;
 use crate::process::{ForkGuard, clock};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What the engine puts behind the name of a node.
+/// Text that the engine appends to the name of a node.
 const NODE_SUFFIX: &str = "_kernel_time\"";
 /// Operators whose graphs run inside them.
 const HOLDERS: [&str; 7] =
@@ -70,7 +70,7 @@ impl ProfileFolder {
         File::open(entry.ok_or(io::ErrorKind::NotFound)??.path())
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -108,7 +108,7 @@ pub(super) struct NodeEvent {
     pub(super) start_us: u64,
     pub(super) dur_us: u64,
     pub(super) out_bytes: Option<u64>,
-    /// Whether it ran inside another one.
+    /// True if the node ran inside another one.
     pub(super) is_nested: bool,
     /// Which execution it is of those inside the same execution of the node around it.
     pub(super) iteration: u16,
@@ -116,7 +116,7 @@ pub(super) struct NodeEvent {
     is_holder: bool,
 }
 
-/// What one run was.
+/// Profile of one run.
 #[derive(Debug, Default)]
 pub(super) struct Profile {
     /// Executions in the order of their starts, an execution before those inside it.
@@ -131,7 +131,7 @@ pub(super) struct Profile {
     pub(super) unreadable: u64,
     /// Lines with events, also those of other things than nodes.
     pub(super) lines: u64,
-    /// Whether the file has its end.
+    /// True if the file is complete.
     pub(super) is_whole: bool,
 }
 

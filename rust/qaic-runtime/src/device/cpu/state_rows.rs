@@ -17,7 +17,7 @@ use crate::error::{EngineError, ErrorDetail, RuntimeError};
 /// Dims that indices may count in.
 const MAX_DEPTH: usize = 8;
 
-/// What the graph of a program computes in place of next values of state.
+/// Results of a program's graph that replace rows of its state.
 #[derive(Debug)]
 pub(super) struct StateRows {
     updates: Vec<StateUpdate>,
@@ -86,7 +86,7 @@ impl StateRows {
         self.tensor_bytes.get(number).and_then(|bytes| bytes.get(variant)).copied().unwrap_or(0)
     }
 
-    /// Whether rows are computed in place of output `output`.
+    /// Returns whether rows are computed in place of output `output`.
     pub(super) fn updates(&self, output: usize) -> bool {
         self.is_computed.get(output) == Some(&false)
     }
@@ -136,7 +136,7 @@ impl StateUpdate {
         })
     }
 
-    /// Where a row begins in the state; `None` of one outside of it.
+    /// Returns the offset of a row in the state; `None` for a row outside of it.
     fn place(&self, tuple: &[i64]) -> Option<usize> {
         let mut place = 0;
         for ((&index, &size), &stride) in tuple.iter().zip(&self.sizes).zip(&self.strides) {
@@ -251,7 +251,7 @@ impl RowBindings {
         })
     }
 
-    /// What the last execution computed.
+    /// Returns a result of the last execution.
     fn tensor(&self, number: usize) -> HostSlice<'_> {
         let bytes = self.shared.bytes(number, self.variant);
         let memory = self.memory.get(number).and_then(|memory| memory.memory().subslice(0, bytes));
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// What is in the state after an execution whose graph answers so; the state is one buffer where `is_in_place`.
+    /// Returns the state after an execution with these results; the state is one buffer if `is_in_place`.
     fn written(
         (slots, context): (usize, usize),
         before: &[f32],

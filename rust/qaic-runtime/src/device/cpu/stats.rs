@@ -41,7 +41,7 @@ const RANDOM: [&str; 7] = [
     "RandomUniform",
     "RandomUniformLike",
 ];
-/// What the engine is said to call the nodes that are not described.
+/// The engine's name of nodes that are not described.
 const OTHERS: &str = "*";
 /// More events than this the engine does not keep of a run.
 const MOST_EVENTS: u64 = 1_000_000;
@@ -49,7 +49,7 @@ const MOST_EVENTS: u64 = 1_000_000;
 /// Bytes of one note in the buffer.
 const LONGEST_NOTE_BYTES: usize = 300;
 
-/// Where the description of what a program measures comes from.
+/// Source of the description of a program's measurements.
 #[derive(Debug)]
 pub(in crate::device) struct Description {
     levels: Levels,
@@ -70,26 +70,26 @@ impl Description {
         Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
     }
 
-    /// Whether operations are measured.
+    /// Returns whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
         self.levels.op_level >= OPS_LEVEL
     }
 
-    /// What a card was given.
+    /// Returns the description that a card was given.
     #[cfg(feature = "emu")]
     pub(in crate::device) fn of_loaded(stats: LoadedStats) -> Self {
         Self { levels: stats.levels, source: Source::Loaded(stats) }
     }
 }
 
-/// What all inferences of a loaded program have in common.
+/// Facts that all inferences of a loaded program share.
 #[derive(Debug)]
 pub(super) struct ProgramStats {
     description: Description,
     // What the engine runs, or why that is not known; empty where operations are not measured.
     nodes: Result<Vec<GraphNode>, String>,
     engine: &'static Engine,
-    /// Whether an inference may be run twice: it keeps no state and ends soon.
+    /// True if an inference may be run twice: it keeps no state and ends soon.
     is_repeatable: bool,
     // Begin and end of the load.
     loaded_ns: (u64, u64),
@@ -132,12 +132,12 @@ impl ProgramStats {
         })
     }
 
-    /// Whether operations are measured.
+    /// Returns whether operations are measured.
     pub(super) fn measures_ops(&self) -> bool {
         self.description.measures_ops()
     }
 
-    /// Whether this inference is to be repeated without a profile first.
+    /// Returns whether this inference must first be repeated without a profile.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
         let may_repeat = self.is_repeatable && self.measures_ops() && !self.facts().is_random;
         may_repeat && self.calibration.claim_repeats(variant)
@@ -235,7 +235,7 @@ pub(super) struct ExecStats {
     encoded: Vec<u8>,
 }
 
-/// What the producer says of itself and of this inference.
+/// Facts of the producer about itself and about this inference.
 #[derive(Debug, Serialize)]
 struct Meta<'a> {
     producer: &'static str,
@@ -252,14 +252,14 @@ struct Meta<'a> {
     notes: &'a [String],
 }
 
-/// What the engine's profile costs.
+/// Cost of the engine's profile.
 #[derive(Debug, Serialize)]
 struct Cost {
     #[serde(flatten)]
     medians: Medians,
     /// The call of the engine, with the time in which it writes the profile.
     call_us: f64,
-    /// What an operation takes longer than without a profile.
+    /// Additional time of an operation with a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_op_us: Option<f64>,
 }

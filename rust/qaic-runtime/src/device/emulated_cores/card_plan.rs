@@ -1,4 +1,4 @@
-//! What a card reads of a program's plan.
+//! The part of a program's plan that a card reads.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) fn of_elf(file: &[u8]) -> Result<Option<Plan>, Refusal> {
     Plan::of_elf(file).map_err(|error| Refusal::program(error.to_string()))
 }
 
-/// What is to be measured; `None` where that is nothing.
+/// Returns the measurements; `None` if there are none.
 pub(super) fn stats(plan: &Plan, file: &Arc<[u8]>) -> Option<LoadedStats> {
     let stats = plan.stats.as_ref()?;
     let level = |level: u64| u16::try_from(level).unwrap_or(u16::MAX);

@@ -1,4 +1,4 @@
-//! What the cores of emulated cards do with programs.
+//! Execution of programs by the cores of emulated cards.
 //!
 //! An emulated card is given what a card of silicon is given: the ELF and the constants. From these a [`GraphWorkload`] makes
 //! the graph that the virtual cards of the host run as well, so that the same program has the same results on both; for
@@ -49,7 +49,8 @@ fn metadata_of(elf: &[u8]) -> Result<Metadata, Refusal> {
     Metadata::from_elf(elf, &Limits::default()).map_err(|error| Refusal::metadata(error.to_string()))
 }
 
-/// What a program needs: what the accounts of virtual cards take from its metadata, and the memory of its activations.
+/// Returns the needs of a program: those that the accounts of virtual cards take from its metadata, and the
+/// memory of its activations.
 fn requirements(elf: &[u8]) -> Result<Requirements, NncStatus> {
     let metadata = metadata_of(elf).map_err(Refusal::log_refusal)?;
     let heaps = metadata.network_heap_size.saturating_mul(metadata.num_nsps.into());

@@ -28,7 +28,7 @@ pub(super) struct Prepared {
     pub(super) control: Option<Region>,
 }
 
-/// Where a tensor is.
+/// Place of a tensor.
 #[derive(Debug)]
 pub(super) struct TensorPlace {
     /// Room for its largest shape.
@@ -116,7 +116,7 @@ impl Prepared {
     }
 }
 
-/// Where the tensors of one side are, by where the plan says they are in the host's buffers.
+/// Returns the places of the tensors of one side, derived from their places in the host's buffers.
 fn places(plan: &Plan, protocol: &Protocol, is_input: bool) -> Result<Vec<TensorPlace>, Refusal> {
     let (plan_tensors, places) =
         if is_input { (&plan.inputs, &plan.places.inputs) } else { (&plan.outputs, &plan.places.outputs) };

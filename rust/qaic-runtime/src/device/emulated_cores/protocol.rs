@@ -19,7 +19,7 @@ const P: u8 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) buffer: usize,
-    /// Where in the buffer.
+    /// Offset in the buffer.
     pub(super) host_offset: u64,
     pub(super) bytes: usize,
     pub(super) is_input: bool,
@@ -29,7 +29,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Where it begins in an activation.
+    /// Returns the address in an activation.
     pub(super) fn address(&self, images: &Images) -> u64 {
         let base = match self.multicast {
             Some(id) => images.mcid_base.wrapping_add(MULTICAST_WINDOW_BYTES.wrapping_mul(id.into())),
@@ -71,7 +71,8 @@ impl Protocol {
         Ok(Self { regions, handshake: Handshake::of(metadata) })
     }
 
-    /// Where `bytes` bytes from `offset` on of a DMA buffer are on the card, if in one piece.
+    /// Returns the place on the card of `bytes` bytes from `offset` on of a DMA buffer, if they are in one
+    /// piece.
     pub(super) fn find(&self, buffer: usize, offset: u64, bytes: usize, is_input: bool) -> Option<Region> {
         let end = offset.checked_add(bytes as u64)?;
         let holds = |region: &&Region| {
@@ -160,7 +161,7 @@ impl Handshake {
         }
     }
 
-    /// Whether all inputs of an inference are there; takes notice of it.
+    /// Returns whether all inputs of an inference have arrived; consumes the arrival.
     pub(super) fn take_arrival(&self, semaphores: &mut Semaphores) -> bool {
         let is_there = self.arrivals.iter().all(|&(number, count)| semaphores.get(number) >= count);
         if is_there {

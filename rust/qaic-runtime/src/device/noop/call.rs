@@ -29,7 +29,7 @@ impl Call {
         }
     }
 
-    /// What plans of faults know it by.
+    /// Returns the trigger of this call in plans of faults.
     pub(super) const fn trigger(self) -> Trigger {
         match self {
             Self::Load => Trigger::Load,

@@ -243,14 +243,14 @@ impl Control {
         }
     }
 
-    /// Whether a program that was loaded after `losses` losses still exists.
+    /// Checks that a program that was loaded after `losses` losses still exists.
     #[inline]
     pub(super) fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
         // Acquire: with the store in `reset`, a caller that learned of the loss otherwise sees it here too.
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 
-    /// Whether something may happen to an execution.
+    /// Returns whether an execution may meet a fault.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }

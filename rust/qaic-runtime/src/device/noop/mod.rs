@@ -199,7 +199,7 @@ impl Buffers {
 }
 
 impl NoopExec {
-    /// What the device does with an inference.
+    /// Completes an inference as the device does.
     fn compute(&mut self) {
         let Buffers { inputs, outputs, .. } = &mut self.buffers;
         // Empty buffers would make the search for the next bytes endless.

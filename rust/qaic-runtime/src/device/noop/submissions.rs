@@ -22,7 +22,7 @@ pub(super) struct Submission {
     nth: u64,
     fault: Option<Action>,
     delay: Delay,
-    /// Of the bytes that the device reads.
+    /// Sum of the bytes that the device reads.
     pub(super) sum: u32,
 }
 
@@ -32,7 +32,7 @@ impl Control {
         self.queues.store(true, Ordering::Relaxed);
     }
 
-    /// Whether executions are submitted first.
+    /// Returns whether executions are submitted first.
     pub(super) fn is_queueing(&self) -> bool {
         self.queues.load(Ordering::Relaxed)
     }

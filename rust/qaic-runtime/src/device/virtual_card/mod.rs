@@ -1,4 +1,4 @@
-//! What virtual cards have in common, whatever computes on them: which of their resources are in use.
+//! Resource accounting that all virtual cards share, with any execution.
 //!
 //! The firmware of a real card counts these. For a virtual one a [`ResourceTracker`] does, and what the device loads is
 //! wrapped in a program whose activations hold cores. Where cores are counted for all processes of a user, the tracker takes

@@ -1,4 +1,5 @@
-//! What of a virtual card is in use. A real card's firmware counts that; for a virtual one this module does.
+//! Resources in use of a virtual card. The firmware of a real card counts these; this module counts for a
+//! virtual one.
 //!
 //! There is one reservation per loaded program, and every figure is computed from the reservations, so none can drift.
 //! Programs that name the same group share cores: the group holds as many as its largest member, and its members take turns,
@@ -26,7 +27,7 @@ const VIRTUAL_CHANNELS: u32 = 16;
 const MULTICAST_IDS: u32 = 3072;
 const SEMAPHORES: u32 = 32;
 
-/// What a program needs of one card.
+/// Needs of a program on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requirements {
     /// Cores of one activation.
@@ -40,7 +41,7 @@ pub(crate) struct Requirements {
 }
 
 impl Requirements {
-    /// What the descriptors of a container say, on each of `cards` cards.
+    /// Returns the needs that the descriptors of a container state, on each of `cards` cards.
     pub(crate) fn of(image: &Image, cards: usize) -> Self {
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         // A container without metadata that can be read is used as far as it goes; these figures only inform.
@@ -55,7 +56,7 @@ impl Requirements {
     }
 }
 
-/// What is in use of one card.
+/// Resources in use of one card.
 #[derive(Debug)]
 pub struct ResourceTracker {
     card: DeviceId,
@@ -185,8 +186,8 @@ impl ResourceTracker {
         }
     }
 
-    /// Says "busy" when `activations` of `cores` cores each, as a new member of `group` if one is named, would not fit.
-    /// Takes nothing.
+    /// Returns a "busy" error if `activations` of `cores` cores each, as a new member of `group` if one is
+    /// named, would not fit. Reserves nothing.
     pub fn check_free(&self, cores: u32, activations: u32, group: Option<&str>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let mut reservations = self.reservations.lock();

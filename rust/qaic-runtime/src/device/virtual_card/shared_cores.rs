@@ -36,7 +36,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// A directory that belongs to one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserDirectory {
-    /// Where it is, or will be made.
+    /// Path of the folder, which may not exist yet.
     pub path: PathBuf,
     /// The user.
     pub user: u32,
@@ -88,7 +88,7 @@ fn held() -> MutexGuard<'static, Vec<HeldCore>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What became of a claim.
+/// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimOutcome {
     Taken,

@@ -37,7 +37,8 @@ pub trait Arrays {
     fn memory_mut(&self, array: ArrayId) -> HostSliceMut<'_>;
 }
 
-/// What the tensors of one inference are bound to. Kept for the next one, with its room.
+/// Arrays and memory that the tensors of one inference are bound to. Kept for the next inference, with its
+/// room.
 #[derive(Debug, Default)]
 pub struct BoundArrays {
     // Which of the permitted combinations of shapes they have.
@@ -49,7 +50,7 @@ pub struct BoundArrays {
     given: Vec<(usize, Range<usize>)>,
 }
 
-/// Where the device reads an input.
+/// Source from which the device reads an input.
 #[derive(Debug)]
 enum Source {
     /// It uses the value that it keeps.
@@ -60,7 +61,7 @@ enum Source {
     Converted(Storage),
 }
 
-/// Where the device writes an output.
+/// Memory to which the device writes an output.
 #[derive(Debug)]
 enum Target {
     Dropped,
@@ -72,7 +73,7 @@ enum Target {
     New(Storage),
 }
 
-/// Where a caller wants an output.
+/// Destination that a caller wants for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Nowhere.
@@ -174,7 +175,7 @@ impl BoundArrays {
         Ok(())
     }
 
-    /// Whether the device uses the value of an input that it keeps.
+    /// Returns whether the device uses the value of an input that it keeps.
     pub fn is_left_out(&self, input: usize) -> bool {
         matches!(self.inputs.get(input), Some(Source::Retained))
     }

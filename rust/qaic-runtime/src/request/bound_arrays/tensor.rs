@@ -26,7 +26,7 @@ pub(super) struct ArrayTensor {
     forms: Vec<Arc<ArrayForm>>,
 }
 
-/// What arrays of a tensor in one of its shapes are made of.
+/// Shape, strides and type of a tensor's arrays in one of its shapes.
 #[derive(Debug)]
 struct ArrayForm {
     layout: Arc<ArrayLayout>,
@@ -46,7 +46,7 @@ impl ArrayTensors {
         Ok(Self { specs, inputs, outputs })
     }
 
-    /// What may be passed for them.
+    /// Returns the requirements of the arrays.
     pub fn specs(&self) -> &BindingSpecs {
         &self.specs
     }
@@ -105,7 +105,7 @@ impl ArrayTensor {
         Ok(form.blocks_pool.as_ref().unwrap_or(&form.pool).take()?)
     }
 
-    /// What the device reads in place of `array`; `None` where it reads the array itself.
+    /// Returns the data that the device reads in place of `array`; `None` if it reads the array itself.
     pub(super) fn for_device(
         &self,
         variant: usize,
@@ -134,7 +134,7 @@ impl ArrayTensor {
         }
     }
 
-    /// Whether the device has something else in place of its arrays.
+    /// Returns whether the device stores the tensor in another form than its arrays.
     pub(super) fn has_blocks(&self) -> bool {
         self.columns.is_some()
     }

@@ -18,7 +18,7 @@ pub(super) struct DirectoryEntry {
     pub(super) record_bytes: u32,
     pub(super) capacity: u32,
     pub(super) count: u32,
-    /// Of the records; 0 where it was not computed.
+    /// CRC of the records; 0 if it was not computed.
     pub(super) crc: u32,
 }
 
@@ -52,7 +52,7 @@ impl DirectoryEntry {
         u64::from(self.record_bytes).saturating_mul(u64::from(records))
     }
 
-    /// Where its records lie. Saturates: such an end is behind every buffer.
+    /// Returns the range of the section's records. Saturates: such an end is behind every buffer.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes_of(self.count))
     }
@@ -69,7 +69,7 @@ impl DirectoryEntry {
         place.and_then(|(start, end)| bytes.get(start..end)).unwrap_or_default()
     }
 
-    /// What of the rules about sections concerns one of them.
+    /// Checks the rules about a single section.
     fn check(&self) -> Result<(), StatsError> {
         let section = self.kind;
         if !self.offset.is_multiple_of(ALIGNMENT) {

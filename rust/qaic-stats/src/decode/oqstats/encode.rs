@@ -191,7 +191,7 @@ fn truncated<'a>(model: &StatsModel<'_>, sections: Vec<Packed<'a>>, kept: usize)
     sections.into_iter().map(cut).collect()
 }
 
-/// Where the bytes end that are not zero because an earlier inference used them.
+/// Returns the end of the bytes that are not zero because an earlier inference used them.
 fn left_behind(buffer: &[u8]) -> usize {
     if !buffer.starts_with(&MAGIC) && buffer.first_chunk() != Some(&[0_u8; 8]) {
         return buffer.len();

@@ -19,7 +19,7 @@ const BYTE_ORDER_MARK: u16 = 0xFEFF;
 /// The bytes that the CRC covers come before it.
 const CRC_OFFSET: usize = 120;
 
-/// What the header says.
+/// Contents of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Minor version.
@@ -34,9 +34,9 @@ pub struct Header {
     pub sections: u32,
     /// Bytes of an entry.
     pub entry_bytes: u32,
-    /// Where the directory begins.
+    /// Offset of the directory.
     pub directory: u64,
-    /// Of the program that wrote it.
+    /// Fingerprint of the program that wrote the buffer.
     pub fingerprint: Fingerprint,
     /// Facts about the inference.
     pub run: Run,
@@ -145,7 +145,7 @@ impl Header {
         Ok(())
     }
 
-    /// Where the directory ends; `None` past every buffer.
+    /// Returns the end of the directory; `None` past every buffer.
     pub fn directory_end(&self) -> Option<u64> {
         let bytes = u64::from(self.sections).checked_mul(u64::from(self.entry_bytes))?;
         self.directory.checked_add(bytes)

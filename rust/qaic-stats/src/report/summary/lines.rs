@@ -16,7 +16,7 @@ const HOST_PORTS: [u16; 2] = [100, 101];
 const MAX_FACTS: usize = 32;
 const MAX_FACT_CHARS: usize = 200;
 
-/// What percentages of a core's table refer to: the longest of its threads.
+/// Base of the percentages in a core's table: the longest of its threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CoreTotals {
     pub(super) ucycles: u64,

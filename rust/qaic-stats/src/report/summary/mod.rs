@@ -14,7 +14,7 @@ use crate::decode::descriptor::OpsDescriptor;
 use crate::model::StatsModel;
 use crate::walk::{CoreRecords, ProgressObserver, by_core};
 
-/// What a summary shows.
+/// Options of a summary.
 #[derive(Clone, Debug, Default)]
 pub struct SummaryOptions<'a> {
     /// Only these cores; the lines about the whole network stay as they are.

@@ -30,7 +30,7 @@ pub(super) struct Table {
     recorded: bool,
 }
 
-/// What one row counts.
+/// Counters of one row.
 #[derive(Clone, Debug, Default)]
 struct Row {
     details: String,

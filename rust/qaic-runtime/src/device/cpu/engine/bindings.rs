@@ -181,7 +181,7 @@ impl Bindings {
         let _ = check(self.graph.engine.api(), status);
     }
 
-    /// Whether the begin and end of executions are noted; they cost two looks at the clock.
+    /// Returns whether the begin and end of executions are recorded, which costs two clock reads.
     pub(in crate::device::cpu) fn is_timed(&self) -> bool {
         self.is_timed
     }

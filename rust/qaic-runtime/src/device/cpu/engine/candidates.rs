@@ -1,4 +1,4 @@
-//! Where the library of the engine may be.
+//! Candidate paths of the engine's library.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ pub(super) enum Elements {
 }
 
 impl Elements {
-    /// Where they lie.
+    /// Address of the bytes.
     pub(super) fn address(&self) -> *const u8 {
         match self {
             Self::F32(values) => values.as_ptr().cast(),

@@ -44,7 +44,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What a field of this message holds; `None` where no tensor can be.
+    /// Returns the kind of message in a field of this message; `None` if it cannot contain a tensor.
     const fn of_field(self, number: u32) -> Option<Self> {
         Some(match (self, number) {
             (Self::Model, 7) => Self::MainGraph,

@@ -22,17 +22,17 @@ use crate::process::{CancellationToken, ForkGuard};
 pub(in crate::device::cpu) struct GraphOptions<'a> {
     /// Threads that work on one inference, the calling one included.
     pub(in crate::device::cpu) intra_op_threads: u32,
-    /// What for.
+    /// Purpose of the graph.
     pub(in crate::device::cpu) purpose: Purpose,
     /// Hardware family that the program must be for; `None` when it makes no difference.
     pub(in crate::device::cpu) family: Option<&'static str>,
-    /// Where the engine writes the graph that it made of the program's.
+    /// Destination of the engine's optimized graph.
     pub(in crate::device::cpu) save: Option<&'a SavePaths>,
     /// Ends the build early.
     pub(in crate::device::cpu) token: &'a CancellationToken,
 }
 
-/// What a graph is built for.
+/// Purpose of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::device::cpu) enum Purpose {
     /// To run inferences.
@@ -41,7 +41,7 @@ pub(in crate::device::cpu) enum Purpose {
     Check,
 }
 
-/// Where an optimized graph goes.
+/// Paths for an optimized graph.
 #[derive(Debug)]
 pub(in crate::device::cpu) struct SavePaths {
     /// File of the graph.
@@ -293,8 +293,8 @@ impl Drop for Graph {
     }
 }
 
-/// Whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine is then
-/// made to use slower kernels that do not; where there is VNNI they would only be slower.
+/// Returns whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine then
+/// uses slower kernels that do not saturate; with VNNI they would only be slower.
 fn int8_products_saturate() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,6 +1,6 @@
 //! The fields of an ONNX file, which is a protobuf message.
 
-/// What a field holds.
+/// Value of a field.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::device::cpu) enum Value<'a> {
     Varint(u64),

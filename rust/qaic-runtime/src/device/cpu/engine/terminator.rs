@@ -66,7 +66,7 @@ impl Terminator {
         self.is_final.load(Ordering::Acquire)
     }
 
-    /// Whether a stop was asked for since it was last cleared; clears it, unless it was for good.
+    /// Returns whether a stop was requested since it was last cleared; clears it unless it was final.
     pub(super) fn take(&self) -> bool {
         let _change = self.change.lock();
         if self.is_final.load(Ordering::Acquire) {

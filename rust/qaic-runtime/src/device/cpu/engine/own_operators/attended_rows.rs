@@ -241,7 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// What `Slice`, `ScatterND` and `Where` give, one number at a time.
+    /// Returns the result of `Slice`, `ScatterND` and `Where`, one number at a time.
     fn expected(
         state: &[f32],
         (batch, groups, context, width): (usize, usize, usize, usize),

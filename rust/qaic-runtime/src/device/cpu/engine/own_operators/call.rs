@@ -1,4 +1,4 @@
-//! What a kernel is given by one execution: operands, room for the result, threads.
+//! Arguments of a kernel for one execution: operands, room for the result, threads.
 
 use std::ffi::c_void;
 use std::ops::Range;

@@ -31,12 +31,12 @@ const FLOAT16: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSO
 const INT64: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 const BOOL: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
 
-/// What the engine has to know of an operator. All have one float32 result.
+/// Signature of an operator for the engine. All have one float32 result.
 #[derive(Debug)]
 struct Signature {
     name: &'static CStr,
     inputs: &'static [ONNXTensorElementDataType],
-    /// Whether the last input may be left out.
+    /// True if the last input may be left out.
     is_last_optional: bool,
     create: fn(&StoredWeights, &Attributes) -> Result<Kernel, String>,
 }
