@@ -188,7 +188,10 @@ fn recorded(faults: &str) -> (Vec<String>, String) {
     let transcript = TranscriptFile::new();
     let direct = session(&*card(faults), 1);
     let kmd = card(faults);
-    let answers = session(&Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, &transcript.0).unwrap(), 2);
+    let answers = session(
+        &Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, &transcript.0, |text| panic!("{text}")).unwrap(),
+        2,
+    );
     assert_eq!(answers, direct, "{faults}");
     kmd.control(0).unwrap().hurry();
     assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new(), "{faults}");

@@ -1,5 +1,6 @@
 //! The file of a transcript: whole lines, each written at once, by one process.
 
+use std::fmt::Debug;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -11,27 +12,32 @@ use rustix::fs::OFlags;
 use super::{Line, TranscriptError};
 use crate::Errno;
 
+/// The destination of a transcript's lines.
+pub(super) trait Sink: Write + Send + Debug {}
+
+impl<T: Write + Send + Debug> Sink for T {}
+
 /// A transcript that is being written.
 #[derive(Debug)]
 pub(super) struct Log {
     process_id: u32,
+    warn: fn(&str),
     state: Mutex<LogState>,
 }
 
 #[derive(Debug)]
 struct LogState {
-    file: File,
+    sink: Box<dyn Sink>,
     seq: u64,
-    failure: Option<io::Error>,
+    is_ended: bool,
 }
 
 impl Log {
     /// Begins a transcript in place of what was there. `%p` in the name becomes the number of the process.
     ///
     /// Two processes must not write one file, so it is locked as long as this lives.
-    pub(super) fn create(path: &Path) -> Result<(Self, PathBuf), TranscriptError> {
-        let process_id = std::process::id();
-        let path = PathBuf::from(path.to_string_lossy().replace("%p", &process_id.to_string()));
+    pub(super) fn create(path: &Path, warn: fn(&str)) -> Result<(Self, PathBuf), TranscriptError> {
+        let path = PathBuf::from(path.to_string_lossy().replace("%p", &std::process::id().to_string()));
         let io = |source| TranscriptError::Io { path: path.clone(), source };
         let _reader = read_pipe(&path).map_err(io)?;
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
@@ -46,11 +52,20 @@ impl Log {
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(io)?;
         }
-        Ok((Self { process_id, state: Mutex::new(LogState { file, seq: 0, failure: None }) }, path))
+        Ok((Self::to(Box::new(file), warn), path))
     }
 
-    /// Adds a line, and gives it its number. After a line that could not be written come no more, because a transcript with
-    /// a gap is none.
+    /// Writes a transcript to `sink`.
+    pub(super) fn to(sink: Box<dyn Sink>, warn: fn(&str)) -> Self {
+        Self {
+            process_id: std::process::id(),
+            warn,
+            state: Mutex::new(LogState { sink, seq: 0, is_ended: false }),
+        }
+    }
+
+    /// Adds a line, and gives it its number. The first line that cannot be written ends the transcript, because a transcript
+    /// with a gap is none: `warn` gets the reason once, and the calls that are recorded go on.
     ///
     /// A forked process has this, too, but what it does is not what the transcript is of.
     pub(super) fn write(&self, mut line: Line) {
@@ -59,24 +74,25 @@ impl Log {
             return;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.failure.is_some() {
+        if state.is_ended {
             return;
         }
         line.seq = state.seq;
         let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut bytes| {
             bytes.push(b'\n');
-            state.file.write_all(&bytes)
+            state.sink.write_all(&bytes)
         });
         match written {
             Ok(()) => state.seq += 1,
-            Err(error) => state.failure = Some(error),
+            Err(error) => {
+                state.is_ended = true;
+                let lines = state.seq;
+                drop(state);
+                (self.warn)(&format!(
+                    "the transcript of system calls ends after {lines} lines, because the next one cannot be written: {error}"
+                ));
+            }
         }
-    }
-
-    /// Why no more lines are written, when that is so.
-    pub(super) fn failure(&self) -> Option<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failure.as_ref().map(ToString::to_string)
     }
 }
 

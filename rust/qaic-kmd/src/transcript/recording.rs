@@ -17,8 +17,8 @@ use crate::ioctl::Ioctl;
 use crate::kmd::{AccelFile, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Readiness, Telemetry};
 use qaic_mem::Mapping;
 
-/// Passes every call on to a kernel and writes it to a transcript. Results are the kernel's, always; when the transcript
-/// cannot be written any more, [`Recording::failure`] says so.
+/// Passes every call on to a kernel and writes it to a transcript. Results are always the kernel's, also when the
+/// transcript cannot be written.
 #[derive(Debug)]
 pub struct Recording {
     inner: Arc<dyn Kmd>,
@@ -32,26 +32,26 @@ impl Recording {
     /// the process, which keeps processes apart: one that finds the file taken is refused. A forked process that goes on with
     /// this object writes nothing.
     ///
-    /// Lines are written whole, one for each call, so that what came before a crash is there.
-    pub fn new(inner: Arc<dyn Kmd>, path: &Path) -> Result<Self, TranscriptError> {
-        let (log, path) = Log::create(path)?;
+    /// Lines are written whole, one for each call, so that what came before a crash is there. If a line cannot be written,
+    /// as on a full disk, the transcript ends before it, and `warn` gets the reason.
+    pub fn new(inner: Arc<dyn Kmd>, path: &Path, warn: fn(&str)) -> Result<Self, TranscriptError> {
+        let (log, path) = Log::create(path, warn)?;
+        Ok(Self::with(inner, log, path))
+    }
+
+    pub(super) fn with(inner: Arc<dyn Kmd>, log: Log, path: PathBuf) -> Self {
         let fields = object(&json!({
             "form": "openqaic transcript",
             "version": VERSION,
             "kmd": inner.name(),
         }));
         log.write(Line { name: "HEADER".to_owned(), fields, ..Line::default() });
-        Ok(Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) })
+        Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) }
     }
 
     /// Path of the transcript.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Why the transcript ends before the calls do; `None`: it does not.
-    pub fn failure(&self) -> Option<String> {
-        self.log.failure()
     }
 
     fn note<T>(

@@ -1,15 +1,17 @@
 //! Recording a kernel and replaying what was recorded.
 
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use std::{env, fs, sync::Arc};
+use std::{env, fs, io, sync::Arc};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::log::Log;
 use super::*;
 use crate::Errno;
 use crate::abi::{AttachSliceEntry, ExecuteEntry, PartialExecuteEntry, PerfStatsEntry, Sem};
@@ -174,8 +176,12 @@ impl Drop for TranscriptFile {
     }
 }
 
+fn no_warning(text: &str) {
+    panic!("{text}");
+}
+
 fn recording(kernel: Kernel, transcript: &TranscriptFile) -> Recording {
-    Recording::new(Arc::new(kernel), &transcript.0).unwrap()
+    Recording::new(Arc::new(kernel), &transcript.0, no_warning).unwrap()
 }
 
 fn manage(file: &dyn AccelFile, mut message: ManageBuffer<'_>) -> String {
@@ -282,7 +288,6 @@ fn recording_after_every_call_has_whole_numbered_lines() {
     }
     drop(file);
     assert_eq!(transcript.lines().last().unwrap()["name"], "CLOSE");
-    assert_eq!(recording.failure(), None);
 }
 
 #[test]
@@ -517,7 +522,8 @@ fn message_with_a_command_cut_short_is_recorded_without_its_fields() {
 fn recording_to_a_file_in_use_is_refused() {
     let transcript = TranscriptFile::new();
     let first = recording(Kernel::default(), &transcript);
-    let error = Recording::new(Arc::new(Kernel::default()), &transcript.0).unwrap_err().to_string();
+    let error =
+        Recording::new(Arc::new(Kernel::default()), &transcript.0, no_warning).unwrap_err().to_string();
     assert!(error.contains("another recording is writing it; `%p`"), "{error}");
     assert_eq!(transcript.lines().len(), 1);
     drop(first);
@@ -525,11 +531,13 @@ fn recording_to_a_file_in_use_is_refused() {
     assert_eq!(transcript.lines().len(), 1);
 
     let apart = TranscriptFile(transcript.0.with_extension(std::process::id().to_string()));
-    let recording = Recording::new(Arc::new(Kernel::default()), &transcript.0.with_extension("%p")).unwrap();
+    let recording =
+        Recording::new(Arc::new(Kernel::default()), &transcript.0.with_extension("%p"), no_warning).unwrap();
     assert_eq!(recording.path(), apart.0);
     assert_eq!(apart.lines().len(), 1);
 
-    let missing = Recording::new(Arc::new(Kernel::default()), &transcript.0.join("x")).unwrap_err();
+    let missing =
+        Recording::new(Arc::new(Kernel::default()), &transcript.0.join("x"), no_warning).unwrap_err();
     assert!(matches!(missing, TranscriptError::Io { .. }), "{missing}");
 }
 
@@ -539,7 +547,8 @@ fn recording_to_a_pipe_needs_a_reader() {
 
     let transcript = TranscriptFile::new();
     mknodat(CWD, &transcript.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let error = Recording::new(Arc::new(Kernel::default()), &transcript.0).unwrap_err().to_string();
+    let error =
+        Recording::new(Arc::new(Kernel::default()), &transcript.0, no_warning).unwrap_err().to_string();
     assert!(error.ends_with("it is a pipe without a reader"), "{error}");
     let mut reader = fs::OpenOptions::new().read(true).write(true).open(&transcript.0).unwrap();
     let recording = recording(Kernel::default(), &transcript);
@@ -549,11 +558,62 @@ fn recording_to_a_pipe_needs_a_reader() {
     assert!(line[..count].starts_with(b"{"), "{}", line[..count].escape_ascii());
 }
 
+/// A disk with room for some bytes, which takes what fits of a write before it is full.
+#[derive(Debug)]
+struct Disk {
+    room: usize,
+    /// What a write gets when there is no room: an error, or the answer that nothing was taken.
+    error: Option<Errno>,
+}
+
+impl io::Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.room);
+        self.room -= taken;
+        match self.error {
+            Some(error) if taken == 0 => Err(error.into()),
+            _ => Ok(taken),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
 #[test]
-fn full_disk_ends_the_transcript_and_not_the_run() {
-    let recording = Recording::new(Arc::new(Kernel::default()), "/dev/full".as_ref()).unwrap();
-    assert_eq!(run(&recording, 1, 0), run(&Kernel::default(), 1, 0));
-    assert!(recording.failure().unwrap().contains("No space"), "{:?}", recording.failure());
+fn full_disk_ends_the_transcript_with_one_warning_and_not_the_run() {
+    let warn = |text: &str| WARNINGS.with_borrow_mut(|warnings| warnings.push(text.to_owned()));
+    let (transcript, answers) = (TranscriptFile::new(), run(&Kernel::default(), 1, 0));
+    run(&recording(Kernel::default(), &transcript), 1, 0);
+    let whole = fs::read(&transcript.0).unwrap();
+    let end_of_first = whole.iter().position(|&byte| byte == b'\n').unwrap();
+    for room in [0, 1, end_of_first, end_of_first + 1, whole.len() / 2, whole.len() - 1, whole.len()] {
+        for error in [Some(Errno::NOSPC), Some(Errno::IO), Some(Errno::PIPE), None] {
+            let log = Log::to(Box::new(Disk { room, error }), warn);
+            assert_eq!(
+                run(&Recording::with(Arc::new(Kernel::default()), log, PathBuf::new()), 1, 0),
+                answers
+            );
+            let warnings = WARNINGS.take();
+            assert_eq!(warnings.len(), usize::from(room < whole.len()), "{room}: {warnings:?}");
+            let lines = whole[..room].split(|&byte| byte == b'\n').count() - 1;
+            assert!(
+                warnings.iter().all(|text| text.contains(&format!("after {lines} lines"))),
+                "{warnings:?}"
+            );
+        }
+    }
+    assert_eq!(
+        run(&Recording::new(Arc::new(Kernel::default()), "/dev/full".as_ref(), warn).unwrap(), 1, 0),
+        answers
+    );
+    let warnings = WARNINGS.take();
+    assert!(matches!(&warnings[..], [text] if text.contains("No space")), "{warnings:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use qaic_kmd::transcript::{Recording, Replay};
 
 use super::RegistryOptions;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
+use crate::process::log;
 
 /// Names of `QAIC_KMD`.
 const KERNELS: &str = "sys, emu and replay:FILE";
@@ -62,7 +63,8 @@ impl Kernel {
         match options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
             None => Ok(Some(kernel)),
             Some(path) => {
-                let recording = Recording::new(Arc::clone(&kernel.kmd), path);
+                let warn = |text: &str| log::global().warn(|| format!("QAIC_KMD_TRANSCRIPT: {text}"));
+                let recording = Recording::new(Arc::clone(&kernel.kmd), path, warn);
                 let recording = recording.map_err(|error| argument("QAIC_KMD_TRANSCRIPT", &error))?;
                 let mut kernel = kernel;
                 kernel.kmd = Arc::new(recording);

@@ -42,7 +42,8 @@ fn live(kmd: &Arc<dyn Kmd>, spec: &CardProgramSpec, inferences: usize) -> Result
 
 fn record(path: &Path, spec: &CardProgramSpec, inferences: usize) {
     let kmd = EmuKmd::new(EmuOptions::default()).unwrap();
-    let recording: Arc<dyn Kmd> = Arc::new(Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, path).unwrap());
+    let recording: Arc<dyn Kmd> =
+        Arc::new(Recording::new(Arc::clone(&kmd) as Arc<dyn Kmd>, path, |text| panic!("{text}")).unwrap());
     live(&recording, spec, inferences).unwrap();
     drop(recording);
     assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new());
