@@ -151,7 +151,7 @@ GROUPS = {
     "stats": (
         "Stats buffers",
         "The buffer of one inference of one thread, in memory. Columns are arrays of their own, one per "
-        "field; they are allocated anew each time, and so is the copy beside them.",
+        "field; they are allocated again each time, as is the copy next to them.",
     ),
     "stats_output": (
         "Summaries and traces",

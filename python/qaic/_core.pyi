@@ -119,7 +119,7 @@ class Qpc:
     def num_cores(self) -> int: ...
     @property
     def is_program(self) -> bool:
-        """Whether there is a program in it, and not one container per device."""
+        """True if the container holds a program; otherwise it holds one container per device."""
     def inner(self, name: str) -> Qpc | None:
         """The container that a segment is, over the same bytes; ``None`` when it is not one."""
     def validate(self) -> list[tuple[str, str, str | None, str]]:
@@ -343,9 +343,9 @@ class EmuControl:
     def dma_errors(self) -> int:
         """Transfers that ended with another status than 0."""
     def ledger(self) -> dict[str, Any]:
-        """What the firmware has given out."""
+        """Return the resources that the firmware has given out."""
     def invariants(self) -> list[str]:
-        """What is not as it was before the card was used."""
+        """Return the differences from an unused card."""
 
 @final
 class NoopControl:
@@ -359,7 +359,7 @@ class NoopControl:
 
     def __new__(cls, device: int = 0) -> NoopControl: ...
     def plan(self, text: str) -> None:
-        """Replace the faults (at first those of ``QAIC_NOOP_FAULTS``) and count calls anew."""
+        """Replace the faults (at first those of ``QAIC_NOOP_FAULTS``) and count calls again."""
     def calls(self) -> dict[str, int]:
         """Return the calls of each kind since the last plan."""
     def hold(self) -> None:
@@ -398,14 +398,14 @@ class RtContext:
 
 @final
 class RtChannel:
-    """Where callbacks of a context are put."""
+    """The channel into which callbacks of a context are put."""
 
     def post(self, callback: Callable[..., object], arguments: tuple[object, ...]) -> bool: ...
     def claim(self) -> RtReceiver | None: ...
 
 @final
 class RtReceiver:
-    """Where callbacks of a context come out, in order."""
+    """The end of a channel from which callbacks of a context are taken, in order."""
 
     def take(self) -> tuple[Callable[..., object], tuple[object, ...], bool] | None:
         """(callback, arguments, whether it is a log line); ``None`` at the end. Blocking."""
@@ -513,7 +513,7 @@ class RtSlicingSpecHandle:
 
 @final
 class RtSlicingHandle:
-    """What ``ExecObj.setDataWithSlices`` added to the next inference."""
+    """The slices that ``ExecObj.setDataWithSlices`` added to the next inference."""
 
 @final
 class RtExecObj:
@@ -705,7 +705,9 @@ class Inference:
         """
     @property
     def ended_in_start(self) -> bool:
-        """Whether it ran to its end on the thread that started it, in the call; that end is not reported."""
+        """True if the inference ended in the call that started it, on the same thread; such an end is not
+        reported.
+        """
     def result(self) -> dict[str, NDArray[Any]]:
         """Outputs, once. Blocking until it ends."""
     def done(self) -> bool: ...

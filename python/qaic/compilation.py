@@ -120,7 +120,7 @@ def option_diagnostics(resolved: ResolvedOptions) -> tuple[Diagnostic, ...]:
 
 @dataclass(slots=True)
 class _Request:
-    """What a configuration asks for, whatever its form."""
+    """The options of a configuration, in any of its forms."""
 
     options: dict[str, object] = field(default_factory=dict)
     options_path: Path | None = None
@@ -352,7 +352,7 @@ def _log_level(level: int | None) -> Iterator[None]:
 
 
 def _hint_about_fp16(qpc: Qpc) -> None:
-    """Say that the documented default of the class is not a request, where that makes a difference."""
+    """Warn that the documented default of the class is not a request, if that makes a difference."""
     if any(mapping.data_type is DataType.FLOAT32 for mapping in qpc.buffer_mappings):
         warn(
             "config.float32",

@@ -135,7 +135,7 @@ class CompileOptions(Mapping[str, object]):
         return f"CompileOptions({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
 
     def __str__(self) -> str:
-        """Say of each option that was given what it is for, one a line."""
+        """Return one line for each given option, with its purpose."""
         rows = self._rows()
         width = max((len(f"{name} = {value}") for name, value, _ in rows), default=0)
         lines = [f"{f'{name} = {value}':<{width}}  {text}" for name, value, text in rows]

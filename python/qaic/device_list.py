@@ -43,7 +43,7 @@ class Device:
 
     @property
     def is_ready(self) -> bool:
-        """Whether programs can be loaded."""
+        """True if programs can be loaded."""
         return self.status == "ready"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a session recorded of its inferences: times on the host, buffers of the device, and their trace."""
+"""Recorded inferences of a session: times on the host, buffers of the device, and their trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stages(AttributeDict[float]):
 
 
 class Profile:
-    """What was recorded inside of a ``with session.profile()`` block. Its data is there after the block.
+    """Recording of a ``with session.profile()`` block. Its data is there after the block.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Profile:
 
     @property
     def is_recording(self) -> bool:
-        """Whether the block has not ended."""
+        """True while the block has not ended."""
         return self._recorded is None
 
     @property
@@ -298,7 +298,7 @@ class Profile:
         return 0 if self._recorded is None else len(self._recorded)
 
     def __repr__(self) -> str:
-        """Say how much there is."""
+        """Return the number of inferences and buffers."""
         state = "recording" if self.is_recording else counted(len(self), "inference")
         return f"<qaic Profile: {state}>"
 

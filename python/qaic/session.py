@@ -181,7 +181,7 @@ class Session(Measurements):
             teardown.wait(left)
 
     def _after_fork_in_child(self) -> None:
-        """Let the session load anew."""
+        """Let the session load again."""
         # A thread of the parent may have held it.
         self._lock = threading.RLock()
         self._loads = LoadLock()

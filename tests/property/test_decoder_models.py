@@ -80,7 +80,7 @@ def test_prefill_in_chunks_and_decode_give_the_logits_of_onnxruntime(folder, dat
             slot = data.draw(st.integers(0, len(oracles) - 1), "slot")
             oracle = oracles[slot]
             # A slot is used again from position 0 on, over what it has kept.
-            if not lengths[slot] or data.draw(st.booleans(), "anew"):
+            if not lengths[slot] or data.draw(st.booleans(), "again"):
                 tokens = rng.integers(
                     0, sizes.vocabulary, data.draw(st.integers(1, sizes.context - 1), "length")
                 )

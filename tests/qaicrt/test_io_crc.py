@@ -89,7 +89,7 @@ def test_input_that_changes_before_it_is_used(sectioned, held, capfd):
     log = capfd.readouterr().err
     assert "buffer `x`, bytes 24 to 31 (section 2): its CRC was" in log
     assert "when the inference was submitted" in log
-    # The next one is judged anew.
+    # The next one is judged again.
     exec_obj, x, _ = others[-1]
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS

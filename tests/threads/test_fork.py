@@ -278,7 +278,7 @@ def make(callback=None):
         assert exec_obj.setData([(0, IMAGE), (1, LOGITS)]) == qaicrt.QStatus.QS_SUCCESS
     return context, qpc, program, execs, qaicrt.Queue(context, 0)
 
-def anew():
+def again():
     context, qpc, program, execs, queue = make()
     LOGITS[:] = -1
     statuses = [execs[0].run(), queue.enqueue(execs[1]), execs[1].waitForCompletion()]
@@ -326,9 +326,9 @@ def drop():
     gc.collect()
     return _core.Context().resources(0)["nsp_free"]
 
-for work in (refusals, construction, drop, anew):
+for work in (refusals, construction, drop, again):
     print(in_child(work))
-print(in_child(anew, leave=sys.exit))
+print(in_child(again, leave=sys.exit))
 control.release()
 print(execs[0].waitForCompletion().name, LOGITS[0, :3].tolist())
 """
@@ -364,7 +364,7 @@ def child():
     global context, qpc, program, execs, queue
     del context, qpc, program, execs, queue
     gc.collect()
-    return anew()
+    return again()
 
 print({in_child(child) for _ in range(25)})
 stop.set()
@@ -416,12 +416,12 @@ def drop():
     gc.collect()
     return _core.Context().resources(0)["nsp_free"]
 
-def anew():
+def again():
     return round_trip(*make_set(), 3)
 
-for work in (refusals, drop, anew):
+for work in (refusals, drop, again):
     print(in_child(work))
-print(in_child(anew, leave=sys.exit))
+print(in_child(again, leave=sys.exit))
 control.release()
 for thread in waiting:
     thread.join()

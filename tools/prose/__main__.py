@@ -16,12 +16,8 @@ _SHOWN = 20
 
 
 def places(rule: Rule, texts: Iterable[Text]) -> list[str]:
-    """Return one line for each match of a rule: the place of its text and the text's first line."""
-    return [
-        f"{text.path}:{text.line}: {text.text.splitlines()[0]}"
-        for text in texts
-        for _ in range(rule.matches(text))
-    ]
+    """Return place and line of each match of a rule."""
+    return [f"{text.path}:{number}: {line}" for text in texts for number, line in rule.matches(text)]
 
 
 def verdict(texts: Sequence[Text], allowed: Mapping[str, int]) -> tuple[list[str], bool]:

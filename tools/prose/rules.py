@@ -16,9 +16,15 @@ class Rule(NamedTuple):
     advice: str
     kinds: tuple[Kind, ...] = _EVERYWHERE
 
-    def matches(self, text: Text) -> int:
-        """Return how often a text breaks the rule."""
-        return len(self.pattern.findall(text.text)) if text.kind in self.kinds else 0
+    def matches(self, text: Text) -> list[tuple[int, str]]:
+        """Return line number and line of each match in a text."""
+        if text.kind not in self.kinds:
+            return []
+        found = [
+            text.text.count("\n", 0, match.start(1 if match.lastindex else 0))
+            for match in self.pattern.finditer(text.text)
+        ]
+        return [(text.line + offset, text.text.split("\n")[offset].strip()) for offset in found]
 
 
 RULES = (

@@ -40,7 +40,7 @@ _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_m
 
 @dataclass(slots=True)
 class Capture:
-    """What was measured with one precision.
+    """Measurements with one precision.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class CardAccuracy:
 
     @property
     def is_more(self) -> bool:
-        """Whether the card loses more than the format must cost.
+        """True if the card loses more than the format must cost.
 
         That is an error of more than twice the power that rounding has (3 dB), with fewer equal decisions by
         more than one in a hundred or, where the output decides nothing, by itself.

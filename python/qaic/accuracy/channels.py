@@ -100,7 +100,7 @@ class GroupSums:
         self.noise += later.noise
 
     def dead(self) -> NDArray[np.bool_]:
-        """Whether each group is constant where the reference varies."""
+        """Return for each group whether it is constant where the reference varies."""
         found: NDArray[np.bool_] = (self.found.ranges == 0) & (self.reference.ranges > 0)
         return found
 
@@ -129,7 +129,7 @@ class ChannelSums:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the output is constant where the reference varies."""
+        """Return whether the output is constant where the reference varies."""
         return bool(self._whole.dead()[0])
 
     def worst(self) -> ChannelAccuracy | None:

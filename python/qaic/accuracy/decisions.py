@@ -1,4 +1,4 @@
-"""What an output decides: the largest of its last dimension, or what a function of the user says."""
+"""Decisions of outputs: the index of the largest value along the last dimension, or a user's function."""
 
 from __future__ import annotations
 

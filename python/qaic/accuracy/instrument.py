@@ -313,7 +313,7 @@ class _Instrumenter(ObserverNodes):
         return known[name]
 
     def _is_inner(self, name: str, prefix: str) -> bool:
-        """Whether a value has to be copied before its reader is."""
+        """Return whether a value has to be copied before its reader is."""
         if name in self.constants or name not in self.makers:
             return False
         row = self.observed.get(name)
@@ -390,7 +390,7 @@ class _Instrumenter(ObserverNodes):
         return self.own.get(name)
 
     def _has_reduced_constant(self, name: str) -> bool:
-        """Whether a value is computed, from observed ones, with constants of another precision."""
+        """Return whether a value is computed, from observed ones, with constants of another precision."""
         pending, seen = [name], {name}
         while pending:
             node = self.makers.get(pending.pop())

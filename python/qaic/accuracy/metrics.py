@@ -74,7 +74,7 @@ class OutputAccuracy:
 
     @property
     def is_equal(self) -> bool:
-        """Whether there is no difference at all."""
+        """True if there is no difference at all."""
         return self.sqnr_db == math.inf
 
 

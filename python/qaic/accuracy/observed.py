@@ -1,4 +1,4 @@
-"""What a comparison observes: which values of the user's model, and where the deployed graph has them.
+"""The observed values of a comparison: those of the user's model, and their places in the deployed graph.
 
 The deployed graph has every value of the model under its name, but for those inside of fused units, which
 have one rounding at their end. A value may be read by what observes it only behind its rounding: there the
@@ -107,7 +107,7 @@ class ObservedNode:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What instrumenting adds to a model that is known outside of it.
+    """The changes of instrumenting that are visible outside of the model.
 
     Parameters
     ----------

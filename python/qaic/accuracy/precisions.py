@@ -1,4 +1,4 @@
-"""What a precision is called, and the compile options that ask for it."""
+"""Names of precisions, and the compile options that select them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class PreparedModel:
 
     @property
     def names(self) -> InlinedNames | None:
-        """What values are called in the bodies of functions; None where there are none."""
+        """Return the names of values in the bodies of functions; None if there are no functions."""
         return self._context.names
 
     @property

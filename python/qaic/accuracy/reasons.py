@@ -126,7 +126,7 @@ def _levels(params: QuantParams) -> int:
 
 
 def _cancels(node: ObservedNode, own: Measured, operands: Sequence[Measured]) -> bool:
-    """Whether a sum is much smaller than what is added, and its errors are not."""
+    """Return whether a sum is much smaller than its operands while its errors are not."""
     if node.op_type not in _SUMS or not operands or math.isnan(own.inherited_sqnr_db):
         return False
     largest = max((item.power for item in operands if not math.isnan(item.power)), default=0.0)

@@ -121,7 +121,7 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def about_unknown(self, arguments: Sequence[str]) -> str:
-        """Say which arguments are unknown, and what was perhaps meant by the first."""
+        """Return the error about unknown arguments, with a suggestion for the first."""
         from qaic.options.names import nearest
 
         wrong = next((text for text in arguments if text.startswith("-")), None)

@@ -126,7 +126,7 @@ def _is_shim(path: Path) -> bool:
 
 
 def _occupied(path: Path) -> bool:
-    """Whether something stands at this place that is not ours; a link to nowhere counts."""
+    """Return whether the path exists and is not ours; a dangling link counts."""
     return (path.is_symlink() or path.exists()) and not _is_shim(path)
 
 

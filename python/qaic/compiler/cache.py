@@ -79,7 +79,7 @@ class Cache:
         note_use(path)
         return path
 
-    def build(self, key: str, write: Callable[[Path], None], *, anew: bool = False) -> Path:
+    def build(self, key: str, write: Callable[[Path], None], *, again: bool = False) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
 
         Parameters
@@ -88,7 +88,7 @@ class Cache:
             Cache key.
         write : callable
             Writes the program to the path it is given, which does not exist.
-        anew : bool
+        again : bool
             Write it even if it is there.
         """
         entry = self.folder / key
@@ -101,7 +101,7 @@ class Cache:
         remove_leftovers(self.folder)
         with locked(entry / LOCK_NAME):
             is_there = _is_usable(path)
-            if is_there and not anew:
+            if is_there and not again:
                 note_use(path)
                 return path
             if not is_there and path.exists():
@@ -155,7 +155,7 @@ def _is_usable(path: Path) -> bool:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is a container of the size it states, with a table that can be read."""
+    """Return whether a file is a container of the size it states, with a table that can be read."""
     try:
         with open_regular(path) as file:
             header = file.read(_SIZE_AT + 8)
@@ -169,7 +169,7 @@ def is_whole(path: Path) -> bool:
 
 
 def _survived(path: Path) -> bool:
-    """Whether all of a program reached the disk.
+    """Return whether all of a program reached the disk.
 
     Programs are not forced to disk when they are written, for that would cost more than the rest of a
     compilation. While the machine runs, what was written is what is read; a program from before the machine

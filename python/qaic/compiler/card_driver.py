@@ -225,7 +225,7 @@ class _Job:
 
     @property
     def dumps(self) -> bool:
-        """Whether the options ask for files about the model."""
+        """True if the options ask for files about the model."""
         return any(argument.partition("=")[0] in _DUMPS for argument in self._command())
 
     def run(self, *, dumps: bool = True) -> None:
@@ -315,7 +315,7 @@ def _checked(compiler: Path, path: Path) -> Path:
 
 
 def _problem(path: Path) -> str | None:
-    """Say why a path is not the vendor's compiler; None if it can be."""
+    """Return why a path is not the vendor's compiler; None if it can be."""
     try:
         if not path.is_file():
             return "no such file" if not path.exists() else "something that is no file"

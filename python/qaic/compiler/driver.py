@@ -182,7 +182,7 @@ def _compiled(
                     progress=progress,
                     diagnostics=diagnostics,
                 ),
-                anew=not is_kept,
+                again=not is_kept,
             )
         if found:
             note_cached()

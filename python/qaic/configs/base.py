@@ -1,4 +1,4 @@
-"""What all configuration classes share: unknown fields are refused, with the nearest right one."""
+"""The base of all configuration classes: unknown fields are refused, with the nearest known one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ConfigModel(BaseModel):
 if TYPE_CHECKING:
 
     class OpenModel:
-        """What type checkers see: they would take the fields of a pydantic model for all its keywords."""
+        """The view of type checkers, which would take a pydantic model's fields for all its keywords."""
 
         def __init__(self, /, **data: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -64,7 +64,7 @@ def custom_error(kind: str, text: str) -> PydanticCustomError:
 
 
 def _with_nearest(error: ValidationError, fields: Iterable[str]) -> ValidationError:
-    """Say of each unknown field which one was perhaps meant; other findings stay as they are."""
+    """Add to each unknown field the nearest known one; other findings are unchanged."""
     details: list[InitErrorDetails] = []
     for found in error.errors():
         kind: str | PydanticCustomError = found["type"]

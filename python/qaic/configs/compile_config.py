@@ -443,7 +443,7 @@ class CompileConfig(ConfigModel):
 
     @property
     def ensure_graphs(self) -> bool:
-        """Whether the graph options are for the graphs of the model, whose names are to be filled in."""
+        """Return whether the graph options are for the model's graphs, whose names are to be filled in."""
         return self._ensure_graphs
 
     def mark_graphs(self, *, ensure: bool) -> None:
@@ -454,7 +454,7 @@ class CompileConfig(ConfigModel):
 
     @property
     def other_options(self) -> dict[str, Any]:
-        """What a back-end extension file gave that no field holds; all of it where it was passed through."""
+        """Return the extension file's settings that no field holds; all of them if passed through."""
         return dict(self._others if self._passed_through is None else self._passed_through)
 
     @property

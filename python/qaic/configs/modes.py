@@ -31,7 +31,7 @@ class CompilerModes(enum.StrEnum):
 
 
 class CompilerModeSetters:
-    """What each mode sets."""
+    """Settings of each mode."""
 
     @staticmethod
     def set_weight_sharing(

@@ -14,7 +14,7 @@ _ARCHITECTURE = re.compile(r"v[0-9]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SocTarget:
-    """What a text says about one SoC; ``None`` where it says nothing.
+    """A text's description of one SoC; fields are ``None`` where it has none.
 
     Parameters
     ----------

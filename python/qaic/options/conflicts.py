@@ -387,7 +387,7 @@ RULES: tuple[Rule, ...] = (
         "clip_without_fp16",
         ("clip_fp16_constants", "convert_to_fp16"),
         Severity.WARNING,
-        "`clip_fp16_constants` needs nodes that compute in fp16.",
+        "`clip_fp16_constants` needs nodes that compute in float16.",
         _clip_without_fp16,
     ),
     Rule(

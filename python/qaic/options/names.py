@@ -68,7 +68,7 @@ def _are_opposite(first: str, second: str) -> bool:
 
 
 def unknown_keys(given: Iterable[object], known: Iterable[str]) -> list[str]:
-    """Say of each key of a user's file that is not known that it is ignored, and which one was perhaps meant.
+    """Return a warning for each unknown key of a user's file, with the nearest known one.
 
     Parameters
     ----------

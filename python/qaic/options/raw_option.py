@@ -24,7 +24,7 @@ class OptionSource(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an option was given, and how it was spelled there.
+    """The place where an option was given, and its spelling there.
 
     Parameters
     ----------
@@ -72,5 +72,5 @@ class RawOption:
 
     @property
     def key(self) -> str:
-        """What to look the option up by."""
+        """The name to look the option up by."""
         return self.origin.spelling if self.name is None else self.name

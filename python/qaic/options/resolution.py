@@ -41,7 +41,7 @@ _LOG = logging.getLogger("qaic.options")
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedOptions:
-    """What a session or a compilation was asked to do.
+    """The resolved options of a session or a compilation.
 
     Parameters
     ----------
@@ -270,12 +270,12 @@ def _named(items: Sequence[RawOption]) -> tuple[list[_Named], list[RawOption]]:
 
 
 def _is_for_tools(item: _Named) -> bool:
-    """Whether an option of the command line tools was given elsewhere."""
+    """Return whether an option of the command line tools was given elsewhere."""
     return item.spec.stage is Stage.CLI and item.given.origin.source is not OptionSource.ARGV
 
 
 def _is_refused(item: RawOption) -> bool:
-    """Whether an option that cannot be used here is an error in any case.
+    """Return whether an option that cannot be used here is an error in any case.
 
     A file may carry what is for other tools; a keyword argument is written for this call. ``json_input_file``
     is the one option of the tools that has a name as a keyword argument too.

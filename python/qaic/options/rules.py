@@ -1,4 +1,4 @@
-"""What a rule between options is, and the two common kinds of them.
+"""Rules between options, and the two common kinds of them.
 
 Rules see the merged values after typing, and are all checked before any work starts, so that one error can
 list everything that is wrong. The rules themselves are in `conflicts`.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Severity(enum.Enum):
-    """What a broken rule leads to."""
+    """Consequence of a broken rule."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RuleView:
-    """What a rule may look at.
+    """The facts that a rule may use.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class RuleView:
     model_is_container: bool
 
     def is_set(self, name: str) -> bool:
-        """Whether an option was given, with another value than its default."""
+        """Return whether an option was given, with another value than its default."""
         if name not in self.origins:
             return False
         value, default = self.values[name], self.defaults[name]
@@ -60,7 +60,7 @@ class RuleView:
         return [self.format(name) for name in names if self.is_set(name)]
 
     def is_asked(self, name: str) -> bool:
-        """Whether an option was given, be it with its default. A switch that is off asks for nothing."""
+        """Return whether an option was given, even with its default. A switch that is off does not count."""
         return name in self.origins and self.values[name] is not False and self.values[name] is not None
 
     def asked_names(self, names: Iterable[str]) -> list[str]:

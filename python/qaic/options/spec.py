@@ -1,4 +1,4 @@
-"""What the option table says about one option.
+"""The description of one option in the option table.
 
 A row is a field of one of the classes in `rows`, declared with `option`; everything else - parsing,
 precedence, errors, command lines, JSON keys, the reference page - is derived from it.
@@ -31,7 +31,7 @@ class Stage(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """What an option does on the CPU device; the letters are those of the reference."""
+    """Effect of an option on the CPU device; the letters are those of the reference."""
 
     BEHAVIOR = "E"
     TIMING = "T"
@@ -53,7 +53,7 @@ class FlagForm(enum.Enum):
 
 
 class Documented(enum.Enum):
-    """Where the vendor's documents have an option."""
+    """Place of an option in the vendor's documents."""
 
     SESSION = "keyword arguments of Session"
     CLI = "command line"
@@ -203,7 +203,7 @@ class OptionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What `option` keeps of a row until the class around it gives the name and the stage."""
+    """A row that `option` keeps until the class around it gives the name and the stage."""
 
     codec: Codec[Any]
     default: object

@@ -57,7 +57,7 @@ def diff_html(report: Report) -> str:
 
 
 def is_empty(report: Report) -> bool:
-    """Whether a report has neither a verdict nor a row: the device did not measure what it is about."""
+    """Return whether a report has neither a verdict nor a row: the device did not measure its subject."""
     return not report.verdict and not any(table.rows for table in report.tables)
 
 
@@ -78,7 +78,7 @@ def verdict_html(sentences: Sequence[str]) -> str:
 
 
 def is_facts(table: Table) -> bool:
-    """Whether a table is a list of names and values: a figure, its value (with minimum and maximum), unit."""
+    """Return whether a table lists names and values: a figure, its value (with minimum and maximum), unit."""
     kinds = [column.kind for column in table.columns]
     return (
         0 < len(table.rows) <= _MOST_TILES

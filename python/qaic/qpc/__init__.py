@@ -101,7 +101,7 @@ class Constants:
     static: NDArray[np.uint8] | None
     """Read-only view of the part that all activations share; ``None`` without ``constants.bin``."""
     dynamic: NDArray[np.uint8] | None
-    """Read-only view of the part that each activation gets anew."""
+    """Read-only view of the part that each activation gets again."""
 
 
 class Slices(Mapping[str, "Qpc"]):
@@ -283,12 +283,12 @@ class Qpc:
 
     @property
     def is_program(self) -> bool:
-        """Whether there is a program in it; otherwise :attr:`slices` has the containers it is made of."""
+        """True if the container holds a program; otherwise :attr:`slices` has its containers."""
         return self._core.is_program
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is legal and odd about the container."""
+        """Legal oddities of the container."""
         return tuple(self._core.warnings)
 
     @cached_property
@@ -427,7 +427,7 @@ class Qpc:
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:
-        """What the compiler decided; ``None`` for a container compiled for a card."""
+        """Decisions of the compiler; ``None`` for a container compiled for a card."""
         section = self._core.elf_section(PLAN_SECTION)
         if section is None:
             return None
@@ -441,7 +441,7 @@ class Qpc:
 
     @property
     def target(self) -> str:
-        """What it was compiled for: ``"cpu"`` or ``"card"``."""
+        """The target of the compilation: ``"cpu"`` or ``"card"``."""
         plan = self.plan
         return "card" if plan is None else str(plan.get("target", "cpu"))
 

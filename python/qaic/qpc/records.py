@@ -107,7 +107,7 @@ class Header(AttributeDict[int]):
 
 
 class Metadata(AttributeDict[Any]):
-    """What the compiler tells the device about a program."""
+    """The compiler's description of a program for the device."""
 
     section: str
     """Of the ELF."""

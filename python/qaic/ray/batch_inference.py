@@ -1,4 +1,4 @@
-"""What an actor does with a batch of rows, and the dataset that has it done."""
+"""The actor that computes a batch of rows, and the dataset that uses it."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class BatchInference:
 
 
 def _may_be(found: tuple[int, ...], row: tuple[int, ...]) -> bool:
-    """Whether rows can be seen in a shape: leading ones make no difference, and one dimension takes any."""
+    """Return whether rows fit a shape: leading ones make no difference, and one dimension takes any size."""
     if math.prod(found) != math.prod(row):
         return False
     return len(found) <= 1 or _without_ones(found) == _without_ones(row)

@@ -99,7 +99,7 @@ class Replica:
         return {name: np.ascontiguousarray(array) for name, array in outputs.items()}
 
     async def check_health(self) -> None:
-        """Say whether requests are answered; Serve replaces a replica that stays without its device.
+        """Raise unless requests are answered; Serve replaces a replica that stays without its device.
 
         Raises
         ------

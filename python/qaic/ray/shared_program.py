@@ -104,7 +104,7 @@ class SharedProgram:
 
 
 def _warn_if_infeasible(devices: float) -> None:
-    """Say that Ray will wait for nodes that are not there, which it says itself only much later."""
+    """Warn that Ray will wait for missing nodes, which Ray itself reports only much later."""
     most = max((node["Resources"].get(RESOURCE, 0) for node in ray.nodes() if node["Alive"]), default=0)
     if devices > most:
         _logger.warning(

@@ -1,4 +1,4 @@
-"""What a container says about its programs, buffers and constants."""
+"""Facts of a container about its programs, buffers and constants."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields

@@ -71,7 +71,7 @@ def card_info(number: int, card: Mapping[str, Any]) -> QDevInfo:
 
 
 def card_resources(firmware: Mapping[str, Any]) -> QResourceInfo:
-    """Tell what a card has and what of it is free."""
+    """Return the total and free resources of a card."""
     return _resources(firmware["resources"], sku_type=firmware["sku_type"])
 
 
@@ -146,7 +146,7 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
 
 
 def virtual_resources(facts: Mapping[str, Any]) -> QResourceInfo:
-    """Tell what a device that is no card has, and what of it is free."""
+    """Return the total and free resources of a device that is no card."""
     return _resources(facts, sku_type=_SKU_PCIE)
 
 

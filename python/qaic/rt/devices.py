@@ -1,4 +1,4 @@
-"""What a device says about itself."""
+"""Facts that a device reports."""
 
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ class QPciInfo:
 @of_qaicrt
 @dataclass(slots=True)
 class QResourceInfo:
-    """What there is, and what of it is free."""
+    """Total and free resources."""
 
     QResourceReservationID: int = -1
     """-1 is the whole device."""

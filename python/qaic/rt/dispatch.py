@@ -47,7 +47,7 @@ class Dispatcher:
             self._runner.start()
 
     def is_current(self) -> bool:
-        """Whether the caller is a callback, on the thread."""
+        """Return whether the caller is a callback, on the thread."""
         return self._runner is not None and self._runner.is_current()
 
     def post(self, callback: Callable[..., object], *arguments: object) -> bool:

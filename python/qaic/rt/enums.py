@@ -99,7 +99,7 @@ class BufferDataTypeEnum(CodedEnum):
 
 @of_qaicrt
 class QBufferType(CodedEnum):
-    """Where the memory of a buffer comes from; only the heap works."""
+    """Source of a buffer's memory; only the heap works."""
 
     QBUFFER_TYPE_HEAP = 0
     QBUFFER_TYPE_DMABUF = 1
@@ -132,7 +132,7 @@ class QAicOpStatsFormatEnum(CodedEnum):
 
 @of_qaicrt
 class QAicProfilingTypeEnum(CodedEnum):
-    """What a profile reports; the codes are ours."""
+    """Kinds of a profile's report; the codes are ours."""
 
     QAIC_PROFILING_INFERENCE_LATENCY_TYPE = 0
     QAIC_PROFILING_INFERENCE_TRACE_TYPE = 1
@@ -164,7 +164,7 @@ class QAicProgramStatus(CodedEnum):
 
 @of_qaicrt
 class QAicErrorType(CodedEnum):
-    """What failed, as an error handler gets it."""
+    """Kind of a failure, as an error handler gets it."""
 
     QAIC_ERROR_CONTEXT_CREATION = 0x100
     QAIC_ERROR_CONTEXT_RUNTIME = 0x101

@@ -1,4 +1,4 @@
-"""What constructors and the few calls without a status raise."""
+"""Exceptions of constructors and of the few calls without a status."""
 
 from qaic._core import QaicError
 from qaic.rt.module_name import of_qaicrt

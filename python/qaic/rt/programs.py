@@ -1,4 +1,4 @@
-"""What programs and exec objects say about themselves."""
+"""Facts that programs and exec objects report."""
 
 from dataclasses import dataclass
 

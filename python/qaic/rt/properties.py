@@ -73,6 +73,6 @@ class BenchmarkProperties:
 @of_qaicrt
 @dataclass(slots=True, eq=False)
 class ProfilingProperties:
-    """What a :class:`StreamProfilingHandle` reports."""
+    """Contents of a :class:`StreamProfilingHandle`'s reports."""
 
     type: QAicProfilingTypeEnum = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE

@@ -64,7 +64,7 @@ class Util:
         return status, device_info.card_info(number, card)
 
     def getResourceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QResourceInfo]:
-        """Tell what a device has, and what of it is free. Blocking: a card's firmware is asked."""
+        """Return the total and free resources of a device. Blocks: a card's firmware is asked."""
         return self._answer(devID, QResourceInfo, device_info.card_resources, device_info.virtual_resources)
 
     def getPerformanceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QPerformanceInfo]:
@@ -82,7 +82,7 @@ class Util:
         return QStatus.QS_SUCCESS, major, minor, patch, _VARIANT
 
     def checkLibraryVersion(self) -> QStatus:
-        """Whether the compiled library belongs to the installed package."""
+        """Return whether the compiled library belongs to the installed package."""
         from importlib import metadata
 
         library = device_info.version_numbers(_core.__version__)
@@ -165,7 +165,7 @@ class Util:
         return status, (number, card, context.resources(number) if card is None else {})
 
     def _find(self, number: int) -> QStatus:
-        """Whether a device exists."""
+        """Return whether a device exists."""
         try:
             known = self._context().ids()
         except QaicError as error:
@@ -176,7 +176,7 @@ class Util:
 
 
 def _refuse(status: QStatus, text: str) -> QStatus:
-    """Say why."""
+    """Log the reason and return the status."""
     _say(text)
     return status
 

@@ -1,1 +1,1 @@
-"""What a session is made of: futures, ordered maps, shapes, latencies, metrics."""
+"""Parts of a session: futures, ordered maps, shapes, latencies, metrics."""

@@ -1,4 +1,4 @@
-"""What ``Session.run_benchmark`` takes and gives."""
+"""Arguments and results of ``Session.run_benchmark``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST_COUNT: Final = 2**64 - 1
 
 
 class BenchmarkResult(NamedTuple):
-    """What ``Session.run_benchmark`` measured."""
+    """Results of ``Session.run_benchmark``."""
 
     inf_completed: int
     inf_rate: float

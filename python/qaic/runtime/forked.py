@@ -1,4 +1,4 @@
-"""What a forked process begins anew: it has the locks of its parent, and none of its threads."""
+"""Reset of a forked process: it has the locks of its parent, and none of its threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class BegunAnew(Protocol):
-    """What a child has of its parent and cannot use as it is."""
+    """An object that a child has from its parent and cannot use as it is."""
 
     def _after_fork_in_child(self) -> None: ...
 

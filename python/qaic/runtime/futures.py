@@ -77,7 +77,7 @@ class InferenceFuture(Future["Outputs"]):
                 super().exception(min(rest, _LOOK_S))
 
     def running(self) -> bool:
-        """Whether the device has the inference."""
+        """Return whether the device has the inference."""
         inference = self._inference
         return inference is not None and inference.running()
 
@@ -124,7 +124,7 @@ class InferenceFuture(Future["Outputs"]):
 
     def end_in_child(self) -> None:
         """End in a forked child: the thread that ends it is the parent's, and so are the callbacks."""
-        # Made anew, without waiters and callbacks: another thread of the parent may hold its lock for ever.
+        # Made again, without waiters and callbacks: another thread of the parent may hold its lock for ever.
         super().__init__()
         error = StateError(
             "this process was forked while the inference was under way; its result exists in the parent only",
@@ -257,7 +257,7 @@ class Collector:
 
     @staticmethod
     def _is_last_thread() -> bool:
-        """Whether the interpreter waits for nothing but threads like this one."""
+        """Return whether the interpreter waits for nothing but threads like this one."""
         main = threading.main_thread()
         if main.is_alive():
             return False
@@ -285,7 +285,7 @@ class Collector:
             self._completions.wait(_LOOK_S)
 
     def after_fork_in_child(self) -> None:
-        """Begin anew in a forked child, without touching what another thread of the parent may hold."""
+        """Begin again in a forked child, without touching what another thread of the parent may hold."""
         _kept_of_parent.append((self._completions, [future._inference for future in self._pending.values()]))  # noqa: SLF001
         lost = list(self._pending.values())
         self._completions = _core.Completions()

@@ -94,7 +94,7 @@ def imap(
 
 
 def _name_item(error: Exception, item: int) -> None:
-    """Say in an exception which item of the map it is about."""
+    """Add to an exception the item of the map that it is about."""
     error.add_note(f"item {item} of the map (the first is 0)")
     if isinstance(error, QaicError):
         error.context["item"] = item

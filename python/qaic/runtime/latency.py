@@ -1,4 +1,4 @@
-"""What a session measured: latencies and call profiles of its ``run`` calls."""
+"""Measurements of a session: latencies and call profiles of its ``run`` calls."""
 
 from __future__ import annotations
 

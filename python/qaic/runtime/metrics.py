@@ -1,4 +1,4 @@
-"""What a session measures of its own inferences, and how it is asked for it.
+"""Metrics that a session records about its own inferences, and their options.
 
 The base of :class:`qaic.Session`, which records; here is what its users read.
 """

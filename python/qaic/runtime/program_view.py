@@ -1,4 +1,4 @@
-"""What a session runs, for its users to look at: tensors, container, options, warnings."""
+"""The program of a session, for its users: tensors, container, options, warnings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ProgramView:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What the compiler had to say about the program, as objects; see :class:`qaic.Qpc`."""
+        """The compiler's findings about the program, as objects; see :class:`qaic.Qpc`."""
         return self.qpc.diagnostics
 
     @property
@@ -93,7 +93,7 @@ class ProgramView:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was odd about options, model and container; the same texts were logged.
+        """Oddities of options, model and container; the same texts were logged.
 
         Those of the compiler stand in the container, so they are there whenever it was compiled;
         ``diagnostics`` has them with their codes and nodes.

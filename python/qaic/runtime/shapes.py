@@ -24,7 +24,7 @@ _HOST_MEMORY: Final = frozenset({_HOST, 3, 11, 13})
 
 
 class ShapeAndType(NamedTuple):
-    """What an array of an input or output is like."""
+    """Shape and type of an input's or output's array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -169,7 +169,7 @@ def given_outputs(result: dict[str, Any], out: Mapping[str, Any] | None) -> dict
 
 
 def _has_layout(found: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Whether an array with as many elements has them in the order of a shape."""
+    """Return whether an array with as many elements has them in the order of a shape."""
     return len(found) == 1 or _without_leading_ones(found) == _without_leading_ones(expected)
 
 

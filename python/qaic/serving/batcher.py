@@ -124,7 +124,7 @@ class Batcher:
     Notes
     -----
     All methods may be called from any number of threads; none blocks but `close`. Inferences that have been
-    short run on the thread that submits, for some milliseconds at most; one that takes longer begins anew on
+    short run on the thread that submits, for some milliseconds at most; one that takes longer begins again on
     the session's threads.
     """
 
@@ -392,7 +392,7 @@ class Batcher:
             self._ended(batch, outputs, failed)
 
     def _run_here(self, inputs: Outputs) -> Outputs | None:
-        """Run an inference that is likely short; None when it was not, and has to begin anew elsewhere."""
+        """Run an inference that is likely short; None when it was not, and has to begin again elsewhere."""
         try:
             return self._session.run(inputs, timeout=_LONGEST_HERE_S)
         except DeviceTimeoutError:

@@ -1,4 +1,4 @@
-"""What a client gets when something fails: a status of HTTP, one of gRPC, and the message."""
+"""Answers to a client when something fails: an HTTP status, a gRPC status, and the message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qaic.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a client gets.
+    """Answer to a client.
 
     Parameters
     ----------

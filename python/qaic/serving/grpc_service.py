@@ -129,11 +129,11 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return answered
 
     async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Say that the server runs."""
+        """Return that the server runs."""
         return service_pb2.ServerLiveResponse(live=True)
 
     async def ServerReady(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        """Say whether all models answer."""
+        """Return whether all models answer."""
         return service_pb2.ServerReadyResponse(ready=self._state.is_ready)
 
     async def ServerMetadata(self, _request: Any, _context: Any) -> Any:  # noqa: N802
@@ -141,7 +141,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return service_pb2.ServerMetadataResponse(**self._state.metadata())
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say whether a model answers."""
+        """Return whether a model answers."""
 
         async def ready() -> Any:
             model = self._repository.find(request.name, request.version)

@@ -161,12 +161,12 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             self._mark_last()
 
     def _mark_last(self) -> None:
-        """Say in the answer to the last request of a server that ends that no other is taken."""
+        """Mark the answer to the last request of a server that ends: no other request is taken."""
         if self._is_draining and not self._is_between_requests and self._is_last():
             self.cycle.keep_alive = False
 
     def _is_last(self) -> bool:
-        """Say whether nothing follows: no request waits, and no byte of one was sent."""
+        """Return whether nothing follows: no request waits, and no byte of one was sent."""
         if self.pipeline or self._is_in_head:
             return False
         return unread_bytes(self.transport.get_extra_info("socket")) == 0

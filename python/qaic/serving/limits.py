@@ -1,4 +1,4 @@
-"""What clients of a server may ask for."""
+"""Limits of a server's clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ``config.pbtxt`` asks for, in Triton's form, as the vendor's backend reads it."""
+"""Settings of a ``config.pbtxt``, in Triton's form, as the vendor's backend reads it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ModelSettings:
 
     @property
     def declares_rows_independent(self) -> bool:
-        """Whether the configuration asks to combine requests: a declaration that rows are independent."""
+        """True if the configuration asks to combine requests: a declaration that rows are independent."""
         return bool(self.max_batch_size) and self.config.HasField("dynamic_batching")
 
     def versions(self, found: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Where models come from: Triton repositories, containers, folders of containers, ONNX files."""
+"""Sources of models: Triton repositories, containers, folders of containers, ONNX files."""
 
 from __future__ import annotations
 

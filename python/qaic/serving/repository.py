@@ -122,7 +122,7 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that was found answers."""
+        """Return whether every model that was found answers."""
         return not any(self._reasons.values()) and all(model.is_ready for model in self.loaded())
 
     def index(self, *, only_ready: bool = False) -> list[dict[str, str]]:

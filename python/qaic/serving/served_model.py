@@ -117,7 +117,7 @@ class ServedModel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are answered now."""
+        """Return whether requests are answered now."""
         return not self._lost and not self._retired.is_set()
 
     async def infer(

@@ -1,4 +1,4 @@
-"""What the protocols of a server share: its models, its limits, and whether it ends."""
+"""State that the protocols of a server share: its models, its limits, and its shutdown."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ServerState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model answers, and will for a while."""
+        """Return whether every model answers, and will for a while."""
         return self.repository.is_ready and not self.is_draining
 
     @staticmethod

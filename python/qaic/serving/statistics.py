@@ -1,4 +1,4 @@
-"""What a model has done, in the terms of Triton's statistics extension and of Prometheus."""
+"""Statistics of a model, in the terms of Triton's statistics extension and of Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device measured: stats buffers as numpy views.
+"""Measurements of a device: stats buffers as numpy views.
 
 >>> buffer = qaic.stats.open("…-aiccyclecounts.bin", qpc="program/")  # doctest: +SKIP
 >>> kinds = buffer.descriptor.ops(0).kind[buffer.ops["oc"]]  # doctest: +SKIP

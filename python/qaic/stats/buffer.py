@@ -84,7 +84,7 @@ class StatsBuffer:
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """What the producer says of itself; empty where it says nothing, or no JSON object."""
+        """The producer's facts about itself; empty if there are none, or they are no JSON object."""
         try:
             value = json.loads(self.compiled.meta or "{}")
         except (ValueError, RecursionError):
@@ -93,11 +93,11 @@ class StatsBuffer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd and yet no reason to refuse it; complete after :meth:`check`."""
+        """Oddities that are no reason to refuse the buffer; complete after :meth:`check`."""
         return tuple(self.compiled.warnings)
 
     def has(self, section: str) -> bool:
-        """Whether the device wrote a section: ``"OP"`` and the other names of sections.
+        """Return whether the device wrote a section: ``"OP"`` and the other names of sections.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class StatsBuffer:
         return self.compiled.section(section) is not None
 
     def advise_unneeded(self, section: str, start: int, stop: int) -> None:
-        """Say that records are not needed soon.
+        """Mark records as not needed soon.
 
         Of a large mapped file, their pages stop counting as memory of the process; they can be read again.
         """
@@ -257,12 +257,12 @@ class StatsBuffer:
 
     @property
     def cores(self) -> NDArray[Any]:
-        """What each core did."""
+        """Measurements of each core."""
         return self._view("CORE")
 
     @property
     def threads(self) -> NDArray[Any]:
-        """What each thread did; ``ops[first_op : first_op + op_count]`` are its operations."""
+        """Measurements of each thread; ``ops[first_op : first_op + op_count]`` are its operations."""
         return self._view("THREAD")
 
     @property

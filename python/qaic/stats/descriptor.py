@@ -1,4 +1,4 @@
-"""What the compiler says about the operations of a program, as columns."""
+"""The compiler's description of a program's operations, as columns."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ENTRY_POINTS: Final = "qaic.stats_layouts"
 
 @runtime_checkable
 class StatsLayout(Protocol):
-    """What a layout must have."""
+    """Interface of a layout."""
 
     name: str
     """How it is asked for by name; unique."""
@@ -33,7 +33,7 @@ class StatsLayout(Protocol):
     def probe(
         self, buffer: NDArray[np.uint8], descriptor: Descriptor | None
     ) -> Literal["no", "maybe", "yes"]:
-        """Say whether a buffer has this layout; ``"maybe"`` counts only when it is asked for by name."""
+        """Return how well a buffer matches; ``"maybe"`` counts only if the layout is requested by name."""
         ...
 
     def decode(

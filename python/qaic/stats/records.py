@@ -1,4 +1,4 @@
-"""What a stats buffer holds: facts about the run, and records, whose numpy types come from one table."""
+"""Contents of a stats buffer: facts about the run, and records, whose numpy types come from one table."""
 
 from __future__ import annotations
 

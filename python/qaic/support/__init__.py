@@ -1,1 +1,1 @@
-"""What every layer stands on: whole files, text for people, YAML and JSON as files hold them."""
+"""The basis of all layers: whole files, text for people, YAML and JSON as files hold them."""

@@ -8,7 +8,7 @@ from importlib import import_module
 class LazyModule:
     """Stands for a module that takes long to import and is not wanted at once.
 
-    Annotations by it can be read by ``typing.get_type_hints``. Each use of a name looks for the module anew.
+    Annotations by it can be read by ``typing.get_type_hints``. Each use of a name looks for the module again.
 
     Parameters
     ----------

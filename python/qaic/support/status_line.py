@@ -52,7 +52,7 @@ class StatusLine:
         self._is_shown = False
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to show another text; the text need not be made before."""
+        """Return whether it is time to show another text; the text need not be made before."""
         if not self.is_seen or now_s < self._due_s:
             return False
         self._due_s = now_s + self._period_s

@@ -157,7 +157,7 @@ def line(node: Node) -> int:
 
 
 def is_null(node: Node | None) -> bool:
-    """Whether there is no node, or a scalar that means "nothing": quoted text never does."""
+    """Return whether there is no node, or a scalar that means "nothing": quoted text never does."""
     import yaml
 
     if node is None:
@@ -167,7 +167,7 @@ def is_null(node: Node | None) -> bool:
 
 
 def kind(node: Node | None) -> str:
-    """Say what a node is, for messages: scalars are shown."""
+    """Return the kind of a node, for messages: scalars are shown."""
     import yaml
 
     if node is None or is_null(node):

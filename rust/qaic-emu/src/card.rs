@@ -244,7 +244,7 @@ impl Card {
         times.min()
     }
 
-    /// Replaces the fault plan; times and counts begin anew.
+    /// Replaces the fault plan; times and counts begin again.
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
         let now = self.options.clock.now();
         let mut state = self.lock();

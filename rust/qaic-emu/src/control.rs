@@ -62,7 +62,7 @@ impl Control {
         self.card.hurry();
     }
 
-    /// Replaces the plan of what goes wrong; its numbers and times begin anew.
+    /// Replaces the plan of what goes wrong; its numbers and times begin again.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.card.set_faults(plan);
     }

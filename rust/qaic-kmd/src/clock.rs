@@ -70,7 +70,7 @@ impl Listener<'_> {
         *self.counter.lock() != self.seen
     }
 
-    /// Begins anew. What led to an earlier event is seen by code that looks afterwards.
+    /// Begins again. What led to an earlier event is seen by code that looks afterwards.
     pub fn renew(&mut self) {
         self.seen = *self.counter.lock();
     }

@@ -214,7 +214,7 @@ pub struct Event {
 /// Events in the order in which they happened.
 pub trait EventSource: Debug + Send {
     /// The next event; `None` when none came in time. `ENOBUFS`: some were lost because they were not fetched soon enough;
-    /// what the cards are like must be asked anew.
+    /// what the cards are like must be asked again.
     ///
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;

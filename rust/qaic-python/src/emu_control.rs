@@ -84,7 +84,7 @@ impl PyEmuControl {
         })
     }
 
-    /// Replaces the plan of what goes wrong; its numbers and times begin anew.
+    /// Replaces the plan of what goes wrong; its numbers and times begin again.
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let plan = FaultPlan::parse(text, Target::Card);
         let plan = plan.map_err(|error| from_runtime(py, refused(error.to_string())))?;

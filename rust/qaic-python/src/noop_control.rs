@@ -28,7 +28,7 @@ impl PyNoopControl {
         Ok(Self { control: Arc::clone(control) })
     }
 
-    /// Replaces the faults and counts calls anew.
+    /// Replaces the faults and counts calls again.
     fn plan(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         done(py, self.control.plan(text))
     }

@@ -73,7 +73,7 @@ impl Numbers for FreeList {
 ///
 /// **Waking.** A thread that finds the list empty while a thread waits marks it as awaited, in the word that the next
 /// push exchanges. That push takes the mark and wakes one thread; while no thread waits, a push costs nothing but its own
-/// exchange. The thread that takes an entry while others wait marks the list anew, or wakes the next where it finds another
+/// exchange. The thread that takes an entry while others wait marks the list again, or wakes the next where it finds another
 /// entry.
 pub struct ReadyList<L> {
     list: L,

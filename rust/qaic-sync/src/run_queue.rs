@@ -114,7 +114,7 @@ impl Turn<'_> {
         self.queue
     }
 
-    /// Hands the turn to another thread, which makes it anew by [`RunQueues::adopt_turn`].
+    /// Hands the turn to another thread, which makes it again by [`RunQueues::adopt_turn`].
     pub fn hand_over(self) -> u32 {
         let queue = self.queue;
         std::mem::forget(self);

@@ -1,4 +1,4 @@
-//! A place for one value that threads take out and put back.
+//! A place for one value that threads take and put back.
 
 use std::fmt;
 #[cfg(not(loom))]
@@ -29,7 +29,7 @@ impl<P> Exchanged<P> {
         Self { pointer: AtomicCell::new(pointer) }
     }
 
-    /// Puts a pointer in and takes out what was there, with acquire and release.
+    /// Exchanges the stored pointer, with acquire and release.
     pub(crate) fn exchange(&self, pointer: P) -> P {
         #[cfg(feature = "count")]
         crate::count::update();
@@ -43,7 +43,7 @@ impl<P> Exchanged<P> {
         Self { pointer: loom::sync::Mutex::new(pointer) }
     }
 
-    /// Puts a pointer in and takes out what was there, with acquire and release.
+    /// Exchanges the stored pointer, with acquire and release.
     pub(crate) fn exchange(&self, pointer: P) -> P {
         std::mem::replace(&mut *self.pointer.lock().expect("no thread panics"), pointer)
     }

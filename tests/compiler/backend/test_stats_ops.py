@@ -43,7 +43,7 @@ def nodes_in(op):
 
 
 def residual():
-    """Convolutions that the engine lays out anew, adds to each other and activates."""
+    """Convolutions that the engine lays out again, adds to each other and activates."""
     nodes = [
         node("Conv", ["x", "w1"], ["c1"], name="/conv1", pads=[1] * 4),
         node("Relu", ["c1"], ["r1"], name="/relu1"),
@@ -82,7 +82,7 @@ def test_fused_convolutions(tmp_path):
 
 
 def test_each_convolution_of_a_chain_of_integers_has_an_operation(tmp_path):
-    # The engine lays the chain out anew, with names of its own for every result.
+    # The engine lays the chain out again, with names of its own for every result.
     ops = ops_of(residual(), tmp_path, convert_to_quantize=True, use_random_input_data="uniform")
     first, second = of_kind(ops, "QLinearConv")
     assert nodes_in(first) == ["/conv1", "/relu1"]

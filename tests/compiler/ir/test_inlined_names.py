@@ -267,7 +267,7 @@ def test_products_inside_of_functions_keep_their_weights(caplog):
 
 
 def norm_function():
-    """A normalization that stands for an operator of the card, whose body the compiler writes anew."""
+    """A normalization that stands for an operator of the card, whose body the compiler writes again."""
     body = [
         node("Constant", [], ["two"], value_float=2.0),
         node("Pow", ["a", "two"], ["squares"]),

@@ -1,4 +1,4 @@
-"""What a search can keep in higher precision, the most promising first.
+"""Candidates that a search can keep in higher precision, the most promising first.
 
 A unit is what rounds together: a node with those that are fused into it, and the same node of a function in
 all of its calls. A unit by itself gains less than it adds: what reads its result in the lower precision

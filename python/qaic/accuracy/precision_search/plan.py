@@ -1,4 +1,4 @@
-"""What a search found: the nodes, what they gain, and the file that keeps them."""
+"""Results of a search: the nodes, their gain, and the file that keeps them in higher precision."""
 
 from __future__ import annotations
 

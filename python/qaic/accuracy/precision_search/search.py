@@ -1,9 +1,9 @@
 """`search`: a smallest set of nodes that has to stay in a higher precision for a target to hold.
 
 Units are ranked by what they add to the error of the outputs. The first of them are taken in growing steps
-until the target holds, and the last step is bisected; then every unit is taken out that it holds without,
-until each one that is left was tried. So the set is 1-minimal on the samples that are searched on, where the
-target has to hold with a margin, and it is verified on samples that are not among them.
+until the target holds, and the last step is bisected. Then each unit is removed if the target holds without
+it. So the set is 1-minimal on the samples of the search, where the target has to hold with a margin. Other
+samples verify the set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def search(
 ) -> PrecisionPlan:
     """Search for a smallest set of nodes that has to stay in float32 for a target to hold.
 
-    The set is 1-minimal: with any unit taken out, the target or its margin is missed. A unit is a node with
+    The set is 1-minimal: without any one unit, the target or its margin is missed. A unit is a node with
     what rounds together with it, and a node of a function in all its calls. The set is found on the samples
     but for the last fifth, where the target has to hold by three standard errors, and verified on that fifth.
     The same model, samples and options give the same set. Blocking: one comparison, then a compilation and a
@@ -234,7 +234,7 @@ class _Search:
         is_less = True
         while is_less:
             is_less = False
-            # Needed as long as nothing else is taken out: errors may cancel, so that is tried again.
+            # Needed as long as nothing else is removed: errors may cancel, so the search tries it again.
             needed: set[Unit] = set()
             while open_units := [unit for unit in taken if unit not in needed]:
                 tried = set(open_units[-size:])

@@ -1,4 +1,4 @@
-"""What a search has to reach: a metric of the outputs, and its bound."""
+"""The target of a search: a metric of the outputs, and its bound."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Target:
         )
 
     def holds(self, score: Score, *, safely: bool) -> bool:
-        """Whether a value of the metric will do, here or on other samples too."""
+        """Return whether a value of the metric reaches the target, here or also on other samples."""
         return (score.safe if safely else score.value) >= self.bound
 
     def show(self, value: float) -> str:

@@ -1,1 +1,1 @@
-"""What a comparison found, as objects, text, page and files."""
+"""Results of a comparison, as objects, text, page and files."""

@@ -1,4 +1,4 @@
-"""What a comparison found: verdict, first offender and remedy, errors of outputs and of every node."""
+"""Results of a comparison: verdict, first offender and remedy, errors of outputs and of every node."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ class Offender:
     remedy: str
 
     def __str__(self) -> str:
-        """Say it in one sentence."""
+        """Return the finding in one sentence."""
         why = "adds more than others" if self.reason == Reason.NONE else self.reason
         return f"{self.op_type} {self.name}: {why}; {self.remedy}."
 
 
 class PrecisionAccuracy:
-    """What was found about one precision.
+    """Results of one precision.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ class PrecisionAccuracy:
         yield f"Is this more than the format must cost? {'Yes' if more else 'No'}: {figures}."
 
     def _decoding_sentences(self) -> Iterator[str]:
-        """Say where tokens differ, and which cache is worst."""
+        """Return where tokens differ, and which cache is worst."""
         found = self.decoding
         if found is None:
             return
@@ -364,7 +364,7 @@ def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
 
 
 class AccuracyReport:
-    """What a comparison found.
+    """Results of a comparison.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ``qaic-compile -h`` prints."""
+"""The help text of ``qaic-compile -h``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler logs, as lines of a tool.
+"""Log messages of the compiler, as lines of a tool.
 
 Reports and the output of the vendor's compiler go to stdout, everything else to stderr.
 """

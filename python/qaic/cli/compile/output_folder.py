@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def target_line(options: CompileOptions) -> str:
-    """Say what is compiled for."""
+    """Return the line about the target."""
     cores = f"{options.aic_num_cores} core" + ("s" if options.aic_num_cores > 1 else "")
     return f"compiling for the {'card' if options.target == 'card' else 'cpu device'}, {cores}"
 
 
 def precision_line(options: CompileOptions) -> str:
-    """Say what the program computes in."""
+    """Return the line about the program's precision."""
     parts = [f"precision {'fp16' if options.convert_to_fp16 else 'as in the model'}"]
     if is_quantizing(options):
         parts.append(f"quantized to {options.quantization_precision}")

@@ -62,7 +62,7 @@ def prepared(resolved: ResolvedOptions) -> RunRequest:
 
 
 def warn_unused(resolved: ResolvedOptions, name: str) -> None:
-    """Say which options are for a run that does not come; `compile_only` has a rule that says so.
+    """Warn about options for a run that does not follow; `compile_only` has a rule with the same text.
 
     Samples are named too where they are not measured: the option for that may have been forgotten.
     """

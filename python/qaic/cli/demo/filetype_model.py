@@ -24,7 +24,7 @@ _NEWEST_KNOWN = "standard_v3_3"
 
 @dataclass(frozen=True)
 class FileTypeModel:
-    """Where the model is and how to feed it."""
+    """The model file and the preparation of its inputs."""
 
     path: Path
     labels: tuple[str, ...]

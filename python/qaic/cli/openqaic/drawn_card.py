@@ -1,4 +1,4 @@
-"""What a container of a card says about the way of data: bindings, DMA requests, semaphores, cores, segments.
+"""The data path of a card's container: bindings, DMA requests, semaphores, cores, segments.
 
 What the cores compute is machine code; the container holds no graph of it.
 """

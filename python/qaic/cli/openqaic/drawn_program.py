@@ -26,7 +26,7 @@ _LONGEST_ATTRIBUTE: Final = 200
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """What was measured of the nodes of a program.
+    """Measured times of a program's nodes.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def drawn_program(model: onnx.ModelProto, measured: NodeTimes | None = None) -> 
 
 
 def _owners(nodes: Sequence[onnx.NodeProto]) -> dict[int, int]:
-    """Tell which casts round the result of a node: place of the cast -> place of the node."""
+    """Return which casts round the result of a node: place of the cast -> place of the node."""
     producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     owners: dict[int, int] = {}
     for place, node in enumerate(nodes):

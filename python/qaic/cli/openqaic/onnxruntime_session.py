@@ -95,7 +95,7 @@ class OnnxRuntimeSession:
 
 
 def _ends_the_engine(path: Path) -> bool:
-    """Whether the engine would end the process: it carries dequantization to where a body captures a value.
+    """Return whether the engine would crash: it moves dequantization to where a body captures a value.
 
     What cannot be read as a model is left to the engine, which says so.
     """

@@ -1,4 +1,4 @@
-"""Where a subcommand writes: what is wrong with a place is said before any work, not after it."""
+"""The output file of a subcommand: problems with its path are reported before any work."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Program:
 
     @property
     def line(self) -> str:
-        """What came out, how big, how long, and from where."""
+        """The container's path, size, compile time and origin."""
         path = shlex.quote(str(self.path))
         if self.model is None:
             return f"program {path}, {human_bytes(self.nbytes)}"

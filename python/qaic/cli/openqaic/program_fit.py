@@ -1,4 +1,4 @@
-"""What a program takes of a device, and how often it can be activated there at once."""
+"""Needs of a program on a device, and the number of its activations that fit there at once."""
 
 from __future__ import annotations
 

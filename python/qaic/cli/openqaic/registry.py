@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SubcommandModule(Protocol):
-    """What the module of a subcommand has."""
+    """Attributes of a subcommand's module."""
 
     def add_arguments(self, parser: Parser) -> None:
         """Declare the arguments, with examples as the parser's epilog."""

@@ -257,7 +257,7 @@ class _Run:
         return path
 
     def _fail(self, path: Path, error: QaicError | OSError) -> None:
-        """Say what is wrong with one file; the others go on."""
+        """Report the error of one file; the others continue."""
         from qaic.cli.opstats.files import hints_of
 
         self._failed = True

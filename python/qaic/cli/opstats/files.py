@@ -34,7 +34,7 @@ class StatsFile:
 
     @property
     def buffer(self) -> str:
-        """What names of outputs begin with: the file name before the name of the binding."""
+        """The prefix of output names: the file name before the name of the binding."""
         return self.path.name[: self.path.name.rindex(_BUFFER_NAME)]
 
 

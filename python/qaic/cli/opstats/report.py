@@ -75,7 +75,7 @@ def _parser() -> console.Parser:
 
 
 def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
-    """Tell names of reports from files."""
+    """Separate names of reports from files."""
     from qaic.stats.reports import REPORTS
 
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""What differs between two program containers, as plain values.
+"""Differences between two program containers, as plain values.
 
 Every section holds only differences; one without any is empty. What is large is compared piece by piece over
 the mapped files. A part that cannot be read is named under ``problems`` and compared no further than by its
@@ -178,7 +178,7 @@ class _Constants:
         self._problems = problems
 
     def differ(self, a: Any, b: Any, name: str) -> _Json:
-        """Say what differs between two weights of one name."""
+        """Return the difference between two weights of one name."""
         found = _values(a[0], b[0])
         arrays = []
         for side, (_, holder) in (("a", a), ("b", b)):

@@ -1,4 +1,4 @@
-"""What differs between the graphs of two containers compiled here.
+"""Differences between the graphs of two containers compiled here.
 
 A node goes by its first result, which is unique in a graph; one inside another node or a function goes by
 the path to it.

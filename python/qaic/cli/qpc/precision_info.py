@@ -1,4 +1,4 @@
-"""What the recorded options of a container say about its numbers, and which mean nothing on a CPU."""
+"""Precision facts in the recorded options of a container, and which have no meaning on a CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def without_effect(options: Mapping[str, Any]) -> list[str]:
 
 
 def asks_for_integers(options: Mapping[str, Any]) -> bool:
-    """Whether a program was to be quantized."""
+    """Return whether the options ask for a quantized program."""
     return any(options.get(name) for name in _QUANTIZING)
 
 

@@ -1,4 +1,4 @@
-"""What ``qaic-qpc`` says about a container, as values that JSON can hold.
+"""Facts that ``qaic-qpc`` prints about a container, as values that JSON can hold.
 
 A container with a damaged part is still described: what cannot be read is named under ``problems``.
 """
@@ -127,7 +127,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
 
 
 def _devices(plan: _Json) -> int:
-    """Tell on how many devices the program runs as one; a plan may hold anything."""
+    """Return the number of devices that run the program as one; a plan may hold anything."""
     devices = plan.get("devices", 1)
     return devices if isinstance(devices, int) and devices > 0 else 1
 
@@ -229,7 +229,7 @@ def _stats(network: _Json) -> _Json | None:
 
 
 def _held(index: int, network: _Json, plan: _Json) -> str:
-    """Tell what is in a DMA buffer; a plan may hold anything."""
+    """Return a description of a DMA buffer's contents; a plan may hold anything."""
     if index == plan.get("control_buffer"):
         return "control"
     stats = network.get("stats")

@@ -200,7 +200,7 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
 
 
 def _unused(options: RunnerOptions, *, is_batch: bool) -> tuple[str, ...]:
-    """Say which options were given and have no effect, be it with their defaults."""
+    """Return the options that were given and have no effect, even if given with their defaults."""
     of_profiling = without_effect(options)
     what = " of this kind" if options.aic_profiling_type else ""
     texts = (

@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` does once the command line is understood: open, place, load, run, report."""
+"""Steps of ``qaic-runner`` after its command line is parsed: open, place, load, run, report."""
 
 from __future__ import annotations
 

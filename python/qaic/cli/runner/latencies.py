@@ -69,7 +69,7 @@ def _latencies_us(samples: _core.Samples) -> NDArray[np.float64]:
 
 
 def round_trips(samples: _core.Samples) -> str:
-    """Say how long the inferences of some samples took from submit to completion."""
+    """Return a sentence about the round trip times of some samples."""
     if not len(samples):
         return "RoundTripTimeUs none completed"
     latencies_us = _latencies_us(samples)
@@ -80,7 +80,7 @@ def round_trips(samples: _core.Samples) -> str:
 
 
 def final_line(summary: dict[str, Any], in_flight: int) -> str:
-    """Say how long all inferences took, and how many were in flight, for each waits for those before it."""
+    """Return the line about all inferences. Each inference waits for those before it."""
     if not summary["samples_us"]:
         return "LatencyUs none completed"
     figures = ("mean", "min", *(f"p{percent}" for percent in PERCENTILES), "max")

@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` reports while it runs: the rate (``-l``) and the latencies (``-s``)."""
+"""Live reports of ``qaic-runner``: the rate (``-l``) and the latencies (``-s``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` has to know of a program: bindings, shapes, and which outputs stay on the device."""
+"""Facts about a program for ``qaic-runner``: bindings, shapes, and which outputs stay on the device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Binding(NamedTuple):
 
     @property
     def is_statistics(self) -> bool:
-        """Whether it is no output of the model and holds what the device measured."""
+        """True for a buffer of device measurements, which is no output of the model."""
         return self.name == STATS_OUTPUT or self.name.startswith(f"{STATS_OUTPUT}_")
 
     @property
@@ -43,7 +43,7 @@ class Binding(NamedTuple):
         return self.nbytes // max(1, prod(self.dims)) or 1
 
     def accepts(self, nbytes: int) -> bool:
-        """Whether a buffer may have this size."""
+        """Return whether a buffer may have this size."""
         return nbytes == self.nbytes or (nbytes < self.nbytes and bool(self.partial or self.allowed))
 
     def dims_for(self, nbytes: int, where: str) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class Network:
         return cls(*sides, qpc.getInfo().program[0].batchSize)
 
     def keeps(self, binding: Binding) -> bool:
-        """Whether the device keeps a value for this input, or keeps this output for an input."""
+        """Return whether the device keeps a value for this input, or keeps this output for an input."""
         return binding.name in self._state or any(
             output.position == binding.position for output in self._state.values()
         )

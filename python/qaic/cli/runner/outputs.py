@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` does with outputs: write them to files, or compare them with expected ones."""
+"""Handling of outputs in ``qaic-runner``: they are written to files, or compared with expected ones."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Writer:
             names[stem] = binding.name
 
     def wants_outputs(self, iteration: int) -> bool:
-        """Whether the outputs of an inference are written, those about the device too."""
+        """Return whether the outputs of an inference are written, including those about the device."""
         return self._outputs and self.wants(iteration)
 
     def wants(self, iteration: int) -> bool:
-        """Whether an inference is among those to write."""
+        """Return whether an inference is among those to write."""
         return self._first <= iteration <= self._last
 
     def write(self, activation: int, iteration: int, request: Request, slot: Slot) -> None:
@@ -179,7 +179,7 @@ class Comparer:
                 self._differing[name] = (count + 1, first, text)
 
     def report(self, inferences: int) -> list[str]:
-        """Say for each output that was not as expected how often that was so, and how it was at first."""
+        """Return for each output that differed how often it did, and the first difference."""
         return [
             f"output {name!r} differs in {count} of {inferences} inferences; inference {first}: "
             f"output {name!r} {text}"
@@ -189,7 +189,7 @@ class Comparer:
     def _difference(
         self, binding: Binding, expected: NDArray[np.uint8], found: NDArray[np.uint8]
     ) -> str | None:
-        """Say how outputs differ; None if they do not by more than the tolerance."""
+        """Return the difference of two outputs; None if it is within the tolerance."""
         if self._tolerance is None or binding.data_type not in _FLOATS or len(expected) != len(found):
             return _difference(expected, found)
         wanted, given = (_floats(content, binding.data_type) for content in (expected, found))

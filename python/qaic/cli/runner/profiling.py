@@ -1,4 +1,4 @@
-"""What ``qaic-runner`` records of a run, and the files that come of it.
+"""Recordings of ``qaic-runner``, and the files made of them.
 
 Samples wait in the compiled module until they are fetched. Those with buffers of the device are fetched while
 the program runs and become files at once, so that memory does not grow with their number; the others are

@@ -1,4 +1,4 @@
-"""What the command line of ``qaic-runner`` says about profiling."""
+"""Profiling options on the command line of ``qaic-runner``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STREAMED_ONLY = ("duration", "sampling_rate", "reporting_rate")
 
 
 class Profiling(NamedTuple):
-    """What is recorded of a run, and where it goes."""
+    """The recordings of a run, and their files."""
 
     #: each type once, in the order of the command line
     types: tuple[str, ...]
@@ -34,7 +34,7 @@ class Profiling(NamedTuple):
 
 
 def contradiction(options: RunnerOptions) -> str | None:
-    """Say which types would write the same file."""
+    """Return an error if two types would write the same file."""
     types = options.aic_profiling_type
     for stream in STREAMED:
         counted = stream.removesuffix("_stream")

@@ -1,4 +1,4 @@
-"""What differs between two transcripts of system calls.
+"""Differences between two transcripts of system calls.
 
 Calls are compared file by file, in their order, because calls of different open files come in an order of
 chance. Where the calls themselves differ, both sides are followed to the next place where they agree.
@@ -168,7 +168,7 @@ def _bytes(a: Line, b: Line, *, ignores_padding: bool) -> Iterator[tuple[str, An
 
 @dataclass
 class _OpenRuntime:
-    """Where the open runtime makes other calls than an upstream kernel wants."""
+    """Rules for the calls in which the open runtime differs from an upstream kernel's wants."""
 
     known: Counter[str]
     #: bytes of our buffer objects

@@ -1,4 +1,4 @@
-"""What ``qaic-util`` shows of a device: one list of facts for text, JSON and filter."""
+"""Facts that ``qaic-util`` shows of a device: one list for text, JSON and filter."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Device(NamedTuple):
         return {"qid": self.qid, **{fact.key: fact.value for fact in self.facts}}
 
     def matches(self, label: str, wanted: str) -> bool:
-        """Whether a property has a value, as text; ``QID`` counts as a property."""
+        """Return whether a property has a value, as text; ``QID`` counts as a property."""
         if label == "QID":
             return str(self.qid) == wanted
         return any(fact.label == label and fact.text.strip() == wanted for fact in self.facts)

@@ -1,4 +1,4 @@
-"""Where ``qaic-util`` gets its facts: what the devices of this process say."""
+"""The source of the facts of ``qaic-util``: reports of this process's devices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DeviceSource:
         return [self._describe(number) for number in chosen], unknown
 
     def is_card(self, number: int) -> bool:
-        """Whether a device is a card, and not a virtual one."""
+        """Return whether a device is a card, and not a virtual one."""
         return self._context.kind(number) == "kmd"
 
     def reset(self, number: int) -> None:

@@ -147,7 +147,7 @@ def collect(
 
 
 def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: CompileOptions) -> int:
-    """Say how many samples run side by side.
+    """Return how many samples run at the same time.
 
     One at a time where the device keeps state, which one sample leaves to the next.
     """
@@ -253,7 +253,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _told(self, sample: Sample) -> Iterator[None]:
-        """Say which sample the engine could not compute."""
+        """Add to an error the sample that the engine could not compute."""
         try:
             yield
         except InferenceError as error:

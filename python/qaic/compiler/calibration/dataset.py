@@ -1,4 +1,4 @@
-"""Where the inputs for profiling come from: a list of files, Python objects, or random numbers.
+"""Inputs for profiling: a list of files, Python objects, or random numbers.
 
 Every source is a stream: one sample is in memory while it is handed over, whatever their number. All that can
 be said about a source without reading the data is said before the first inference.

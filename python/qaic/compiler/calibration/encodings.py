@@ -89,7 +89,7 @@ class _Encodings:
         return self._profile
 
     def _section(self, entry: Entry) -> str:
-        """Tell which rules are for a tensor; the newest form does not say whether it is a constant."""
+        """Return which rules apply to a tensor; the newest form does not mark constants."""
         if entry.section:
             return entry.section
         is_constant = any(name in self._constants for name in (entry.name, legalize(entry.name)))

@@ -23,7 +23,7 @@ _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": N
 
 
 def is_yaml_of_encodings(data: bytes) -> bool:
-    """Whether a file has the first keys of encodings in the notation of YAML."""
+    """Return whether a file has the first keys of encodings in the notation of YAML."""
     return _BEGIN.search(data) is not None
 
 

@@ -52,7 +52,7 @@ class ProfileFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this package wrote it, so that names and graph hash are of the same making."""
+        """True if this package wrote the file, so that its names and graph hash can be compared with ours."""
         return self.tool.startswith(TOOL)
 
     def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:

@@ -53,7 +53,7 @@ class DumpProfile:
         self._prepare = prepare
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the file is asked for, and is not the one that is quantized by."""
+        """Return whether the file is asked for, and is not the one that is quantized by."""
         return context.options.dump_profile is not None and not is_quantizing(context.options)
 
     def run(self, model: Model, context: Context) -> bool:

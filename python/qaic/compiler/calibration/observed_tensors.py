@@ -132,7 +132,7 @@ def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
 
 
 def _is_measurable(model: Model, name: str) -> bool:
-    """Whether a value can be an output of a program."""
+    """Return whether a value can be an output of a program."""
     return model.facts.types.get(name) in _MEASURABLE and len(model.facts.shapes.get(name, range(9))) <= 8
 
 

@@ -1,4 +1,4 @@
-"""What the compiler did, pass by pass: wall times, and the graph between two passes.
+"""Record of a compilation, pass by pass: wall times, and the graph between two passes.
 
 A pass has no end of its own: it lasts until the next one begins, so the times add up to the whole. A graph
 that is saved is the one the pass left behind; its large weights are inputs there, because they are not part

@@ -1,4 +1,4 @@
-"""Where a compilation is: shown when it takes more than a second, and noted in a `PassLog`."""
+"""Progress of a compilation: shown when it takes more than a second, and noted in a `PassLog`."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Progress:
         self._show(name)
 
     def advance(self, done: int, total: int) -> None:
-        """Tell how many of the bytes of the stage are done."""
+        """Report how many of the bytes of the stage are done."""
         if total and self._line.is_seen:
             self._show(f"{self._stage} {100 * done // total} %")
 
     def count(self, done: int, total: int | None, noun: str) -> None:
-        """Tell how many things of the stage are under way or done, of how many if that is known."""
+        """Report how many items of the stage are under way or done, out of the total if that is known."""
         if self._line.is_seen:
             self._show(f"{self._stage} {done}{f' of {total}' if total else ''} {noun}")
 

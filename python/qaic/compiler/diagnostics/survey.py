@@ -1,4 +1,4 @@
-"""What a card would not take, collected while a model is compiled."""
+"""Properties that a card would refuse, collected while a model is compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Survey:
-    """What was found, then the nodes or values it was found at.
+    """Findings, each with its nodes or values.
 
     Parameters
     ----------

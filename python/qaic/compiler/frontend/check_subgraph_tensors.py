@@ -30,7 +30,7 @@ MOST_INLINE_BYTES: Final = 1 << 30
 
 
 def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
-    """Read external data, after that of the main graph's initializers was taken out.
+    """Read external data, after that of the main graph's initializers was removed.
 
     Parameters
     ----------

@@ -376,7 +376,7 @@ def infer_further(found: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_open(inferred: onnx.ModelProto) -> bool:
-    """Tell whether a dim of a result is neither a number nor a symbol of the model, or no dims are known."""
+    """Return whether a result has no known dims, or one that is neither a number nor a symbol."""
     given = {dim.dim_param for value in inferred.graph.input for dim in _dims(value)} - {""}
     for graph in all_graphs(inferred.graph):
         values = {value.name: value for value in (*graph.value_info, *graph.output)}

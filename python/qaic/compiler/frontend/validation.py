@@ -180,7 +180,7 @@ def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None
 
 
 def _is_all_text(model: onnx.ModelProto) -> bool:
-    """Whether every string of a model is text, those included that no pass reads.
+    """Return whether every string of a model is text, including those that no pass reads.
 
     The onnx package declares its messages in proto2, in which strings are not looked at when they are parsed.
     Parsing the same messages as proto3, which checks them, costs a tenth of reading each name.

@@ -31,7 +31,7 @@ _COMPARED = 5000
 
 
 def name_values(options: CompileOptions) -> bool:
-    """Whether an option may name a value inside a function."""
+    """Return whether an option may name a value inside a function."""
     return bool(
         options.node_precision_info_file is not None
         or options.exclude_mxfp6_matmul
@@ -85,7 +85,7 @@ def in_expanded_graph(
 
 
 def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
-    """Whether an item of a list of outputs is not computed by the main graph itself.
+    """Return whether any listed output is not computed by the main graph itself.
 
     An item may hold several names, as `extra_outputs.add_named` describes.
     """

@@ -1,4 +1,4 @@
-"""What passes know beside the model: the options, and what was learned and is to be reported."""
+"""State that passes share in addition to the model: the options, and facts to be reported."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ class Context:
 
     @property
     def measures_operations(self) -> bool:
-        """Whether the program is to measure its operations one by one."""
+        """True if the program measures its operations one by one."""
         return self.options.stats_level >= OPERATIONS_LEVEL

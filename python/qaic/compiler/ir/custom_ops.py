@@ -25,7 +25,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class CustomOps:
-    """What the descriptions say.
+    """Contents of the descriptions.
 
     Parameters
     ----------

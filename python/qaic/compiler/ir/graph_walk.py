@@ -30,7 +30,7 @@ _CONTROL_FLOW: Final = _LOOPS | {"If"}
 
 
 def _may_have_graphs(node: onnx.NodeProto) -> bool:
-    """Whether the attributes have to be looked at, which costs ten times as much as the operator."""
+    """Return whether the attributes have to be looked at, which costs ten times as much as the operator."""
     return node.op_type in _CONTROL_FLOW or node.domain not in STANDARD_DOMAINS
 
 
@@ -126,7 +126,7 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
 
 
 def has_loops(model: onnx.ModelProto) -> bool:
-    """Say whether the values in a model decide how long it runs; all else takes the time its shapes take."""
+    """Return whether the values in a model decide how long it runs; otherwise only the shapes do."""
     bodies = (model.graph.node, *(function.node for function in model.functions))
     return any(node.op_type in _LOOPS for body in bodies for node in all_nodes(body))
 

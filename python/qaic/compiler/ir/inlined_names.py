@@ -9,7 +9,7 @@ calls in front. These stand for a value ``o`` of the body of a function ``F``:
   it; so does ``call/n`` with the name of the node that computes it;
 * ``F_2_o`` and ``Graph_F_2_o``: that value in the third call of ``F``, in the order of the expanded graph.
 
-A value of a body that the compiler writes anew stands for the results of the call.
+A value of a body that the compiler writes again stands for the results of the call.
 """
 
 from __future__ import annotations

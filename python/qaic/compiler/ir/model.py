@@ -31,7 +31,7 @@ class Provenance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpsTable:
-    """What is known about the operations of a program.
+    """Known facts about the operations of a program.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """What the graph computes in place of the next values of state.
+    """Rows that the graph computes in place of the next values of state.
 
     Parameters
     ----------

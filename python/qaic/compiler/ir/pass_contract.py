@@ -18,7 +18,7 @@ class Pass(Protocol):
     name: str
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the options ask for it; a model that does not need it is found by `run`."""
+        """Return whether the options ask for the pass; `run` finds models that do not need it."""
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model, or learn something of it.
@@ -41,7 +41,7 @@ class Always:
     """A pass that options do not decide about."""
 
     def is_needed(self, context: Context) -> bool:
-        """Tell that it is needed."""
+        """Return True."""
         del context
         return True
 
@@ -52,7 +52,7 @@ class WithOption:
     option: str
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the option asks for anything."""
+        """Return whether the option asks for anything."""
         return bool(getattr(context.options, self.option))
 
 
@@ -60,7 +60,7 @@ class WhenQuantizing:
     """A pass of models that become integers."""
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the options ask for integers."""
+        """Return whether the options ask for integers."""
         return is_quantizing(context.options)
 
 
@@ -68,5 +68,5 @@ class WhenMeasuringOperations:
     """A pass of programs that measure their operations one by one."""
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the level of statistics asks for it."""
+        """Return whether the level of statistics asks for the pass."""
         return context.measures_operations

@@ -1,4 +1,4 @@
-"""What nodes may compute in, and what options ask about it."""
+"""Precisions of nodes, and the options about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PrecisionClass(enum.Enum):
-    """What a node computes in."""
+    """Precision of a node."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -65,12 +65,12 @@ class Classification:
 
 
 def needs_inner_nodes(options: CompileOptions) -> bool:
-    """Whether functions must be expanded, because something is done to single nodes."""
+    """Return whether functions must be expanded, because an option applies to single nodes."""
     return has_node_options(options) or options.dump_profile is not None
 
 
 def has_node_options(options: CompileOptions) -> bool:
-    """Whether the options change how nodes compute."""
+    """Return whether the options change how nodes compute."""
     return bool(
         options.convert_to_fp16
         or options.execute_nodes_in_fp16
@@ -82,7 +82,7 @@ def has_node_options(options: CompileOptions) -> bool:
 
 
 def is_quantizing(options: CompileOptions) -> bool:
-    """Whether the options ask for integers in the place of floats."""
+    """Return whether the options ask for integers in place of floats."""
     return bool(
         options.convert_to_quantize
         or options.load_profile is not None

@@ -1,4 +1,4 @@
-"""What is known about operators when floats are rounded to a coarser format.
+"""Properties of operators when floats are rounded to a coarser format.
 
 A format is the set of values of float16 or bfloat16, named by its element type.
 """
@@ -107,7 +107,7 @@ COMMUTING: Final = frozenset({"Relu", "Clip"})
 
 
 def standard(node: onnx.NodeProto, *op_types: str) -> bool:
-    """Whether a node is one of these operators of the standard set."""
+    """Return whether a node is one of these operators of the standard set."""
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
 
 
@@ -153,7 +153,7 @@ def cast_target(node: onnx.NodeProto) -> int:
 
 
 def representable(value: float, float_format: int) -> bool:
-    """Whether a format has a number exactly."""
+    """Return whether a format has a number exactly."""
     import numpy as np
 
     if float_format == BFLOAT16:

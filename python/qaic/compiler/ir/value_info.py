@@ -31,7 +31,7 @@ class Added:
 
 @dataclass
 class ValueInfo:
-    """What is known about values by name."""
+    """Known facts about values, by name."""
 
     types: dict[str, int]
     #: the model with types and shapes, once for each set of them
@@ -132,7 +132,7 @@ def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def may_follow_values(inferred: onnx.ModelProto) -> bool:
-    """Tell whether onnx may follow values of a model, which takes an object for each element of a list."""
+    """Return whether onnx may follow values of a model, which takes an object for each element of a list."""
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info):
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]

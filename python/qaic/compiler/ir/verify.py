@@ -1,4 +1,4 @@
-"""What holds of a model between two passes."""
+"""Invariants of a model between two passes."""
 
 from __future__ import annotations
 

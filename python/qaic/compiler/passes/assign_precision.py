@@ -150,7 +150,7 @@ def _has_graphs(node: onnx.NodeProto) -> bool:
 def _float_reason(
     node: onnx.NodeProto, facts: ValueInfo, profiled: Collection[str], changing: set[str]
 ) -> FloatReason | None:
-    """Say why a node cannot be quantized; None where its kind can be and each of its floats has a range."""
+    """Return why a node cannot be quantized; None if its kind can be and each of its floats has a range."""
     if not quantizable(node):
         return FloatReason.OPERATOR
     outputs = [node.output[position] for position in results(node)]
@@ -196,7 +196,7 @@ def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: b
 def _instances(
     model: onnx.ModelProto, facts: ValueInfo, options: CompileOptions
 ) -> tuple[set[str], set[str]]:
-    """Find the nodes that the precision file wants in fp16 and in fp32; passes may have removed some."""
+    """Find the nodes that the precision file puts in float16 and float32; passes may have removed some."""
     lists = options.node_precision_info_file
     if lists is None:
         return set(), set()
@@ -233,7 +233,7 @@ class AssignPrecision(Always):
 
 
 def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, TensorProfile]) -> None:
-    """Say which results of float16 nodes were measured to be beyond float16."""
+    """Warn about results of float16 nodes that were measured to exceed float16."""
     beyond = [
         name
         for node in all_nodes(model.proto.graph.node)

@@ -77,7 +77,7 @@ def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _key(node: onnx.NodeProto) -> object:
-    """Say what a node computes; None where two equal nodes may differ."""
+    """Return a key of a node's computation; None if two equal nodes may differ."""
     if not standard(node, node.op_type) or node.op_type in _RANDOM or any(True for _ in subgraphs(node)):
         return None
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)

@@ -1,6 +1,6 @@
 """Folding BatchNormalization into the Conv in front of it, so that the unit has one rounding.
 
-A compiler for the card does so too. The folded constants are computed in fp32 and rounded afterwards
+A compiler for the card does so too. The folded constants are computed in float32 and rounded afterwards
 like any other constant.
 """
 
@@ -122,7 +122,7 @@ def _folded_constants(
 
 
 def _is_inference(norm: onnx.NodeProto) -> bool:
-    """Whether the node uses its stored statistics, per channel, and yields nothing but the result."""
+    """Return whether the node uses its stored statistics, per channel, and yields only the result."""
     numbers = {attribute.name: attribute.i for attribute in norm.attribute}
     return (
         len(norm.input) == 5
@@ -143,7 +143,7 @@ class FoldForIntegers:
     name = "fold-batch-normalization-for-integers"
 
     def is_needed(self, context: Context) -> bool:
-        """Whether the graph is quantized, or measured for it."""
+        """Return whether the graph is quantized, or measured for it."""
         return context.for_integers
 
     def run(self, model: Model, context: Context) -> bool:

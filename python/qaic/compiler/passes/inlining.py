@@ -164,7 +164,7 @@ def expand(
 
 
 def _divides(model: Model) -> bool:
-    """Tell whether functions have integer divisions that may end the process."""
+    """Return whether functions have integer divisions that may end the process."""
     if not any(find_nodes(function.node, DIVISIONS) for function in model.proto.functions):
         return False
     # Only the expanded model tells the types.

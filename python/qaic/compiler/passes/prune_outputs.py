@@ -106,7 +106,7 @@ def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
 def unknown_result(
     option: str, graph: onnx.GraphProto, name: str, known: list[str], fix: str = ""
 ) -> CompileError:
-    """Say that no node of the main graph computes a tensor of this name.
+    """Return the error that no node of the main graph computes a tensor of this name.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ class _Rewriter:
 
     @staticmethod
     def _is_by_rows(use: _Use) -> bool:
-        """Whether the rows of a weight are what its reader sums along, or takes."""
+        """Return whether the rows of a weight are what its reader sums along, or takes."""
         if use.node.op_type == "Gather":
             return True
         return use.swapped != (use.node.op_type == "Gemm" and _integer(use.node, "transB", 0) == 1)
@@ -179,13 +179,13 @@ class _Rewriter:
         return use.weight.dims[0 if self._is_by_rows(use) else 1]
 
     def _is_bias(self, name: str, columns: int) -> bool:
-        """Whether a value is a constant number for each column."""
+        """Return whether a value is a constant number for each column."""
         while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
             name = maker.input[0]
         return self.constants.get(name) == (columns,)
 
     def _has_few_rows(self, uses_of: Sequence[_Use]) -> bool:
-        """Whether a product has few rows of activations in some set of shapes, as far as that is known."""
+        """Return whether a product has few rows of activations in some set of shapes, if that is known."""
         if all(use.node.op_type == "Gather" for use in uses_of):
             # The engine takes rows out of a float32 tensor where it is, and widens all of another.
             weight = uses_of[0].weight
@@ -301,7 +301,7 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
 
 
 def _widens(node: onnx.NodeProto) -> bool:
-    """Whether a node is a cast to float32."""
+    """Return whether a node is a cast to float32."""
     return standard(node, "Cast") and _integer(node, "to", 0) == FLOAT
 
 

@@ -95,7 +95,7 @@ class _Joining:
         self.absorbed: set[str] = set()
 
     def is_head(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is no function of one value, so that what follows can only be joined to it."""
+        """Return whether a node is no function of one value, so that later nodes can only be joined to it."""
         operands = {name for name in node.input if name and name not in self.constants}
         return len(operands) > 1 or node.op_type in HEADS
 
@@ -142,7 +142,7 @@ class _Joining:
 
 
 def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueInfo) -> bool:
-    """Whether a constant is one number per output channel of a group with constant weight, or one for all."""
+    """Return whether a constant is one number, or one per output channel of a group with constant weight."""
     node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):
         return False

@@ -252,7 +252,7 @@ class Inserter(GraphBuilder):
         return self.bounded(self.quantized(raw, group.output, params), group)
 
     def clips_integers(self) -> bool:
-        """Whether the engine has Clip for the stored integers."""
+        """Return whether the engine has Clip for the stored integers."""
         return self.kind is PrecisionClass.INT8 and self.version >= _CLIP_UINT8_VERSION
 
     def _bound_floats(self, raw: str, group: Group, params: QuantParams) -> str:

@@ -46,11 +46,11 @@ class QuantParamsChooser:
         self._whole: list[str] = []
 
     def profiled(self, name: str) -> bool:
-        """Whether the profile has a tensor."""
+        """Return whether the profile has a tensor."""
         return name in self._tensors
 
     def varies(self, name: str) -> bool:
-        """Whether a profiled tensor had more than one value."""
+        """Return whether a profiled tensor had more than one value."""
         found = self._tensors.get(name)
         return found is not None and found.minimum != found.maximum
 
@@ -124,7 +124,7 @@ class QuantParamsChooser:
         return np.array([scale for scale, _ in pairs], np.float32), offsets.pop()
 
     def report(self) -> None:
-        """Say once what was decided differently from the options."""
+        """Report once the decisions that differ from the options."""
         if self._whole:
             warn(
                 "quantization.no_histogram",

@@ -159,11 +159,11 @@ class PatternFinder:
         return [found[place] for place in sorted(found)]
 
     def _is_shape(self, name: str) -> bool:
-        """Whether a value is of integers: sizes for Reshape and Expand, which are not quantized."""
+        """Return whether a value is of integers: sizes for Reshape and Expand, which are not quantized."""
         return self.facts.types.get(name) in {6, 7}
 
     def _is_closed(self, nodes: list[onnx.NodeProto]) -> bool:
-        """Whether nothing outside reads an inner value."""
+        """Return whether no node outside reads an inner value."""
         inside = {node_key(node) for node in nodes}
         return all(
             name not in self.outputs

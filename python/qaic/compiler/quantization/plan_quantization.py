@@ -244,7 +244,7 @@ class _Planner:
                     plan.ranges[name] = self.parameters.of_range(name, self.precision)
 
     def _reason(self, group: Group, kind: PrecisionClass | None) -> FloatReason | None:
-        """Say why a group is not quantized; None where it is."""
+        """Return why a group is not quantized; None if it is."""
         key = node_key(group.node)
         if kind not in INTEGERS:
             if kind is not None:
@@ -287,7 +287,7 @@ class _Planner:
         return None if self.parameters.profiled(group.output) else FloatReason.NO_RANGE
 
     def _passes_on_unlike_ranges(self, group: Group) -> bool:
-        """Whether a group makes or reads joined values that one scale is too coarse for; it stays in float.
+        """Return whether a group makes or reads joined values that one scale is too coarse for.
 
         One scale for pixels from 0 to 640 and scores from 0 to 1 makes all scores zero. Products read such
         values with one scale nevertheless, and are noted.
@@ -312,7 +312,7 @@ class _Planner:
         return quantizable(node)
 
     def _joins_unlike(self, group: Group) -> bool:
-        """Whether the scale of a Concat leaves too few levels to one of its operands."""
+        """Return whether the scale of a Concat leaves too few levels to one of its operands."""
         result = group.output
         if not self.parameters.profiled(result):
             return False
@@ -352,7 +352,7 @@ class _Planner:
         return is_rowwise(group.node, self.constants, self.options, self.precision)
 
     def _is_finite(self, name: str) -> bool:
-        """Whether a constant operand can be quantized; models compare with infinity and mask with it."""
+        """Return whether a constant operand can be quantized; models compare and mask with infinity."""
         import numpy as np
 
         if name not in self.finite:
@@ -436,7 +436,7 @@ class _Planner:
         return planned
 
     def _moves_integers(self, node: onnx.NodeProto) -> bool:
-        """Whether a node only picks from its operands, and the engine can do so with integers."""
+        """Return whether a node only picks from its operands, and the engine can do so with integers."""
         if not self._has_integer_kernel(node):
             return False
         attributes = {attribute.name: attribute.s for attribute in node.attribute}

@@ -104,7 +104,7 @@ def _as_it_is(version: int, reason: str) -> bool:
 
 
 def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
-    """Whether a nested graph has an operator of another form in the wanted set.
+    """Return whether a nested graph has an operator of another form in the wanted set.
 
     onnx converts the main graph only.
     """
@@ -154,7 +154,7 @@ def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
 
 
 def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionClass]) -> bool:
-    """Whether nodes of a model are to be quantized, and its operator set has integer forms of them."""
+    """Return whether nodes of a model are to be quantized, and its operator set has integer forms of them."""
     return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
 
 

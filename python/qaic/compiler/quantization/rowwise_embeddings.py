@@ -50,7 +50,7 @@ class RowSource:
 def is_rowwise(
     node: onnx.NodeProto, constants: ConstantReader, options: CompileOptions, precision: str
 ) -> bool:
-    """Whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
+    """Return whether a node gathers rows of a constant table, and rows are to be quantized one by one."""
     if not standard(node, "Gather") or not options.enable_rowwise:
         return False
     weight = constants.describe(node.input[0])

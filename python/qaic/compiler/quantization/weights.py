@@ -112,7 +112,7 @@ def plan_weight(
 
 
 def _channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
-    """Tell the axis of the output channels in a weight, None where it is not one, and their number."""
+    """Return the axis of the output channels in a weight, None if it is not one, and their number."""
     numbers = _attributes(node)
     if node.op_type == "Conv":
         return 0, dims[0]
@@ -210,7 +210,7 @@ def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
 
 
 def has_constant_kernel(node: onnx.NodeProto, constants: ConstantReader) -> bool:
-    """Whether weight and bias of a node are constants that can be quantized with the operator.
+    """Return whether weight and bias of a node are constants that can be quantized with the operator.
 
     A bias has one number per output channel.
     """

@@ -39,7 +39,7 @@ _OPTIONS: Final = ("aic_perf_metrics", "aic_perf_warnings", "enable_debug", "tim
 
 
 def are_wanted(options: CompileOptions) -> bool:
-    """Whether the options ask for something that only a compilation can tell."""
+    """Return whether the options ask for a file that only a compilation can write."""
     return any(getattr(options, name) for name in _OPTIONS)
 
 

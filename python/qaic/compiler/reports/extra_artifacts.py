@@ -31,7 +31,7 @@ _OPTIONS: Final = {
 
 
 def are_wanted(options: CompileOptions) -> bool:
-    """Whether the options name files to write."""
+    """Return whether the options name files to write."""
     return any(getattr(options, name) is not None for name in _OPTIONS)
 
 

@@ -50,7 +50,7 @@ class OperatorList:
     is_estimate: bool
 
     def complaint(self, domain: str, name: str, opset: int) -> str | None:
-        """Say why an operator is not on the list; None when it is."""
+        """Return why an operator is not on the list; None if it is."""
         found = self.operators.get(("" if domain in STANDARD_DOMAINS else domain, name))
         if found is None:
             return "not on the list of operators"

@@ -1,4 +1,4 @@
-"""What a program costs, before it runs: parameters, multiply-accumulates, weight bytes, activation memory.
+"""Costs of a program before it runs: parameters, multiply-accumulates, weight bytes, activation memory.
 
 Everything follows from shapes. Multiply-accumulates are those of matrix products, convolutions and recurrent
 layers; the rest of a network does not weigh in. Activation memory is what the values need that are alive at

@@ -48,7 +48,7 @@ def why_dependent(
     input_shapes: Sequence[Mapping[str, Shape]],
     weights: Mapping[str, NDArray[Any]],
 ) -> str:
-    """Say why rows are not proved to be independent; empty if they are.
+    """Return why rows are not proved to be independent; empty if they are.
 
     Parameters
     ----------

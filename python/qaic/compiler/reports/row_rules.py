@@ -1,4 +1,4 @@
-"""What operators make of rows, for the proof of `qaic.compiler.reports.row_independence`."""
+"""Effects of operators on rows, for the proof of `qaic.compiler.reports.row_independence`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Constant:
         return self._data[0]
 
     def is_same_along(self, axis: int, batch: int) -> bool:
-        """Whether all rows get the same from it, if its dimension ``axis`` meets the batch."""
+        """Return whether all rows get the same value from it, if its dimension ``axis`` meets the batch."""
         if axis < 0 or self.shape[axis] == 1:
             return True
         data = self.data

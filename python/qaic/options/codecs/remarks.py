@@ -1,4 +1,4 @@
-"""What codecs have to say about values that they accept, as a key of a file that means nothing."""
+"""Remarks of codecs about values that they accept, such as a key of a file without a meaning."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Codec(ABC, Generic[T]):
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What a right value is, as a noun phrase with its limits: used in errors and in the reference."""
+        """Return the valid values, as a noun phrase with limits: used in errors and in the reference."""
 
     @abstractmethod
     def parse(self, value: object) -> T:
@@ -129,7 +129,7 @@ class Codec(ABC, Generic[T]):
 
     @property
     def takes_none(self) -> bool:
-        """Whether ``None`` is one of the values, and not the same as "not given"."""
+        """True if ``None`` is one of the values, and differs from "not given"."""
         return False
 
     def mismatch(self, value: object) -> ValueMismatchError:

@@ -37,7 +37,7 @@ _offset = Int(ge=-128, le=127)
 
 @dataclass(frozen=True, slots=True)
 class CustomIo:
-    """What one input or output is to be at the edge of the program.
+    """The requested form of one input or output at the program's interface.
 
     Parameters
     ----------

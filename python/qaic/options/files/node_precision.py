@@ -1,4 +1,4 @@
-"""The option that puts single nodes on fp16 or fp32.
+"""The option that puts single nodes on float16 or float32.
 
 The file is a YAML mapping of two lists of names.
 """

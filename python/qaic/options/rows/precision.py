@@ -22,7 +22,7 @@ class PrecisionOptions:
     convert_to_fp16: bool = option(
         Bool(),
         default=False,
-        summary="Compute floating point with the rounding of fp16, and keep weights as fp16.",
+        summary="Compute floating point with the rounding of float16, and keep weights as float16.",
         effect=Effect.BEHAVIOR,
         flag=Flag("convert-to-fp16", FlagForm.SWITCH),
         aic=AicField(
@@ -33,7 +33,7 @@ class PrecisionOptions:
     clip_fp16_constants: bool = option(
         Bool(),
         default=True,
-        summary="Clip constants beyond the range of fp16 to its limits; if false they become infinite.",
+        summary="Clip constants beyond the range of float16 to its limits; if false they become infinite.",
         effect=Effect.BEHAVIOR,
         flag=Flag("clip-fp16-constants", FlagForm.SWITCH),
         in_container=True,
@@ -42,7 +42,7 @@ class PrecisionOptions:
     execute_nodes_in_fp16: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Kinds of operators whose nodes all compute in fp16.",
+        summary="Kinds of operators whose nodes all compute in float16.",
         effect=Effect.BEHAVIOR,
         flag=Flag("execute-nodes-in-fp16", FlagForm.VALUE),
         in_container=True,
@@ -50,7 +50,7 @@ class PrecisionOptions:
     node_precision_info_file: NodePrecision | None = option(
         NodePrecisionLists(),
         default=None,
-        summary="Single nodes, by their outputs, inside of functions too, that compute in fp16 or in fp32.",
+        summary="Single nodes, by their outputs, also inside functions, that compute in float16 or float32.",
         effect=Effect.BEHAVIOR,
         aliases=("node_precision_info",),
         flag=Flag("node-precision-info", FlagForm.VALUE),

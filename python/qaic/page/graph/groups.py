@@ -60,7 +60,7 @@ def grouped(names: Sequence[str]) -> list[Group]:
 
 
 def _span(children: Sequence[tuple[int, int, str]]) -> str:
-    """Say what neighbors a group holds: by their labels, or by the places of its nodes."""
+    """Return the range of a group: by labels, or by the places of its nodes."""
     first, last = children[0], children[-1]
     return f"{first[2]} to {last[2]}" if first[2] and last[2] else f"nodes {first[0] + 1} to {last[1]}"
 

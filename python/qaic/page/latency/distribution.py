@@ -102,7 +102,7 @@ class Distribution:
 
     @property
     def top(self) -> float:
-        """Where charts end, in seconds: a few that are much slower would flatten all others."""
+        """The end of the charts, in seconds: a few much slower values would flatten all others."""
         usual = self.percentiles["P99"]
         return self.maximum if self.maximum <= _LONG_TAIL * usual else 2 * usual
 

@@ -1,4 +1,4 @@
-"""What the timeline of a page shows (rows of operations and their names), and how a page carries it.
+"""The timeline of a page (rows of operations and their names), and its encoding in the page.
 
 A page of 1.3 million operations has to open at once and to be smaller than a trace. So an operation is three
 small integers (distance from the one before, duration, index of its name), the arrays are deflated, and the
@@ -35,7 +35,7 @@ _MOST_LANES = 16
 
 @dataclass
 class Labels:
-    """What operations are called; one entry for all executions of an operation."""
+    """Names of operations; one entry for all executions of an operation."""
 
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the host saw of inferences as rows of a timeline: one for each activation, a box for each stage."""
+"""The host's view of inferences as rows of a timeline: one for each activation, a box for each stage."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class ProfilingHandle:
 
 
 class _Run:
-    """What happens between a start and its end. It does not refer to the handle."""
+    """A recording between a start and its end. It does not refer to the handle."""
 
     def __init__(
         self,

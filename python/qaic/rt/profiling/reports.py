@@ -1,4 +1,4 @@
-"""What profiles come out as: texts for callbacks, files for folders."""
+"""Forms of profiles: texts for callbacks, files for folders."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MOST_UNDELIVERED = 64
 
 
 class Clock(Protocol):
-    """What tells the time and waits."""
+    """The clock and its waits."""
 
     def now_ms(self) -> float:
         """Milliseconds since a full period."""
@@ -242,7 +242,7 @@ class StreamProfilingHandle:
 
 
 class _Stream:
-    """What happens between a start and a stop. It does not refer to the handle."""
+    """A recording between a start and a stop. It does not refer to the handle."""
 
     def __init__(  # noqa: PLR0917 - made in one place
         self,

@@ -1,4 +1,4 @@
-"""What to do about a profile: each rule names a hazard, why it is one here, and a remedy."""
+"""Advice about a profile: each rule names a hazard, its cause in this profile, and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new capture does otherwise than a baseline, and where."""
+"""Differences of a new capture from a baseline, and their places."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ impl Mhi {
 
     fn control(&mut self, word: u32, memory: &GuestMemory, effects: &mut Effects) {
         if word & 2 != 0 {
-            // A reset of the interface: its rings begin anew, and it is ready at once.
+            // A reset of the interface: its rings begin again, and it is ready at once.
             self.forget();
             self.set(CONTROL, 0);
             self.set(STATUS, READY << 8 | 1);
@@ -247,7 +247,7 @@ impl Mhi {
         self.pending_replies.clear();
     }
 
-    /// All of the card begins anew, and says so as an error of its own.
+    /// All of the card begins again, and says so as an error of its own.
     pub(super) fn reset_all(&mut self, effects: &mut Effects) {
         self.forget();
         self.set(CONTROL, 0);

@@ -473,7 +473,7 @@ impl Bus {
         self.interrupts.clear();
     }
 
-    /// All of the card begins anew; what is then to be done.
+    /// All of the card begins again; what is then to be done.
     fn reset(&mut self) -> Effects {
         self.resets += 1;
         let mut effects = Effects::default();

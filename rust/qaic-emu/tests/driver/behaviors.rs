@@ -247,7 +247,7 @@ fn deactivation_detaches_and_keeps_memory() {
         assert_eq!(rig.execute(active, &[input]), Err(Errno::PERM));
         assert_eq!(rig.wait(active, output), Err(Errno::PERM));
         assert_eq!(bytes(&mapping), [9; 4096]);
-        // Attached anew, it goes on.
+        // Attached again, it goes on.
         let active = rig.activate(16);
         let entry = AttachSliceEntry { size: 4096, dev_addr: active.ddr_base, ..AttachSliceEntry::default() };
         calls::attach_slices(rig.file(), active.dbc_id, input, DIR_TO_DEVICE, 4096, &[entry]).unwrap();

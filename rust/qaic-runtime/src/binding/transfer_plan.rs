@@ -6,7 +6,7 @@
 //! transfer touch memory outside the buffers given.
 //!
 //! Several bindings may lie in one DMA buffer; bytes between them are never written. Short output arrays get the first
-//! bytes of the result. Partial inputs are packed behind the others, anew for each inference.
+//! bytes of the result. Partial inputs are packed behind the others, again for each inference.
 //!
 //! The open runtime executes single copies only; docs/reference/transfers.md defines the arithmetic of conversions.
 

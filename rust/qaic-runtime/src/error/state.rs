@@ -6,7 +6,7 @@
 pub enum StateError {
     /// The object belongs to the process that this one was forked from.
     #[error(
-        "this object was made before the process was forked; its threads and cores are the parent's. Make it anew \
+        "this object was made before the process was forked; its threads and cores are the parent's. Make it again \
          in the child"
     )]
     Forked,

@@ -1,4 +1,4 @@
-//! Callbacks of a client: posted by any thread, taken out in order by one thread that runs them.
+//! Callbacks of a client: posted by any thread, run in order by one thread.
 //!
 //! A thread with something to report posts a [`Message`] and goes on. The queue closes with its last sender; what was
 //! posted before is still delivered. A forked child finds the queue empty and unlocked.

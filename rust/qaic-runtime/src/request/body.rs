@@ -193,7 +193,7 @@ impl Body {
                     is_left = true;
                     return outcome;
                 }
-                // It was meant for the inference before, which had just ended; this one is begun anew.
+                // It was meant for the inference before, which had just ended; this one is begun again.
                 outcome = self.run_again(request, None, None);
             } else if is_given_up && outcome.is_err() {
                 request.cancel_on_device();

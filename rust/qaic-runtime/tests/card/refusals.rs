@@ -104,7 +104,7 @@ fn deactivation_always_refused_hangs_no_thread() {
     drop(program.activate().unwrap());
     drop(program);
     rig.plan("");
-    // The next program opens the card anew, so that closing the old file frees everything.
+    // The next program opens the card again, so that closing the old file frees everything.
     let again = rig.activation();
     run(&mut *again.create_exec().unwrap(), 1).unwrap();
     drop(again);

@@ -78,7 +78,7 @@ fn allocations_of_runs(dtype: ElementType, place: Where) -> u64 {
     allocations(|| (0..100).for_each(&mut run))
 }
 
-/// Allocations of 100 batches of 8, each handle bound anew, submitted, collected by `collect` and put back.
+/// Allocations of 100 batches of 8, each handle bound again, submitted, collected by `collect` and put back.
 fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> HandleId) -> u64 {
     let tiny = Tiny::new(ElementType::Float32, 8, place);
     let storages = |_| [(); 2].map(|()| Some(Storage::new(ELEMENTS as usize * 4).unwrap()));

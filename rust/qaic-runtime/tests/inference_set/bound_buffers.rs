@@ -132,7 +132,7 @@ fn buffers_of_before_are_kept_for_a_new_inference() {
     bench.bound.replace_some(&[], vec![window]).unwrap();
     assert!(keep(&first));
     bench.bound.exec().bind(|bindings| assert!(bindings.windows.is_empty())).unwrap();
-    // What was bound with dims is bound anew.
+    // What was bound with dims is bound again.
     bench.bound.replace_all(&first, Some(&shapes([ALL; 3]))).unwrap();
     assert!(!keep(&first));
     bench.bound.replace_all(&first, None).unwrap();
@@ -229,8 +229,8 @@ fn parts_without_dims_have_the_shapes_of_their_sizes() {
     assert!(holds(&small[1], HALF, 6.0) && holds(&small[2], HALF, 6.0));
     let is_kept = |buffers: &[Memory]| {
         let is_same = |index: usize, bound: &Memory| Arc::ptr_eq(bound, &buffers[index]);
-        let anew = || Err(RuntimeError::from(StateError::InFlight));
-        bench.bound.bind_for_new_inference(buffers.len(), is_same, anew).is_ok()
+        let again = || Err(RuntimeError::from(StateError::InFlight));
+        bench.bound.bind_for_new_inference(buffers.len(), is_same, again).is_ok()
     };
     assert!(!is_kept(&small), "bound one part after the other");
     bench.bound.replace_part(Part::All, &small).unwrap();

@@ -1,4 +1,4 @@
-//! Defects of the runtime that were found and mended, each by a name of its own, on the `noop` device.
+//! Defects of the runtime that were found and fixed, each with a test of its own, on the `noop` device.
 
 use std::path::Path;
 use std::sync::Arc;

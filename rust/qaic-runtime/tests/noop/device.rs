@@ -224,7 +224,7 @@ fn benchmark_with_a_count_runs_exactly_that_many() {
 fn benchmark_that_is_to_go_no_further_ends_and_gives_its_handles_back() {
     let set = set(&context(), "s01_simple_f32_file.qpc", 4, 2);
     let progress = BenchmarkProgress::new(&set);
-    // Counted anew by each run.
+    // Counted again by each run.
     for last in [3, 1] {
         let mut ended = 0;
         let mut bind = |_, bindings: &mut Bindings| {

@@ -153,7 +153,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
-    """Say how to compile with what was found."""
+    """Return the command that compiles with the result."""
     from qaic.accuracy.comparison import calibrated_options
     from qaic.accuracy.precisions import named
     from qaic.accuracy.samples import Samples

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _next_step(model: Path, path: Path) -> str:
-    """Say what a user does next: see what rounding costs, where there is any, else how fast it runs."""
+    """Return the next step: the cost of rounding, if the program rounds, else its speed."""
     from qaic.accuracy.precisions import name_of
     from qaic.qpc import Qpc
 

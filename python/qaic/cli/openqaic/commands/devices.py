@@ -88,7 +88,7 @@ def _conflict(message: str) -> QaicError:
 
 
 def _next_step(devices: list[dict[str, Any]]) -> str:
-    """Say what a user does next: run where a device is ready, else see what the runtime found."""
+    """Return the next step: a run if a device is ready, else the list of what the runtime found."""
     ready = any(device["status"] == "ready" for device in devices)
     return "openqaic run MODEL" if ready else "openqaic info"
 

@@ -1,1 +1,1 @@
-"""What goes into the inferences of ``qaic-runner``."""
+"""Inputs of the inferences of ``qaic-runner``."""

@@ -85,7 +85,7 @@ def _number(row: object, where: str) -> int:
 
 
 def _is_output(row: dict[str, Any], network: Network) -> bool:
-    """Whether a row is about an output, which needs no file."""
+    """Return whether a row is about an output, which needs no file."""
     name = row.get("name")
     is_named = any(binding.name == name for binding in network.outputs)
     return is_named and all(binding.name != name for binding in network.inputs)

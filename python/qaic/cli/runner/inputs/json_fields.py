@@ -1,4 +1,4 @@
-"""What the JSON files of ``qaic-runner`` have in common: an object, texts, and paths beside the file."""
+"""Parts that the JSON files of ``qaic-runner`` share: an object, texts, and paths relative to the file."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class InputMemory:
 
 
 class Slot:
-    """What one handle reads and writes.
+    """Inputs and outputs of one handle.
 
     The arrays belong to the slot and stay the same while the shapes do, so that nothing is allocated per
     inference.

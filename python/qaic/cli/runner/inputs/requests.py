@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
     @property
     def skipped(self) -> bool:
-        """Whether nothing is transferred."""
+        """True if no data is transferred."""
         return 0 in self.dims
 
     @property

@@ -156,7 +156,7 @@ def metadata(
 
 
 def batch_of(inputs: Sequence[TensorSpec]) -> int:
-    """Tell the batch: the first dim that all inputs with dims share, else 1."""
+    """Return the batch: the first dim that all inputs with dims share, else 1."""
     firsts = {spec.dims[0] for spec in inputs if spec.dims}
     batch = firsts.pop() if len(firsts) == 1 else 1
     return batch if 1 <= batch <= 0x7FFF_FFFF else 1

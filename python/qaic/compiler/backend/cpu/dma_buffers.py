@@ -1,4 +1,4 @@
-"""Where the tensors of a program lie in DMA buffers, and how a card moves these.
+"""Places of a program's tensors in DMA buffers, and the card's transfers of these.
 
 It moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore tells
 the cores that all inputs are there, another one lets the outputs go.
@@ -38,7 +38,7 @@ _PORTS: Final = {TO_DEVICE: 100, FROM_DEVICE: 101}
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the tensors of one direction lie: buffer number and byte offset of each; sizes of the buffers."""
+    """Tensors of one direction: buffer number and byte offset of each; sizes of the buffers."""
 
     places: tuple[tuple[int, int], ...]
     sizes: tuple[int, ...]

@@ -173,7 +173,7 @@ def prove(path: Path, light: Model | None, options: CompileOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What is the same in every container of a program."""
+    """Contents that all containers of a program share."""
 
     model: Model
     #: the graph, its weights declared to be in ``constants.bin``
@@ -311,7 +311,7 @@ def _plan(content: _Content, options: CompileOptions, batch: int) -> dict[str, o
 
 
 def _transfers(buffers: DmaBuffers) -> dict[str, object]:
-    """Say where the tensors lie in DMA buffers, and which of these tells about an inference.
+    """Describe the places of the tensors in DMA buffers, and which buffer describes an inference.
 
     The network descriptor stays on the host, so a card learns this from the plan.
     """
@@ -322,7 +322,7 @@ def _transfers(buffers: DmaBuffers) -> dict[str, object]:
 
 
 def _stats(stats: StatsSettings | None, buffers: DmaBuffers, described: bytes) -> dict[str, object]:
-    """Tell the device what to measure, into which buffer, and how many records of each kind have room there.
+    """Describe the measurements for the device: their buffer, and the number of records of each kind.
 
     `described` is the content of the segment that describes what is measured.
     """
@@ -508,7 +508,7 @@ def _plan_version(model: Model, options: CompileOptions) -> int:
 
 
 def _form(weight: Weight) -> dict[str, object]:
-    """Say how a payload has to be decoded or read, where its bytes are no tensor."""
+    """Describe how a payload is decoded or read, if its bytes are no tensor."""
     entries: dict[str, object] = {}
     if weight.blocks is not None:
         entries |= {"encoding": weight.blocks.encoding, "axis": weight.blocks.axis}

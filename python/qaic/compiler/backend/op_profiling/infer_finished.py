@@ -1,4 +1,4 @@
-"""What is known about the values of the finished graph: passes have added some."""
+"""Inference of facts about the values of the finished graph, to which passes have added some."""
 
 from __future__ import annotations
 

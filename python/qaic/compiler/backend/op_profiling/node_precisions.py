@@ -1,4 +1,4 @@
-"""What each node of a program computes in, read from its graph.
+"""Precision of each node of a program, read from its graph.
 
 The cpu device has no float16 or bfloat16 arithmetic: a program computes in float32 and rounds. The result of
 a node ``y`` is called ``y/unrounded``, is cast to the format and back, and the cast back has the name ``y``.
@@ -83,7 +83,7 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
 
 
 def _picked_format(node: onnx.NodeProto, floats: set[str], in_format: dict[str, int]) -> int:
-    """Tell the format that all floats have from which a node picks its results; 0 for none."""
+    """Return the format of all floats from which a node picks its results; 0 for none."""
     for float_format in FLOAT_FORMATS:
         picked = selected_inputs(node, float_format) or ()
         read = [

@@ -242,7 +242,7 @@ class _Table:
         return ", ".join(types[code] for code in sorted(types) if types[code])
 
     def _precision(self, main_origin: str | None, outputs: Sequence[str]) -> str:
-        """Tell what an operation stands for on a card; emulated float16 is float32 that is rounded."""
+        """Return the precision of an operation on a card; emulated float16 is float32 that is rounded."""
         results = [] if main_origin is None else self._sources[main_origin].output
         emulated = next((self._rounded[name] for name in results if name in self._rounded), None)
         return emulated or next((dtype for name in outputs if (dtype := self._values.get(name).dtype)), "")
@@ -302,7 +302,7 @@ def _executions(graph: onnx.GraphProto) -> int:
 
 
 def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int:
-    """Tell how often a node executes its nested graphs."""
+    """Return how often a node executes its nested graphs."""
     if node.op_type == "If":
         return 1
     limit = numbers.get(node.input[0]) if node.op_type == "Loop" and node.input else None

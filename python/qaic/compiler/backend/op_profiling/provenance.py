@@ -1,4 +1,4 @@
-"""Which nodes of a graph the engine's nodes compute, after it has fused, replaced and laid them out anew.
+"""Which nodes of a graph the engine's nodes compute, after it has fused, replaced and laid them out again.
 
 The engine keeps the names of the values that survive. What an engine's node computes is then what lies
 between the values it gives and the values it gets in the graph it was made from; the names of the nodes,
@@ -121,7 +121,7 @@ class Origins:
     def _quantized(self, node: onnx.NodeProto) -> str | None:
         """Return the rounded result of the node that an integer node is named after; None if it tells none.
 
-        Where the engine lays a chain of them out anew, none of their results keeps its name.
+        Where the engine lays a chain of them out again, none of their results keeps its name.
         """
         source = self._named(node, ())
         if source is None:

@@ -1,4 +1,4 @@
-"""What a program has to measure, and how much room that takes.
+"""Measurements that a program makes, and their room.
 
 The level decides what is measured. Whether it was *asked for* decides what callers see: a level that is only
 the default gets its buffer, and no binding that one would have to pass memory for.
@@ -67,7 +67,7 @@ class StatsSettings:
 
     @property
     def measures_ops(self) -> bool:
-        """Whether single operations are measured."""
+        """True if single operations are measured."""
         return self.level >= OPS
 
     @property
@@ -144,7 +144,7 @@ class StatsSettings:
 
 
 def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> StatsSettings | None:
-    """Tell how a program is to be instrumented; None where nothing is measured.
+    """Return how a program is instrumented; None if nothing is measured.
 
     Parameters
     ----------

@@ -78,11 +78,11 @@ class Fingerprinted(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Path of the file."""
 
     @property
     def stat(self) -> os.stat_result:
-        """What the system said."""
+        """The system's status of the file."""
 
 
 @dataclass(frozen=True, slots=True)

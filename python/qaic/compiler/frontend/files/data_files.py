@@ -87,7 +87,7 @@ class DataFiles:
 
 
 def finds_the_same(search: dict[str, Any]) -> bool:
-    """Whether what `DataFiles.search` described would find the same files now.
+    """Return whether the search that `DataFiles.search` described would find the same files now.
 
     Raises
     ------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExternalData:
-    """Where the external data of a model may lie.
+    """Permitted folders of a model's external data.
 
     Parameters
     ----------

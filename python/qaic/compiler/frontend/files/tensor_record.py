@@ -26,7 +26,7 @@ _PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 
 @dataclass(slots=True)
 class TensorRecord:
-    """What a ``TensorProto`` says, with its payload left on the wire."""
+    """Contents of a ``TensorProto``, with its payload left on the wire."""
 
     lo: int
     hi: int

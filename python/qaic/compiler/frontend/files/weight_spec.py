@@ -1,4 +1,4 @@
-"""What a model without weights says about where they are: JSON among its metadata.
+"""References from a model without weights to their files: JSON among its metadata.
 
 ::
 
@@ -44,7 +44,7 @@ class WeightPlace:
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """What a model says about its weights.
+    """A model's references to its weights.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Which nodes compute constants, and which of them must be folded before anything is rounded.
 
-Constant sub-expressions are folded in fp32 and then rounded. So a node that computes
+Constant sub-expressions are folded in float32 and then rounded. So a node that computes
 on constants only is left as it is, and its result is rounded where it enters the rest of the graph. Once
 shapes are fixed, the results of Shape and Size are constants too: index arithmetic must not be rounded.
 """
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class FormatRules(Protocol):
-    """What a classification has to know about nodes."""
+    """Facts about nodes that a classification needs."""
 
     def format_of(self, node: onnx.NodeProto) -> int:
-        """Tell the format that a node computes in; 0 for none."""
+        """Return the format that a node computes in; 0 for none."""
 
     def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Tell the format that a node wants one of its inputs in; 0 for none."""
+        """Return the format in which a node wants one of its inputs; 0 for none."""
 
     def preserved(self, node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
         """`selected_inputs`, knowing types."""
@@ -42,13 +42,13 @@ class FormatRules(Protocol):
 
 @dataclass(slots=True)
 class ConstantClasses:
-    """What `classify` found out about a graph and the graphs nested in it."""
+    """Results of `classify` for a graph and the graphs nested in it."""
 
     #: names of initializers and of everything computed from them alone
     constant: set[str] = field(default_factory=set)
-    #: first outputs of the nodes that are folded in fp32
+    #: first outputs of the nodes that are folded in float32
     folded: set[str] = field(default_factory=set)
-    #: constants that are read unrounded: by a folded or fp32 node, a parameter, a cast, an output
+    #: constants that are read unrounded: by a folded or float32 node, a parameter, a cast, an output
     read_plain: set[str] = field(default_factory=set)
     #: values that some node reads rounded, with the format
     read_rounded: set[tuple[str, int]] = field(default_factory=set)
@@ -84,7 +84,7 @@ def classify(
         for inner in subgraphs(node):
             classify(inner, local, rules, result)
     for node in reversed(constant_nodes):
-        # A reader of a constant unrounded reads what folding in fp32 gives.
+        # A reader of a constant unrounded reads what folding in float32 gives.
         followed = any(
             node_key(reader) in result.folded or not rules.reads(reader, position)
             for name in node.output
@@ -119,7 +119,7 @@ def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[s
 
 
 def _split(graph: onnx.GraphProto, constants: Collection[str]) -> tuple[set[str], list[onnx.NodeProto]]:
-    """Tell the constants visible in a graph, and its nodes that compute some of them."""
+    """Return the constants visible in a graph, and its nodes that compute some of them."""
     local = set(constants) | {tensor.name for tensor in graph.initializer}
     local |= {tensor.values.name for tensor in graph.sparse_initializer}
     nodes: list[onnx.NodeProto] = []

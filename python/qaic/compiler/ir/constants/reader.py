@@ -44,7 +44,7 @@ class ConstantReader:
         return self._small.get(name)
 
     def is_float(self, name: str) -> bool:
-        """Whether a name is a float32 constant."""
+        """Return whether a name is a float32 constant."""
         if name in self.weights:
             return self.weights[name].elem_type == FLOAT
         return name in self._tensors and self._tensors[name].data_type == FLOAT

@@ -1,4 +1,4 @@
-"""Where the bytes of an initializer come from, and how they reach the container without being held in memory.
+"""Sources of an initializer's bytes, and their way into the container without being held in memory.
 
 A weight is described by type, dims and a source. A source is read piece by piece when the container is
 written; the compiler itself never keeps a large payload. Files are read with positional reads rather than
@@ -114,7 +114,7 @@ class InputFile:
             self.fd = -1
 
     def changed(self) -> bool:
-        """Whether the file was written to since it was opened."""
+        """Return whether the file was written to since it was opened."""
         now = os.fstat(self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 

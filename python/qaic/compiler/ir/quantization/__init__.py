@@ -1,1 +1,1 @@
-"""What is known of values that are quantized, and the plan of it."""
+"""Facts about quantized values, and the plan of the quantization."""

@@ -112,14 +112,14 @@ INTEGER_KERNELS: Final[dict[str, IntegerKernel]] = {
 
 
 def quantizable(node: onnx.NodeProto) -> bool:
-    """Whether a node can be quantized: by its kind, and by attributes that an integer kernel lacks."""
+    """Return whether a node can be quantized: by its kind, and by attributes that an integer kernel lacks."""
     if node.domain in STANDARD_DOMAINS:
         return node.op_type in QUANTIZABLE and not (node.op_type == "AveragePool" and _is_float_pool(node))
     return (node.domain, node.op_type) in _OTHER_DOMAINS
 
 
 def _is_float_pool(node: onnx.NodeProto) -> bool:
-    """Whether the engine's integer kernel cannot compute an AveragePool.
+    """Return whether the engine's integer kernel cannot compute an AveragePool.
 
     The kernel has no dilations, and counts what a rounded-up window has beyond the padding.
     """

@@ -1,4 +1,4 @@
-"""What is known about the values of a model's tensors.
+"""Known ranges of a model's tensors.
 
 A tensor has either a measured range with a histogram, or parameters that a file fixed. Keys are the names of
 tensors in the float graph, that is before anything is lowered.
@@ -59,7 +59,7 @@ class TensorProfile:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether a file fixed the parameters, so that neither schema nor calibration decides."""
+        """True if a file fixed the parameters, so that neither schema nor calibration decides."""
         return self.scale is not None or self.channel_scales is not None
 
 

@@ -1,4 +1,4 @@
-"""What quantizing does to a graph, decided before a node is written.
+"""Changes that quantizing makes to a graph, decided before a node is written.
 
 A plan has every node of the graph once: in a group that computes on integers, with the parameters of
 everything the group reads and makes, or outside of them, with the reason.
@@ -68,7 +68,7 @@ class Scheme(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuantizedBias:
-    """What is stored: int32 numbers with their scales, and the scales the weight has now."""
+    """A stored bias: int32 numbers with their scales, and the scales that the weight has now."""
 
     values: npt.NDArray[np.int32]
     scales: npt.NDArray[np.float32]

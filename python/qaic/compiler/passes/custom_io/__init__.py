@@ -1,4 +1,4 @@
-"""What the caller's tensors are, where the options want something else than the model says.
+"""Changes of the caller's tensors that the options ask for.
 
 The border of a program gets the type and the layout that were asked for; just inside, a conversion restores
 what the model was written for.

@@ -79,7 +79,7 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
 
 
 def changes(spec: TensorSpec, entry: CustomIo) -> bool:
-    """Whether a request is anything else than what the tensor is."""
+    """Return whether a request differs from the tensor."""
     if entry.layout == "NHWC":
         return True
     if entry.precision is None or entry.precision not in CONVERSIONS:
@@ -126,7 +126,7 @@ def _spellings(name: str) -> Iterable[str]:
 def _problems(
     wanted: Mapping[str, CustomIo], specs: Mapping[str, TensorSpec], hardware: str | None
 ) -> Iterable[str]:
-    """Say what contradicts the model."""
+    """Return the contradictions to the model."""
     for name, entry in wanted.items():
         spec = specs[name]
         found = f"{name!r} is {spec.dtype} {list(spec.dims)}"
@@ -167,7 +167,7 @@ def _compressed(
 def _unequal(
     wanted: Mapping[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
-    """Say which outputs would not be what the input they feed is."""
+    """Return the outputs that would differ from the input they feed."""
     for pair in pairs:
         if wanted.keys().isdisjoint(pair):
             continue

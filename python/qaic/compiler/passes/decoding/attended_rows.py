@@ -51,7 +51,7 @@ class CopyAttendedRows:
     name = "copy-attended-rows"
 
     def is_needed(self, context: Context) -> bool:
-        """Whether state may be read in part."""
+        """Return whether state may be read in part."""
         return context.options.retained_state and not context.options.whole_caches
 
     def run(self, model: Model, context: Context) -> bool:
@@ -121,7 +121,7 @@ class _Finder:
         return _Copies(part.input[0], part.input[2], indices, rows, blanked, last)
 
     def _is_attended(self, part: onnx.NodeProto) -> bool:
-        """Whether a node reads the first slots of a state."""
+        """Return whether a node reads the first slots of a state."""
         state = self.states.get(part.input[0])
         if state is None or not standard(part, "Slice") or len(part.input) != RANK:
             return False
@@ -142,7 +142,7 @@ class _Finder:
         return node if is_blank and self._is_by_slot(condition) else None
 
     def _is_zero(self, name: str) -> bool:
-        """Whether a value is zero, which no cast changes."""
+        """Return whether a value is zero, which no cast changes."""
         node = self.makers.get(name)
         while node is not None and standard(node, "Cast", "Identity"):
             name = node.input[0]
@@ -150,7 +150,7 @@ class _Finder:
         return self.of.number(name) == 0
 
     def _is_by_slot(self, name: str) -> bool:
-        """Whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""
+        """Return whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""
         batches = {spec.dims[0] for spec in self.states.values()}
         for sizes in self.sizes:
             value = sizes.get(name)

@@ -24,7 +24,7 @@ RANK: Final = 4
 
 
 class Role(Enum):
-    """What a value that depends on the length of the context is."""
+    """Role of a value that depends on the length of the context."""
 
     #: sizes, and what is computed of them
     SIZE = auto()
@@ -59,7 +59,7 @@ OF_ROWS: Final = frozenset({Role.ROWS, Role.BLANKED})
 
 @dataclass(slots=True)
 class Attention:
-    """What was found of the caches of a graph."""
+    """Caches found in a graph."""
 
     positions: str
     scatters: list[onnx.NodeProto]
@@ -113,5 +113,5 @@ class AttentionGraph:
 
 
 def calls(node: onnx.NodeProto, functions: Mapping[str, int]) -> bool:
-    """Whether a node calls one of some functions for the card."""
+    """Return whether a node calls one of some functions for the card."""
     return node.domain in DOMAINS and functions.get(node.op_type) == len(node.input)

@@ -35,7 +35,7 @@ def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], posit
     -------
     dict
         State -> number of its slots. Without state that is not written at positions, or at positions that
-        begin anew, as a window does.
+        begin again, as a window does.
     """
     makers = producers(graph.node)
     found = {}
@@ -85,7 +85,7 @@ def _behind(makers: Mapping[str, onnx.NodeProto], value: str) -> Iterator[onnx.N
 
 
 def _counts(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> bool:
-    """Whether a value holds positions, which no remainder has made small again."""
+    """Return whether a value holds positions, which no remainder has made small again."""
     nodes = list(_behind(makers, value))
     if any(standard(node, "Mod") for node in nodes):
         return False

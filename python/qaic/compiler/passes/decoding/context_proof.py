@@ -247,7 +247,7 @@ class _Proof:
         raise refused
 
     def _other_sizes(self, node: onnx.NodeProto) -> tuple[int, ...]:
-        """Tell which sizes of rows are chosen; none where how many there are is among them."""
+        """Return the chosen sizes of rows; none if the number of rows is among them."""
         numbers = [self.of.constant(name) for name in node.input[1:]]
         if any(array is None or array.size != 1 for array in numbers):
             return ()
@@ -260,7 +260,7 @@ class _Proof:
         return () if SLOTS in sizes else sizes
 
     def _is_length(self, name: str, found: Attention) -> bool:
-        """Whether a size is the length of the context itself."""
+        """Return whether a size is the length of the context itself."""
         node = self.of.makers.get(name)
         while name not in found.lengths:
             if node is None or not standard(node, *VIEWS, "Reshape"):
@@ -295,7 +295,7 @@ class _Proof:
         return Role.BY_SLOT
 
     def _behind(self, name: str) -> Role | None:
-        """Tell what slots behind this value are: `UNUSED`, `HIDDEN`, or None where they may be attended."""
+        """Return the role of slots behind this value: `UNUSED`, `HIDDEN`, or None if they may be attended."""
         is_largest = False
         node = self.of.makers.get(name)
         while node is not None:

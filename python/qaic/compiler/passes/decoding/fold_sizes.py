@@ -42,7 +42,7 @@ class FoldSizes:
     name = "fold-sizes"
 
     def is_needed(self, context: Context) -> bool:
-        """Whether there may be a decoder that is not left as it is."""
+        """Return whether there may be a decoder that is not left as it is."""
         return context.options.retained_state and not context.options.whole_caches
 
     def run(self, model: Model, context: Context) -> bool:
@@ -76,7 +76,7 @@ class _Folder:
         self.set_sizes: list[Mapping[str, Sequence[int | None]]] = []
 
     def _is_open(self, node: onnx.NodeProto) -> bool:
-        """Whether a node has a shape that is computed."""
+        """Return whether a node has a shape that is computed."""
         if not standard(node, "Reshape") or node.attribute or self.of.constant(node.input[1]) is not None:
             return False
         # What guards a scatter is known by its form, and goes with it.
@@ -168,7 +168,7 @@ class _Folder:
                 rename_operands(reader, {node.output[0]: name})
 
     def _is_chosen(self, name: str, base: str) -> bool:
-        """Whether a value is read by nothing but a choice between it and `base`, casts of both apart."""
+        """Return whether all readers of a value choose between it and `base`, not counting casts of both."""
         if name in self.of.outputs or name in self.read_inside:
             return False
         readers = self.readers.get(name, [])

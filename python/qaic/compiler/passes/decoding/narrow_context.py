@@ -61,7 +61,7 @@ class NarrowContext:
     name = "narrow-context"
 
     def is_needed(self, context: Context) -> bool:
-        """Whether there is state, and nothing looks at values inside of the attention."""
+        """Return whether there is state, and no option looks at values inside of the attention."""
         options = context.options
         return (
             options.retained_state
@@ -100,7 +100,7 @@ def _is_cache_function(function: onnx.FunctionProto) -> bool:
 
 
 def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: CompileOptions) -> bool:
-    """Whether as many rows of a cache are read in every set of shapes."""
+    """Return whether as many rows of a cache are read in every set of shapes."""
     if len(gather.input) == GATHERS["CtxGather"]:
         # All rows of the cache, whose shape is the same in all sets.
         return True
@@ -119,7 +119,7 @@ def _has_one_batch(graph: onnx.GraphProto, gather: onnx.NodeProto, options: Comp
 
 
 def _scatters_once(function: onnx.FunctionProto) -> bool:
-    """Whether a body ends in the one scatter that writes its first operand."""
+    """Return whether a body ends in the one scatter that writes its first operand."""
     scatters = [node for node in function.node if standard(node, "ScatterND", "ScatterElements")]
     if len(scatters) != 1 or len(function.output) != 1:
         return False
@@ -301,7 +301,7 @@ class _Rewriter:
         return name
 
     def _write_mixture(self, node: onnx.NodeProto) -> None:
-        """Say what shape a product has, which does not depend on the length."""
+        """Write the shape of a product, which does not depend on the length."""
         result = node.output[0]
         rename_output(node, 0, self.fresh.make(result, "attended"))
         self.nodes.append(node)
@@ -315,12 +315,12 @@ class _Rewriter:
         self._add("Reshape", node.output[0], shape, base=result, output=result)
 
     def _is_blanked(self, name: str) -> bool:
-        """Whether rows are those of a cache, as many as that has."""
+        """Return whether rows are those of a cache, as many as that has."""
         maker = self.makers.get(name)
         return maker is not None and standard(maker, "Where")
 
     def _is_joined(self, shared: SharedHeads) -> bool:
-        """Whether the rows of all heads of a group may be one matrix."""
+        """Return whether the rows of all heads of a group may be one matrix."""
         return self.is_exact and shared.is_transposed and shared.scale not in {None, 1.0}
 
     def _write_product(self, shared: SharedHeads) -> None:

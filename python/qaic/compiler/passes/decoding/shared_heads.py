@@ -114,7 +114,7 @@ def _bare(name: str, of: AttentionGraph) -> str:
 
 
 def _size_of(name: str, of: AttentionGraph, roles: Mapping[str, Role]) -> int | None:
-    """Tell which dimension of rows of a cache a size is."""
+    """Return which dimension of rows of a cache a size is."""
     node = of.makers.get(_bare(name, of))
     if node is None or not standard(node, "Gather"):
         return None

@@ -139,7 +139,7 @@ class _States:
 
 
 def keep_numbers(casts: Sequence[onnx.NodeProto], elem_type: int) -> bool:
-    """Whether casts, in any order, keep every number of a type."""
+    """Return whether casts, in any order, keep every number of a type."""
     holders = _HOLDERS.get(elem_type, frozenset({elem_type}))
     targets = (a.i for node in casts for a in node.attribute if a.name == "to")
     return all(target in holders for target in targets)
@@ -195,7 +195,7 @@ class TakeOutStateRows:
     name = "take-out-state-rows"
 
     def is_needed(self, context: Context) -> bool:
-        """Whether there is state that need not be moved whole."""
+        """Return whether there is state that need not be moved whole."""
         return context.options.retained_state and not context.options.whole_caches
 
     def run(self, model: Model, context: Context) -> bool:

@@ -41,7 +41,7 @@ def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
 
 
 def exceeds(values: npt.NDArray[np.generic]) -> bool:
-    """Whether a finite value of an array becomes infinite in float16."""
+    """Return whether a finite value of an array becomes infinite in float16."""
     import numpy as np
 
     if values.dtype.kind not in "fiu":

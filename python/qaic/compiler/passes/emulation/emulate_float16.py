@@ -1,9 +1,9 @@
 """Rounding floats to the format their nodes compute in, exactly where the card would.
 
-Kernels stay in fp32. A value is put in the format by a pair of casts, float to float16 or bfloat16 and back;
+Kernels stay in float32. A pair of casts puts a value in the format, float32 to float16 or bfloat16 and back;
 the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not
 when it is picked from values in the format, and not yet when its only reader belongs to the same fused unit.
-Nodes of no narrow format, those of fp32 and of integers, read what is there and are left as they are.
+Nodes of no narrow format, those of float32 and of integers, read what is there and are left as they are.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ROUNDED: Final = frozenset({FLOAT, DOUBLE})
 
 @dataclass(slots=True)
 class _Scope:
-    """What is known inside one graph; names not found here belong to the graphs around it."""
+    """Facts of one graph; names not found here belong to the graphs around it."""
 
     graph: onnx.GraphProto
     parent: _Scope | None
@@ -144,12 +144,12 @@ class Float16Emulator:
         self.sums.report()
 
     def format_of(self, node: onnx.NodeProto) -> int:
-        """Tell the format that a node computes in; 0 for none."""
+        """Return the format that a node computes in; 0 for none."""
         chosen = self.decided.classes.get(node_key(node))
         return 0 if chosen is None else _FORMATS.get(chosen, 0)
 
     def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Tell the format that a node wants one of its inputs in; 0 for none."""
+        """Return the format in which a node wants one of its inputs; 0 for none."""
         float_format = self.format_of(node)
         if (
             not float_format
@@ -161,7 +161,7 @@ class Float16Emulator:
         return float_format
 
     def _wanted(self, node: onnx.NodeProto, name: str) -> bool:
-        """Whether a value must be in the format of a node that reads or makes it."""
+        """Return whether a value must be in the format of a node that reads or makes it."""
         return self.types.get(name, 0) in ROUNDED and (
             node_key(node) in self.decided.requested or self.narrow.get(name, 0) == self.format_of(node)
         )
@@ -206,7 +206,7 @@ class Float16Emulator:
         set_nodes(graph, scope.nodes)
 
     def _folded(self, scope: _Scope, node: onnx.NodeProto, outputs: set[str]) -> None:
-        """Keep a constant computation in fp32; round it only where it is an output of the program."""
+        """Keep a constant computation in float32; round it only where it is an output of the program."""
         for position, name in enumerate(node.input):
             replace_input_with(node, position, self._folded_name(scope, name))
         scope.nodes.append(node)
@@ -261,7 +261,7 @@ class Float16Emulator:
                 self._round_output(scope, node, position, float_format)
 
     def _selects(self, scope: _Scope, node: onnx.NodeProto, float_format: int) -> bool:
-        """Whether a node only picks from values that are in a narrow format."""
+        """Return whether a node only picks from values that are in a narrow format."""
         picked = self.preserved(node, float_format)
         return picked is not None and all(
             self.types.get(node.input[p], 0) not in FLOATS
@@ -292,7 +292,7 @@ class Float16Emulator:
         return True
 
     def _is_bias(self, node: onnx.NodeProto, name: str, reader: onnx.NodeProto, position: int) -> bool:
-        """Whether `reader` adds a constant per output channel to the result `name` of `node`."""
+        """Return whether `reader` adds a constant per output channel to the result `name` of `node`."""
         if not standard(reader, "Add") or (
             node.op_type != "MatMul" and len(node.input) > 2 and node.input[2]
         ):
@@ -447,7 +447,7 @@ class Float16Emulator:
                     self.weights[narrow] = replace(weight, name=narrow, elem_type=float_format)
 
     def _name_reader(self, scope: _Scope, name: str) -> None:
-        """Tell the account of constants which node reads one."""
+        """Record in the account of constants which node reads one."""
         for node, position in scope.readers.get(name, ()):
             if self.reads(node, position):
                 self.overflows.readers[name] = node.name or node_key(node)

@@ -121,7 +121,7 @@ class _Builder:
         self.fresh = FreshNames(graph) if fresh is None else fresh
 
     def is_empty(self) -> bool:
-        """Whether the tensor has no elements whatever the other dimensions are."""
+        """Return whether the tensor has no elements whatever the other dimensions are."""
         return self.shape is not None and 0 in self.shape
 
     def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:

@@ -89,7 +89,7 @@ class _Traffic:
         return len(self.rounded)
 
     def _place(self, node: onnx.NodeProto) -> int | None:
-        """Tell the partition of a node: its own, else the last one among those it reads from."""
+        """Return the partition of a node: its own, else the last one among those it reads from."""
         key = node_key(node)
         for name in (str(node.name), key, self.facts.original.get(key, key)):
             if name in self.numbers:

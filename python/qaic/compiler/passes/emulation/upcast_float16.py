@@ -1,6 +1,6 @@
-"""Models of type float16 or bfloat16: fp32 kernels with explicit rounding.
+"""Models of type float16 or bfloat16: float32 kernels with explicit rounding.
 
-The engine computes most float16 operators in fp32 and does not round between them, and has few for bfloat16.
+The engine computes most float16 operators in float32 and does not round between them; it has few for bfloat16.
 So such a tensor of the model becomes a float32 one that is put in the format of its type. Only tensors that
 merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
@@ -32,7 +32,7 @@ _TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
 
 
 def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
-    """Whether anything declared in a model is of these types; types need not be inferred yet."""
+    """Return whether anything declared in a model is of these types; types need not be inferred yet."""
     return any(weight.elem_type in FLOAT_FORMATS for weight in weights.values()) or any(
         any(v.type.tensor_type.elem_type in FLOAT_FORMATS for v in (*g.input, *g.output, *g.value_info))
         or any(t.data_type in FLOAT_FORMATS for t in g.initializer)

@@ -39,7 +39,7 @@ _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze"
 
 
 def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
-    """Tell whether a division of the main graph or of a nested one may end the process."""
+    """Return whether a division of the main graph or of a nested one may end the process."""
     return bool(_Divisions(model, types).found)
 
 
@@ -96,7 +96,7 @@ class _Divisions:
                 self.found[_key(node)] = elem_type
 
     def _may_hold(self, name: str, number: int) -> bool:
-        """Tell whether a value may contain a negative number."""
+        """Return whether a value may contain a negative number."""
         maker, is_cast = self.makers.get(name), False
         while maker is not None and standard(maker, "Cast", *_PASSING) and maker.input:
             is_cast = is_cast or maker.op_type == "Cast"

@@ -97,7 +97,7 @@ def _legalize(body: onnx.GraphProto | onnx.FunctionProto, graph: onnx.GraphProto
 
 @dataclass(slots=True)
 class _Scope:
-    """What is known about the values that the nodes of a graph see."""
+    """Known facts about the values that the nodes of a graph see."""
 
     body: onnx.GraphProto
     version: int

@@ -67,7 +67,7 @@ def legalize(model: onnx.ModelProto) -> bool:
 
 
 def is_unit(function: onnx.FunctionProto) -> bool:
-    """Whether a function is rounded as one operator."""
+    """Return whether a function is rounded as one operator."""
     return (function.domain, function.name) in UNITS
 
 

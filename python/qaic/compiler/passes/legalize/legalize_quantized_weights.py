@@ -107,7 +107,7 @@ def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight
 
 
 def _is_ahead(node: onnx.NodeProto, version: int) -> bool:
-    """Whether a node has blocks before there are any, or a cast that some engine has no kernel for."""
+    """Return whether a node has blocks before there are any, or a cast that some engine has no kernel for."""
     return (
         version < _HAS_BLOCKS and standard(node, "DequantizeLinear") and _integer(node, "block_size", 0) != 0
     ) or _is_narrow_cast(node)

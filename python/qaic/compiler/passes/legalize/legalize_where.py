@@ -1,4 +1,4 @@
-"""Where on element types that the engine has no kernel for: as int32, which holds all their values."""
+"""`Where` on element types that the engine has no kernel for: as int32, which holds all their values."""
 
 from __future__ import annotations
 

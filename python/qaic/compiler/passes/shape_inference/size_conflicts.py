@@ -116,7 +116,7 @@ class Conflict:
 
 @dataclass(slots=True)
 class Sizes:
-    """What the user has given for one set of sizes.
+    """The user's values for one set of sizes.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class SizeCheck:
         return None
 
     def fits(self, view: onnx.ModelProto) -> bool:
-        """Tell whether a model that was not inferred yet has no conflict."""
+        """Return whether a model that was not inferred yet has no conflict."""
         try:
             return self.find(inferred_alone(clone(view))) is None
         except CompileError:
@@ -200,7 +200,7 @@ class SizeCheck:
         shapes: Mapping[str, tuple[int, ...]],
         values: Mapping[str, NDArray[Any]],
     ) -> str:
-        """Tell why a node cannot take its operands; empty if it can, or if that is not known."""
+        """Return why a node cannot take its operands; empty if it can, or if that is not known."""
         if standard(node, "Reshape"):
             return _reshape_reason(node, shapes, values)
         if standard(node, "Conv"):

@@ -1,4 +1,4 @@
-"""What was measured of one program: inferences, each with one stats buffer per device it ran on."""
+"""Measurements of one program: inferences, each with one stats buffer per device it ran on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler says about the operations of a program, as columns: one entry per operation.
+"""The compiler's description of a program's operations, as columns: one entry per operation.
 
 Operation ``oc`` of core ``c`` has the number ``base[c] + oc``. Sums by kind, node or layer are then one
 ``np.bincount`` over these columns.
@@ -140,7 +140,7 @@ class OpInfo:
 
     @cached_property
     def precisions(self) -> Coded:
-        """What operations compute in on a card; "" where the compiler does not say it."""
+        """Return the precisions of operations on a card; "" if the compiler does not state one."""
         return Coded.of(self._texts("precision"))
 
     @cached_property
@@ -194,7 +194,7 @@ class OpInfo:
 
     @cached_property
     def has_dependencies(self) -> bool:
-        """Whether the descriptor knows what follows what."""
+        """True if the descriptor has the order of operations."""
         return any(op.get("deps") for op in self._ops)
 
     @cached_property

@@ -34,7 +34,7 @@ OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
 
 
 class MeasuredBuffer(Protocol):
-    """What reports need of a stats buffer: numpy arrays of records."""
+    """The part of a stats buffer that reports need: numpy arrays of records."""
 
     @property
     def run(self) -> Any:
@@ -58,7 +58,7 @@ class MeasuredBuffer(Protocol):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the producer says of itself."""
+        """The producer's facts about itself."""
 
     @property
     def descriptor(self) -> Any:
@@ -68,7 +68,7 @@ class MeasuredBuffer(Protocol):
         """Refuse damaged records."""
 
     def advise_unneeded(self, section: str, start: int, stop: int) -> None:
-        """Say that records are not needed soon."""
+        """Mark records as not needed soon."""
 
 
 class OpSums:

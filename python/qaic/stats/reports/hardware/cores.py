@@ -1,4 +1,4 @@
-"""Whether the cores of a device, and the devices of a program, have the same work."""
+"""Balance of work among the cores of a device, and among the devices of a program."""
 
 from __future__ import annotations
 

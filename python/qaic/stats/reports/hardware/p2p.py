@@ -125,7 +125,7 @@ def p2p(capture: Capture) -> Report:
 
 
 def _unpaired(sent: list[Side], received: list[Side]) -> str:
-    """Say what is wrong with a transaction: one send must meet one receive of the same size."""
+    """Return the defect of a transaction: one send must meet one receive of the same size."""
     if len(sent) != 1 or len(received) != 1:
         return f"{len(sent)} sends, {len(received)} receives"
     if sent[0].size != received[0].size:

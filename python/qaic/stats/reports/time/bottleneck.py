@@ -1,4 +1,4 @@
-"""What keeps a run from being faster: computing, memory, data layout, or the time around the work."""
+"""The bottleneck of a run: computing, memory, data layout, or the time around the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of the host went: percentiles of every stage of the inferences."""
+"""Time of the host: percentiles of every stage of the inferences."""
 
 from __future__ import annotations
 

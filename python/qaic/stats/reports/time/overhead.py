@@ -1,4 +1,4 @@
-"""What measuring itself costs, and which numbers it makes meaningless."""
+"""Cost of measuring, and the numbers that it makes meaningless."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPS = (
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the producer says about the cost of measuring."""
+    """The producer's figures about the cost of measuring."""
 
     plain_us: float | None = None
     measured_us: float | None = None
@@ -44,7 +44,7 @@ class Calibration:
 
     @property
     def sentence(self) -> str | None:
-        """What is to be said of it; None where nothing is known."""
+        """Return a sentence about the cost; None if it is not known."""
         if self.factor is None:
             return None
         if self.is_below_noise:
@@ -54,7 +54,7 @@ class Calibration:
 
     @property
     def is_below_noise(self) -> bool:
-        """Whether measured inferences took no longer than others."""
+        """True if measured inferences took no longer than others."""
         return self.factor is not None and self.factor < 1
 
     @property

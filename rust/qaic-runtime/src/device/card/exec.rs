@@ -325,7 +325,7 @@ impl CardExec {
         Err(ErrorDetail::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) }.into())
     }
 
-    /// One wait; whether the inference has ended. Signals make it begin anew, with what is left of its time since the first
+    /// One wait; whether the inference has ended. Signals make it begin again, with what is left of its time since the first
     /// of them: however often they come, it ends.
     fn wait_once(
         &mut self,

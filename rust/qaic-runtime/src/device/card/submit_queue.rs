@@ -57,7 +57,7 @@ struct PartialEntry {
 const TAKEN: u32 = 0;
 const PENDING: u32 = u32::MAX;
 
-/// Entries of a call with partial inputs, which a thread fills anew for each; kept so that none allocates.
+/// Entries of a call with partial inputs, which a thread fills again for each; kept so that none allocates.
 pub(super) type Scratch = Vec<PartialExecuteEntry>;
 
 impl Submission {

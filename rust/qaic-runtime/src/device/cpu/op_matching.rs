@@ -1,6 +1,6 @@
 //! Which described operation each node of a loaded graph is.
 //!
-//! The compiler describes the graph that the engine made in its process. The engine makes it anew at each load, and then
+//! The compiler describes the graph that the engine made in its process. The engine makes it again at each load, and then
 //! calls the nodes it adds otherwise, even on the same host: their numbers follow the addresses of objects. So nodes are
 //! the same if they give the same value of the program, or, where the engine has given the values names of its own, if
 //! they stand in the same place between nodes that do.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use crate::sync::Mutex;
 
 /// Things in use, by where in memory they come from. A thing keeps what it comes from, so while it exists nothing else is
-/// there; afterwards it is made anew.
+/// there; afterwards it is made again.
 #[derive(Debug)]
 pub(super) struct Shared<K, T> {
     slots: Mutex<Vec<Slot<K, T>>>,

@@ -100,7 +100,7 @@ impl Control {
         }
     }
 
-    /// Replaces the faults with those of a plan in the language of [`qaic_emu::fault`], and counts calls anew.
+    /// Replaces the faults with those of a plan in the language of [`qaic_emu::fault`], and counts calls again.
     pub fn plan(&self, text: &str) -> Result<(), RuntimeError> {
         let plan = parse_plan(text)?;
         let mut state = self.state()?;

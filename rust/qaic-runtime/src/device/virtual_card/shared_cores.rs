@@ -260,7 +260,7 @@ mod tests {
         SharedCores::new(directory, DeviceKind::Noop, DeviceId(2), 16).unwrap()
     }
 
-    // The locks of one process exclude each other like those of two, because every claim opens the files anew.
+    // The locks of one process exclude each other like those of two, because every claim opens the files again.
     #[test]
     fn claims_of_two_processes_exclude_each_other() {
         let place = directory("claims");
