@@ -1,6 +1,6 @@
 """Models of type float16 or bfloat16: float32 kernels with explicit rounding.
 
-The engine computes most float16 operators in float32 and does not round between them; it has few for bfloat16.
+The engine computes most float16 operators in float32 without rounding between them; it has few for bfloat16.
 So such a tensor of the model becomes a float32 one that is put in the format of its type. Only tensors that
 merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
