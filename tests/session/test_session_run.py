@@ -1,5 +1,6 @@
 """``Session.run``: the arrays it takes and returns, and their owners."""
 
+import ctypes
 import gc
 from collections import OrderedDict, UserDict
 from types import MappingProxyType
@@ -474,3 +475,26 @@ def test_rejects_a_float_that_would_become_infinite(affine):
         session.run({"x": np.full((2, 4), 1e300)})
     assert caught.value.code == "input.range"
     session.run({"x": np.full((2, 4), np.inf)})
+
+
+#: flags of the buffer protocol: strides and a promise about the order of the numbers
+C_ORDER, FORTRAN_ORDER = 0x38, 0x58
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(3, True), (1, False)])
+def test_memory_of_outputs_is_refused_in_an_order_that_it_has_not(tmp_path, rows, is_refused):
+    with qaic.Session(session_models.save(tmp_path, session_models.affine(width=4, rows=rows))) as session:
+        output = session.run({"x": np.zeros((rows, 4), np.float32)})["y"]
+    exporter = output.base.obj
+
+    def ask(flags):
+        view = ctypes.create_string_buffer(256)
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(exporter), view, flags)
+        ctypes.pythonapi.PyBuffer_Release(view)
+
+    ask(C_ORDER)
+    if is_refused:
+        with pytest.raises(BufferError, match="in C order"):
+            ask(FORTRAN_ORDER)
+    else:
+        ask(FORTRAN_ORDER)

@@ -221,6 +221,30 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert finishes(code, path) == ["0"]
 
 
+def test_fork_that_goes_around_python_is_noticed(tmp_path):
+    code = """
+import ctypes, os, sys
+import numpy as np
+import qaic
+
+inputs = {"n": np.int64(1), "x": np.zeros(1, np.float32)}
+session = qaic.Session(sys.argv[1])
+session.run(inputs)
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    code = 1
+    try:
+        session.run(inputs)
+    except qaic.errors.StateError as error:
+        code = 0 if error.code == "call.forked" else 2
+    finally:
+        os._exit(code)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.run(inputs)["y"].tolist())
+"""
+    path = session_models.save(tmp_path, session_models.endless())
+    assert finishes(code, path) == ["0", "[1.0]"]
+
+
 # --- what is no file ------------------------------------------------------------------------------------
 
 

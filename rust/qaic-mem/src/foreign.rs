@@ -107,7 +107,8 @@ impl ForeignMemoryMut {
         Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
-    /// Memory that others have too; `None` where it must not be written.
+    /// Memory that others have too; `None` where it must not be written. Whoever made it says that no two threads
+    /// write it at a time.
     pub fn of_shared(memory: &Arc<SharedMemory>) -> Option<Self> {
         let (ptr, len) = (memory.address(), memory.memory().len());
         let backing = || Backing::Shared(Arc::clone(memory));

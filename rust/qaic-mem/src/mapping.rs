@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::fmt;
 use std::os::fd::AsFd;
-use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::{ptr, slice};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -14,7 +15,8 @@ use crate::HostSliceMut;
 /// A mapped buffer object. Valid as long as this lives, whatever becomes of the handle, the channel or the card.
 ///
 /// The device may write at any moment between an execute call and the return of the wait for it, so the memory is reached
-/// by address and copied, never borrowed.
+/// by address and copied, never borrowed. Threads may copy to and from the same bytes at a time: each byte is then one that
+/// a thread wrote.
 pub struct Mapping {
     address: *mut u8,
     len: usize,
@@ -24,8 +26,7 @@ pub struct Mapping {
 
 // SAFETY: it is plain memory of no thread's own, and the owner can be dropped by any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: no reference into the memory is ever made: bytes are copied by raw pointer, as with memory that a device writes.
-// A concurrent writer makes the copied bytes unspecified, and nothing else.
+// SAFETY: through a shared reference the memory is reached as atomic bytes alone.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -93,24 +94,34 @@ impl Mapping {
 
     /// Copies from `offset` on; `None` when that reaches beyond the end.
     pub fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
-        let end = offset.checked_add(into.len())?;
-        if end > self.len {
-            return None;
+        let shared = self.bytes(offset, into.len())?;
+        for (byte, shared) in into.iter_mut().zip(shared) {
+            *byte = shared.load(Ordering::Relaxed);
         }
-        // SAFETY: `offset + into.len()` lies within the mapping, valid by the contract of `new`; `into` is exclusively ours.
-        unsafe { ptr::copy(self.address.wrapping_add(offset), into.as_mut_ptr(), into.len()) };
         Some(())
     }
 
     /// Copies to `offset`; `None` when that reaches beyond the end.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
-        let end = offset.checked_add(from.len())?;
-        if end > self.len {
+        let shared = self.bytes(offset, from.len())?;
+        for (byte, shared) in from.iter().zip(shared) {
+            shared.store(*byte, Ordering::Relaxed);
+        }
+        Some(())
+    }
+
+    /// `len` bytes from `offset` on, which other threads reach in the same way.
+    fn bytes(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {
+        if offset.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: `offset + from.len()` lies within the mapping, valid by the contract of `new`; `copy` allows overlap.
-        unsafe { ptr::copy(from.as_ptr(), self.address.wrapping_add(offset), from.len()) };
-        Some(())
+        if len == 0 {
+            return Some(&[]);
+        }
+        let first = self.address.wrapping_add(offset).cast::<AtomicU8>();
+        // SAFETY: the bytes lie within the mapping, valid by the contract of `new`, and have the layout of atomic ones; a view
+        // made by `memory_mut` has exclusively borrowed the mapping.
+        Some(unsafe { slice::from_raw_parts(first, len) })
     }
 }
 
@@ -161,6 +172,24 @@ mod tests {
         assert_eq!(part.read_into(99, &mut last), Some(()));
         assert_eq!(last, [7]);
         assert_eq!(part.read_into(100, &mut last), None);
+    }
+
+    /// Miri finds the race where bytes are not atomic.
+    #[test]
+    fn threads_write_the_same_bytes_at_a_time() {
+        let mut memory = vec![0_u8; 16].into_boxed_slice();
+        let address = memory.as_mut_ptr();
+        // SAFETY: the box is the owner, and moving it does not move its bytes.
+        let mapping = unsafe { Mapping::new(address, 16, Box::new(memory)) };
+        std::thread::scope(|scope| {
+            for value in [1, 2] {
+                let mapping = &mapping;
+                scope.spawn(move || mapping.write_from(0, &[value; 16]));
+            }
+        });
+        let mut back = [0; 16];
+        assert_eq!(mapping.read_into(0, &mut back), Some(()));
+        assert!(back.iter().all(|byte| [1, 2].contains(byte)));
     }
 
     #[test]

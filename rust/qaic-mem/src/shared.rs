@@ -34,8 +34,9 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// As long as `keeper` lives, the conditions of [`HostSlice::new`] hold, and unless `is_readonly` those of
-    /// [`HostSliceMut::new`](crate::HostSliceMut::new).
+    /// * As long as `keeper` lives, the conditions of [`HostSlice::new`] hold, and unless `is_readonly` those of
+    ///   [`HostSliceMut::new`](crate::HostSliceMut::new).
+    /// * While one thread writes bytes of the memory, through any reference, no other thread reads or writes them.
     pub unsafe fn foreign<K: Send + Sync + 'static>(
         address: *mut u8,
         len: usize,
@@ -43,6 +44,22 @@ impl SharedMemory {
         keeper: K,
     ) -> Arc<Self> {
         Arc::new(Kept { address, len, is_readonly, dma_buf: None, keeper })
+    }
+
+    /// Memory that this library has allocated.
+    ///
+    /// # Safety
+    ///
+    /// The conditions of [`Self::foreign`] about threads hold.
+    pub unsafe fn of_storage(storage: Storage) -> Arc<Self> {
+        let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
+        // SAFETY: the storage keeps its memory, and is reached through the value alone; the caller says the rest.
+        unsafe { Self::foreign(address, len, false, storage) }
+    }
+
+    /// No bytes.
+    pub fn empty() -> Arc<Self> {
+        Arc::new(Kept { address: ptr::null_mut(), len: 0, is_readonly: false, dma_buf: None, keeper: () })
     }
 
     /// Memory that devices share and the host does not see.
@@ -84,14 +101,6 @@ impl SharedMemory {
     }
 }
 
-impl From<Storage> for Arc<SharedMemory> {
-    fn from(storage: Storage) -> Self {
-        let (address, len) = (storage.as_mut_ptr(), storage.memory().len());
-        // SAFETY: the storage keeps its memory, and is reached through the value alone.
-        unsafe { SharedMemory::foreign(address, len, false, storage) }
-    }
-}
-
 impl<K: ?Sized> fmt::Debug for Kept<K> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.dma_buf {
@@ -124,7 +133,8 @@ mod tests {
 
     #[test]
     fn storage_that_is_shared_is_written_through_any_reference() {
-        let shared: Arc<SharedMemory> = Storage::new(4).unwrap().into();
+        // SAFETY: no other thread has it.
+        let shared = unsafe { SharedMemory::of_storage(Storage::new(4).unwrap()) };
         let mut output = ForeignMemoryMut::of_shared(&shared).unwrap();
         output.as_mut().fill(6);
         assert_eq!((shared.memory().to_vec(), shared.len()), (vec![6; 4], 4));

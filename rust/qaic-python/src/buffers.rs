@@ -195,12 +195,18 @@ unsafe fn fill(
         view.obj = ptr::null_mut();
         return Err(PyBufferError::new_err("the memory is read-only"));
     }
+    let wanted = |flag: c_int| flags & flag == flag;
+    // Numbers in C order are in Fortran's as well where at most one dim has more than one.
+    let dims = layout.shape.iter().filter(|&&dim| dim != 1);
+    if wanted(ffi::PyBUF_F_CONTIGUOUS) && len != 0 && dims.count() > 1 {
+        view.obj = ptr::null_mut();
+        return Err(PyBufferError::new_err("the memory is in C order, not in Fortran order"));
+    }
     view.buf = address.cast();
     view.len = isize::try_from(len).unwrap_or(isize::MAX);
     view.readonly = readonly.into();
     view.itemsize = layout.item_bytes;
     view.ndim = c_int::try_from(layout.shape.len()).unwrap_or(0);
-    let wanted = |flag: c_int| flags & flag == flag;
     view.format = if wanted(ffi::PyBUF_FORMAT) { layout.format.as_ptr().cast_mut() } else { ptr::null_mut() };
     view.shape = if wanted(ffi::PyBUF_ND) { layout.shape.as_ptr().cast_mut() } else { ptr::null_mut() };
     view.strides =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
-use pyo3::types::{PyCFunction, PyDict};
+use pyo3::sync::PyOnceLock;
 use qaic_runtime::device::cpu::{self, Engine, custom_ops, libraries_of_package};
 use qaic_runtime::device::{
     Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory, named_engine,
@@ -102,17 +102,10 @@ fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'p
     record(py, &found)
 }
 
-/// Reports every fork made from Python, first of all hooks of this package.
+/// Watches the forks of this process, also those that do not go through Python.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
-    let keywords = PyDict::new(py);
-    for (moment, hook) in [
-        ("before", fork::will_fork as fn()),
-        ("after_in_parent", fork::forked_parent),
-        ("after_in_child", fork::forked),
-    ] {
-        keywords.set_item(moment, PyCFunction::new_closure(py, None, None, move |_, _| hook())?)?;
-    }
-    py.import("os")?.call_method("register_at_fork", (), Some(&keywords)).map(drop)
+    static WATCHED: PyOnceLock<()> = PyOnceLock::new();
+    WATCHED.get_or_try_init(py, || py.detached(fork::watch)).copied()
 }
 
 /// Lets programs of this process load a library with custom operators.

@@ -76,7 +76,8 @@ impl BufferExport {
         let memory = self.memory().unwrap_or(HostSlice::empty());
         let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
         let is_readonly = self.view.0.readonly != 0;
-        // SAFETY: the export keeps the memory, and says whether it may be written. Python threads may write it as well.
+        // SAFETY: the export keeps the memory, and says whether it may be written. Python code must not write an array while an
+        // inference has it, as the documentation of bindings says.
         unsafe { SharedMemory::foreign(address, len, is_readonly, self) }
     }
 }

@@ -20,18 +20,24 @@ const DETACH_FROM_BYTES: usize = 64 << 10;
 
 /// New zeroed memory.
 pub(crate) fn zeroed(py: Python<'_>, len_bytes: usize) -> PyResult<Arc<SharedMemory>> {
-    Storage::new(len_bytes).map(Into::into).map_err(|error| from_runtime(py, error))
+    Storage::new(len_bytes).map(shared).map_err(|error| from_runtime(py, error))
 }
 
 /// New memory with these bytes.
 pub(crate) fn copied(py: Python<'_>, bytes: &[u8]) -> PyResult<Arc<SharedMemory>> {
-    Storage::of(bytes).map(Into::into).map_err(|error| from_runtime(py, error))
+    Storage::of(bytes).map(shared).map_err(|error| from_runtime(py, error))
+}
+
+fn shared(storage: Storage) -> Arc<SharedMemory> {
+    // SAFETY: no thread may write a buffer while an inference uses it, as the documentation of the class says.
+    unsafe { SharedMemory::of_storage(storage) }
 }
 
 /// Memory for one binding.
 ///
 /// From ``bytes`` it owns a copy; from any other object with a buffer it refers to that object's memory, where outputs
-/// appear. From a descriptor (``from_dma_buf``) it names memory that cards share and this process need not see.
+/// appear. From a descriptor (``from_dma_buf``) it names memory that cards share and this process need not see. While an
+/// inference uses the memory of an input, no thread may write it, and while it uses that of an output, no thread may reach it.
 #[pyclass(frozen, name = "QBuffer", module = "qaicrt")]
 pub(crate) struct PyQBuffer {
     buffer: ClientBuffer,
@@ -104,7 +110,7 @@ impl PyQBuffer {
         }
         drop(given);
         release_dropped(py);
-        Ok(Self::new(storage.into()))
+        Ok(Self::new(shared(storage)))
     }
 
     /// Memory behind a descriptor: ``size`` bytes from ``offset`` on of a DMA buffer of the kernel, for a binding that a

@@ -5,6 +5,7 @@
 //! what a wait of the calling thread has to watch beside what it waits for.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
@@ -46,10 +47,16 @@ pub struct CancellationToken(Arc<TokenState>);
 #[derive(Default)]
 struct TokenState {
     is_cancelled: AtomicBool,
-    hook: Mutex<Option<Hook>>,
+    hooks: Mutex<Hooks>,
 }
 
-// A panic in the work leaves the flag and the hook as whole as they were.
+#[derive(Default)]
+struct Hooks {
+    next: u64,
+    by_number: BTreeMap<u64, Hook>,
+}
+
+// A panic in the work leaves the flag and the hooks as whole as they were.
 impl UnwindSafe for CancellationToken {}
 impl RefUnwindSafe for CancellationToken {}
 
@@ -62,9 +69,7 @@ impl CancellationToken {
     /// Asks the work to end. It ends with [`ErrorDetail::Interrupted`] where it can, which may be never.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
-        if let Some(hook) = &*self.0.hook.lock() {
-            hook();
-        }
+        self.0.hooks.lock().by_number.values().for_each(|hook| hook());
     }
 
     /// Returns whether the work was asked to end.
@@ -82,12 +87,17 @@ impl CancellationToken {
         self.0.is_cancelled.store(false, Ordering::Release);
     }
 
-    /// Has `hook` run when the token is cancelled, until the returned guard is dropped. Fails when it already is.
+    /// Has `hook` run when the token is cancelled, beside those of other work with this token, until the returned guard is
+    /// dropped. Fails when the token already is cancelled.
     ///
     /// The hook runs with an internal lock held, so that it never runs after the guard is gone.
     pub(crate) fn on_cancel(&self, hook: Hook) -> Result<OnCancel<'_>, RuntimeError> {
-        *self.0.hook.lock() = Some(hook);
-        let guard = OnCancel { token: self };
+        let mut hooks = self.0.hooks.lock();
+        let number = hooks.next;
+        hooks.next += 1;
+        hooks.by_number.insert(number, hook);
+        drop(hooks);
+        let guard = OnCancel { token: self, number };
         self.check().map(|()| guard)
     }
 
@@ -155,11 +165,12 @@ impl fmt::Debug for CancellationToken {
 #[derive(Debug)]
 pub(crate) struct OnCancel<'a> {
     token: &'a CancellationToken,
+    number: u64,
 }
 
 impl Drop for OnCancel<'_> {
     fn drop(&mut self) {
-        *self.token.0.hook.lock() = None;
+        self.token.0.hooks.lock().by_number.remove(&self.number);
     }
 }
 
@@ -395,6 +406,25 @@ mod tests {
         assert_eq!(runs.load(Ordering::Relaxed), 1, "a hook that was refused is gone");
         token.renew();
         assert!(token.check().is_ok() && token.on_cancel(hook()).is_ok());
+    }
+
+    #[test]
+    fn token_of_two_loads_runs_the_hook_of_each_that_goes_on() {
+        let runs = [const { AtomicU32::new(0) }; 2].map(Arc::new);
+        let token = CancellationToken::new();
+        let guards = runs.each_ref().map(|count| {
+            let count = Arc::clone(count);
+            token.on_cancel(Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            }))
+        });
+        token.cancel();
+        let [first, second] = guards;
+        drop(first);
+        token.cancel();
+        drop(second);
+        token.cancel();
+        assert_eq!(runs.map(|count| count.load(Ordering::Relaxed)), [1, 2]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!
 //! The number of forks is counted instead of asking for the process id, which costs a system call.
 
+use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 // A model checker has no use for statics, and cannot make them.
@@ -23,22 +24,36 @@ pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Announces that this thread is going to fork the process. [`forked_parent`] in the parent follows, whether
-/// or not there is a child.
-pub fn will_fork() {
-    shared_cores::freeze();
-}
-
-/// Announces, in the parent, that the fork is over.
-pub fn forked_parent() {
-    shared_cores::thaw();
-}
-
-/// Announces, in the child, that the process was just forked. The child calls it before it uses anything else
-/// of this library, while it still has one thread.
+/// Announces, in the child, that the process was just forked, while the child has one thread.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     shared_cores::abandon();
+}
+
+/// Has the system report every fork of this process, whichever library makes it.
+///
+/// Handlers stay registered until the process ends, so a library that calls this must not be unloaded.
+#[allow(unsafe_code)] // a call of the system that registers functions
+pub fn watch() -> Result<(), RuntimeError> {
+    extern "C" fn before() {
+        shared_cores::freeze();
+    }
+    // In the parent, whether or not there is a child.
+    extern "C" fn after_in_parent() {
+        shared_cores::thaw();
+    }
+    extern "C" fn after_in_child() {
+        forked();
+    }
+    // SAFETY: the functions have no parameters and live as long as the library.
+    let status = unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    match status {
+        0 => Ok(()),
+        errno => Err(ErrorDetail::Internal {
+            what: format!("forks cannot be watched: {}", io::Error::from_raw_os_error(errno)),
+        }
+        .into()),
+    }
 }
 
 /// The process that something was made in.

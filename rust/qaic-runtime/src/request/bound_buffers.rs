@@ -10,7 +10,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use qaic_mem::{ForeignMemoryMut, HostSlice, SharedMemory, Storage};
+use qaic_mem::{ForeignMemoryMut, HostSlice, SharedMemory};
 use qaic_sync::ExclusiveCell;
 
 use super::ExecObj;
@@ -457,7 +457,7 @@ impl BoundBuffers {
                     *memory = kept;
                 }
             } else if !memory.is_empty() {
-                *kept = Some(mem::replace(memory, Storage::new(0)?.into()));
+                *kept = Some(mem::replace(memory, SharedMemory::empty()));
             }
         }
         self.bind_all(state, &buffers, Some(dims))?;

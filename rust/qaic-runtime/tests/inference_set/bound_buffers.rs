@@ -60,7 +60,9 @@ impl Bench {
 }
 
 fn memory(elements: usize, value: f32) -> Memory {
-    Storage::of(&f32_bytes(&vec![value; elements])).unwrap().into()
+    let storage = Storage::of(&f32_bytes(&vec![value; elements])).unwrap();
+    // SAFETY: one thread at a time uses the memory.
+    unsafe { SharedMemory::of_storage(storage) }
 }
 
 fn holds(memory: &Memory, elements: usize, value: f32) -> bool {

@@ -30,7 +30,9 @@ fn set() -> BoundSet {
 }
 
 fn buffers() -> Vec<Arc<SharedMemory>> {
-    (0..3).map(|_| Storage::new(4 * ELEMENTS as usize).unwrap().into()).collect()
+    let storages = (0..3).map(|_| Storage::new(4 * ELEMENTS as usize).unwrap());
+    // SAFETY: one thread at a time uses the memory.
+    storages.map(|storage| unsafe { SharedMemory::of_storage(storage) }).collect()
 }
 
 fn available(set: &BoundSet) -> usize {

@@ -57,6 +57,11 @@ fn tensor(value: f32) -> Vec<u8> {
     f32_bytes(&[value; ELEMENTS as usize])
 }
 
+fn shared(storage: Storage) -> Arc<SharedMemory> {
+    // SAFETY: the thread that has the memory waits while an inference uses it.
+    unsafe { SharedMemory::of_storage(storage) }
+}
+
 fn empty() -> Storage {
     Storage::new(4 * ELEMENTS as usize).unwrap()
 }
@@ -71,8 +76,8 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
         let set = set("by-id", is_queueing);
         let bound = BoundBuffers::of_set(&set).unwrap();
         on_every_thread(|number, value| {
-            let given: Arc<SharedMemory> = Storage::of(&tensor(value)).unwrap().into();
-            let wanted: Arc<SharedMemory> = empty().into();
+            let given = shared(Storage::of(&tensor(value)).unwrap());
+            let wanted = shared(empty());
             let HandleId(acquired) = set.acquire(&mut WaitScope::default()).unwrap();
             let buffers = || Ok::<_, RuntimeError>(vec![given, Arc::clone(&wanted)]);
             bound[acquired as usize].bind_for_new_inference(2, |_, _| false, buffers).unwrap();

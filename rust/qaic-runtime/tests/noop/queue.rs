@@ -32,8 +32,9 @@ fn ready(context: &Arc<Context>, device: u32, is_placed_freely: bool) -> BoundBu
     let card = Placement::one(DeviceId(device));
     let program = Program::new(context, &resizable(), &card, &options).unwrap();
     let specs = Arc::new(BindingSpecs::of_buffers(&program).unwrap());
-    let buffers: Vec<Arc<SharedMemory>> =
-        specs.iter().map(|_| Storage::new(4 * ELEMENTS as usize).unwrap().into()).collect();
+    let storages = specs.iter().map(|_| Storage::new(4 * ELEMENTS as usize).unwrap());
+    // SAFETY: one thread at a time uses the memory.
+    let buffers: Vec<_> = storages.map(|storage| unsafe { SharedMemory::of_storage(storage) }).collect();
     let bound = BoundBuffers::new(ExecObj::new(&program, true).unwrap(), specs);
     bound.replace_all(&buffers, None).unwrap();
     bound

@@ -54,8 +54,8 @@ struct AttendedRows<'a> {
     blocks: usize,
     indices: &'a [i64],
     rows: &'a [f32],
-    // Empty, one list of slots, or one for each row of the batch.
-    blanked: &'a [bool],
+    // Empty, one list of slots, or one for each row of the batch; any byte but 0 stands for true.
+    blanked: &'a [u8],
     blanked_stride: usize,
 }
 
@@ -68,7 +68,7 @@ struct Operands<'a> {
     indices: &'a [i64],
     index_dims: &'a [i64],
     rows: &'a [f32],
-    blanked: Option<&'a [bool]>,
+    blanked: Option<&'a [u8]>,
 }
 
 impl<'a> AttendedRows<'a> {
@@ -184,7 +184,7 @@ impl<'a> AttendedRows<'a> {
         let start = entry * self.blanked_stride + slots.start;
         let blanked = self.blanked.get(start..start + slots.len()).unwrap_or_default();
         for (row, _) in
-            result.chunks_exact_mut(self.width.max(1)).zip(blanked).filter(|(_, is_blanked)| **is_blanked)
+            result.chunks_exact_mut(self.width.max(1)).zip(blanked).filter(|(_, flag)| **flag != 0)
         {
             row.fill(0.0);
         }
@@ -213,8 +213,8 @@ pub(super) fn run(call: Call) -> Result<(), String> {
         index_dims: &indices.dims,
         // SAFETY: as above.
         rows: unsafe { rows.elements::<f32>() },
-        // SAFETY: as above; the engine's bool is a byte of 0 or 1.
-        blanked: blanked.as_ref().map(|blanked| unsafe { blanked.elements::<bool>() }),
+        // SAFETY: as above; a bool of the engine is a byte, which a caller's memory may give any value.
+        blanked: blanked.as_ref().map(|blanked| unsafe { blanked.elements::<u8>() }),
     };
     let attended = AttendedRows::new(&operands)?;
     let mut dims = state.dims.clone();
@@ -248,7 +248,7 @@ mod tests {
         length: usize,
         tuples: &[[i64; 3]],
         rows: &[f32],
-        blanked: &[bool],
+        blanked: &[u8],
     ) -> Vec<f32> {
         let mut result = Vec::new();
         for entry in 0..batch {
@@ -262,7 +262,7 @@ mod tests {
                             None => state[((entry * groups + group) * context + slot) * width + column],
                         };
                         let of_entry = if blanked.len() == length { 0 } else { entry * length };
-                        let is_blanked = !blanked.is_empty() && blanked[of_entry + slot];
+                        let is_blanked = !blanked.is_empty() && blanked[of_entry + slot] != 0;
                         result.push(if is_blanked { 0.0 } else { number });
                     }
                 }
@@ -278,7 +278,7 @@ mod tests {
             context in prop_oneof![1_usize..9, 250_usize..600],
             length in any::<prop::sample::Index>(),
             tuples in prop::collection::vec((-1_i64..3, -1_i64..3, any::<prop::sample::Index>(), any::<bool>()), 0..6),
-            blanked in prop::option::of((any::<bool>(), prop::collection::vec(any::<bool>(), 1200))),
+            blanked in prop::option::of((any::<bool>(), prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 1200))),
             is_half in any::<bool>(),
         ) {
             let length = length.index(context + 1);
@@ -329,7 +329,7 @@ mod tests {
             indices: &[0, 0, 1],
             index_dims: &[1, 3],
             rows: &[1.0, 2.0, 3.0],
-            blanked: Some(&[false, true]),
+            blanked: Some(&[0, 1]),
         };
         assert!(AttendedRows::new(&fitting).is_ok());
         for (operands, named) in [
@@ -341,7 +341,7 @@ mod tests {
             (Operands { length: &[], ..fitting }, "0 lengths"),
             (Operands { index_dims: &[3, 1], ..fitting }, "tuples of dims"),
             (Operands { rows: &[1.0], ..fitting }, "1 numbers for 1 rows"),
-            (Operands { blanked: Some(&[true; 3]), ..fitting }, "3 slots to blank"),
+            (Operands { blanked: Some(&[1; 3]), ..fitting }, "3 slots to blank"),
         ] {
             assert!(AttendedRows::new(&operands).unwrap_err().contains(named), "{named}");
         }

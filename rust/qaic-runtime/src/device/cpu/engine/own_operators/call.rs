@@ -7,7 +7,8 @@ use std::{ptr, slice};
 use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtKernelContext, OrtTensorTypeAndShapeInfo, OrtValue};
 
 use super::super::library::check;
-use super::FLOAT;
+use super::{FLOAT, guarded};
+use crate::sync::Mutex;
 
 /// One execution of a kernel; what it reads lives until it returns.
 #[derive(Clone, Copy)]
@@ -23,6 +24,13 @@ pub(super) struct Operand {
     len: usize,
 }
 
+/// What the threads of one execution share.
+struct Parts<'a, F> {
+    part: &'a F,
+    // Of one part that panicked.
+    failure: Mutex<Option<String>>,
+}
+
 impl Call {
     /// An operand that must be there.
     pub(super) fn required(self, index: usize) -> Result<Operand, String> {
@@ -31,16 +39,20 @@ impl Call {
 
     /// Calls `part` with each number below `count`, on the threads of the session.
     pub(super) fn in_parallel<F: Fn(usize) + Sync>(self, count: usize, part: &F) -> Result<(), String> {
-        unsafe extern "C" fn one<F: Fn(usize) + Sync>(part: *mut c_void, number: usize) {
-            // SAFETY: the call below passes a function of this type, which lives until it returns.
-            let part = unsafe { &*part.cast_const().cast::<F>() };
-            part(number);
+        unsafe extern "C" fn one<F: Fn(usize) + Sync>(parts: *mut c_void, number: usize) {
+            // SAFETY: the call below passes a value of this type, which lives until it returns.
+            let parts = unsafe { &*parts.cast_const().cast::<Parts<'_, F>>() };
+            if let Err(failure) = guarded(|| Ok((parts.part)(number))) {
+                *parts.failure.lock() = Some(failure);
+            }
         }
-        let shared = (&raw const *part).cast_mut().cast::<c_void>();
-        // SAFETY: the call returns when every part was run, so `part` outlives it.
+        let parts = Parts { part, failure: Mutex::default() };
+        let shared = (&raw const parts).cast_mut().cast::<c_void>();
+        // SAFETY: the call returns when every part was run, so `parts` outlives it.
         let status =
             unsafe { (self.api.KernelContext_ParallelFor)(self.context, one::<F>, count, 0, shared) };
-        check(self.api, status)
+        check(self.api, status)?;
+        parts.failure.lock().take().map_or(Ok(()), Err)
     }
 
     /// `None` of an operand that was left out.

@@ -4,7 +4,9 @@ mod attended_rows;
 mod call;
 mod stored_weights;
 
+use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
@@ -252,7 +254,7 @@ unsafe extern "system" fn create(
     // SAFETY: the engine passes its table of functions, which is static.
     let api: &'static OrtApi = unsafe { &*api };
     let name = operator.signature.name;
-    match (operator.signature.create)(&operator.stored, &Attributes { api, info }) {
+    match guarded(|| (operator.signature.create)(&operator.stored, &Attributes { api, info })) {
         Ok(made) => {
             let made = Box::new(NodeKernel { api, name, kernel: made });
             // SAFETY: the engine passes a place for the result.
@@ -272,15 +274,26 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
     // SAFETY: `create` made the kernel, which is not changed until it is destroyed.
     let node: &NodeKernel = unsafe { &*kernel.cast_const().cast() };
     let call = Call { api: node.api, context };
-    let done = match &node.kernel {
+    let done = guarded(|| match &node.kernel {
         Kernel::AttendedRows => attended_rows::run(call),
         Kernel::Product(product) => product.run(call),
         Kernel::Gather(gather) => gather.run(call),
-    };
+    });
     match done {
         Ok(()) => OrtStatusPtr::default(),
         Err(message) => failure(node.api, node.name, &message),
     }
+}
+
+/// Turns a panic in `work` into a failure: a panic that reaches the engine ends the process.
+fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("a defect of openqaic: {}", text.unwrap_or("a panic without a text"))
 }
 
 fn failure(api: &OrtApi, name: &CStr, message: &str) -> OrtStatusPtr {
@@ -329,5 +342,21 @@ impl Attributes {
             unsafe { (self.api.KernelInfoGetAttribute_int64)(self.info, name.as_ptr(), &raw mut number) };
         check(self.api, status)?;
         Ok(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_of_a_kernel_is_a_failure_with_its_text() {
+        assert_eq!(guarded(|| Ok(7)), Ok(7));
+        assert_eq!(guarded(|| Err::<(), _>("wrong".to_owned())), Err("wrong".to_owned()));
+        let failure = |work: fn()| guarded(|| Ok(work())).err();
+        assert_eq!(failure(|| panic!("fixed")).as_deref(), Some("a defect of openqaic: fixed"));
+        assert_eq!(failure(|| panic!("of {}", 2)).as_deref(), Some("a defect of openqaic: of 2"));
+        let other = failure(|| std::panic::panic_any(3));
+        assert_eq!(other.as_deref(), Some("a defect of openqaic: a panic without a text"));
     }
 }
