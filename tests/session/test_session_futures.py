@@ -63,6 +63,14 @@ def futures_threads():
     return [thread for thread in threading.enumerate() if thread.name == "qaic-futures"]
 
 
+@pytest.fixture(autouse=True)
+def _no_threads_of_earlier_tests():
+    """A thread ends soon after its session, which a test does not wait for."""
+    gc.collect()
+    for thread in futures_threads():
+        thread.join(SOON)
+
+
 # --- submit ---------------------------------------------------------------------------------------
 
 
