@@ -152,7 +152,7 @@ fn run(set: &InferenceSet) -> (u64, u64) {
 /// Buffers for all bindings.
 fn buffers(set: &InferenceSet) -> Vec<Arc<SharedMemory>> {
     let bytes = |shape: &GivenShape| usize::try_from(shape.dims.iter().product::<u64>() * 4).unwrap();
-    let storages = dims(set).iter().map(|shape| Storage::new(bytes(shape)).unwrap());
+    let storages = dims(set).into_iter().map(|shape| Storage::new(bytes(&shape)).unwrap());
     // SAFETY: one thread at a time uses the memory.
     storages.map(|storage| unsafe { SharedMemory::of_storage(storage) }).collect()
 }

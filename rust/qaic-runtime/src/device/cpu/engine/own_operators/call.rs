@@ -42,7 +42,11 @@ impl Call {
         unsafe extern "C" fn one<F: Fn(usize) + Sync>(parts: *mut c_void, number: usize) {
             // SAFETY: the call below passes a value of this type, which lives until it returns.
             let parts = unsafe { &*parts.cast_const().cast::<Parts<'_, F>>() };
-            if let Err(failure) = guarded(|| Ok((parts.part)(number))) {
+            let done = guarded(|| {
+                (parts.part)(number);
+                Ok(())
+            });
+            if let Err(failure) = done {
                 *parts.failure.lock() = Some(failure);
             }
         }

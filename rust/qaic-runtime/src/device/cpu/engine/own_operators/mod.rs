@@ -353,7 +353,7 @@ mod tests {
     fn panic_of_a_kernel_is_a_failure_with_its_text() {
         assert_eq!(guarded(|| Ok(7)), Ok(7));
         assert_eq!(guarded(|| Err::<(), _>("wrong".to_owned())), Err("wrong".to_owned()));
-        let failure = |work: fn()| guarded(|| Ok(work())).err();
+        let failure = |work: fn() -> Result<(), String>| guarded(work).err();
         assert_eq!(failure(|| panic!("fixed")).as_deref(), Some("a defect of openqaic: fixed"));
         assert_eq!(failure(|| panic!("of {}", 2)).as_deref(), Some("a defect of openqaic: of 2"));
         let other = failure(|| std::panic::panic_any(3));
