@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the Rust and Python tests, twice, under conditions that no verdict may depend on: in the background with SIGINT ignored,
-# niced, on one CPU beside busy loops, the files in another order each time.
+# Runs the Rust and Python tests under conditions that no verdict may depend on: in the background with SIGINT ignored,
+# niced, on one CPU beside busy loops, the files in another order in each of ROUNDS rounds, by default 2.
 #
 # usage: tests/adverse.sh all|timing [python, default .venv/bin/python]
 #
@@ -58,7 +58,7 @@ in_background() {
     child=
 }
 
-for round in 1 2; do
+for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
     echo "== round $round, Rust"
     while IFS=$'\t' read -r folder program; do
         # The order of tests within a program is an option of development builds of Rust's test harness.
