@@ -1,5 +1,5 @@
-//! Every operation of the control protocol on an emulated card: the firmware takes each message and its replies are read; the
-//! calls are recorded, and the recording answers the same. With what can go wrong on top.
+//! Every operation of the control protocol on an emulated card, with and without faults: the firmware takes each message, its
+//! replies are read, and the calls are recorded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use qaic_kmd::protocol::reply::{
     UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::{CardStatus, NncStatus};
-use qaic_kmd::transcript::{Recording, Replay};
+use qaic_kmd::transcript::Recording;
 use qaic_kmd::wire::ProcessId;
 
 /// The answers of a session, call by call.
@@ -183,7 +183,7 @@ impl Drop for TranscriptFile {
     }
 }
 
-/// Records a session and replays it; what it was answered, and the transcript.
+/// Records a session, which is answered as one that is not recorded; returns the answers and the transcript.
 fn recorded(faults: &str) -> (Vec<String>, String) {
     let transcript = TranscriptFile::new();
     let direct = session(&*card(faults), 1);
@@ -195,10 +195,6 @@ fn recorded(faults: &str) -> (Vec<String>, String) {
     assert_eq!(answers, direct, "{faults}");
     kmd.control(0).unwrap().hurry();
     assert_eq!(kmd.control(0).unwrap().invariants(), Vec::<String>::new(), "{faults}");
-    let replay = Replay::open(&transcript.0).unwrap();
-    let again = session(&replay, 3);
-    assert_eq!(replay.finish(), Ok(()), "{faults}");
-    assert_eq!(again, direct, "{faults}");
     (direct, fs::read_to_string(&transcript.0).unwrap())
 }
 
@@ -241,7 +237,7 @@ fn transcripts_of_two_equal_sessions_are_equal() {
 }
 
 #[test]
-fn replay_of_a_faulty_session_fails_alike() {
+fn recording_of_a_faulty_session_changes_no_answer() {
     for faults in [
         "manage@1=ETIMEDOUT",
         "features@1=crc",

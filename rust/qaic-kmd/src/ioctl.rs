@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use bytemuck::{Pod, bytes_of, cast_slice, cast_slice_mut, pod_read_unaligned};
+use bytemuck::{Pod, bytes_of, cast_slice, pod_read_unaligned};
 
 use crate::Errno;
 use crate::abi::{
@@ -258,29 +258,6 @@ impl Ioctl<'_, '_> {
             _ => None,
         }
     }
-
-    /// Takes an answer from bytes: of the argument, and of what it points to. What is missing stays as it is.
-    pub(crate) fn answer(
-        &mut self,
-        argument: Option<&[u8]>,
-        data: Option<&[u8]>,
-        result: Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let mut whole = self.argument()?;
-        if let Some(bytes) = argument {
-            copy_shared(whole.bytes_mut(), bytes);
-        }
-        match (&mut *self, data) {
-            (Self::Manage(message), Some(data)) => {
-                message.set_reply(data, 0);
-            }
-            (Self::PerfStats { entries, .. }, Some(data)) => copy_shared(cast_slice_mut(entries), data),
-            (Self::Version(query), Some(data)) => copy_shared(&mut query.name, data),
-            _ => {}
-        }
-        self.complete(&whole, result);
-        Ok(())
-    }
 }
 
 /// Returns whether a control message was answered.
@@ -295,11 +272,6 @@ fn count<T>(entries: &[T]) -> Result<u32, Errno> {
 /// Address of entries, which the kernel reads only.
 fn address<T>(entries: &[T]) -> HostAddress {
     HostAddress(entries.as_ptr().expose_provenance() as u64)
-}
-
-fn copy_shared(to: &mut [u8], from: &[u8]) {
-    let shared = to.len().min(from.len());
-    to[..shared].copy_from_slice(&from[..shared]);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Transcripts: every system call of a run as a line of text, to read, to compare, and to replay.
+//! Transcripts: every system call of a run as a line of text, to read and to compare.
 //!
 //! A transcript is JSON, one object a line:
 //!
@@ -14,7 +14,7 @@
 //!
 //! Values that say something about one process only are left out, `"*"` by name and zeros in the bytes: process ids, host
 //! addresses, descriptors. Data that cards fetch are there by length and checksum, of 64 MiB at most. Buffer objects are
-//! memory and not system calls: their contents are not there, and a replayed one is zeros.
+//! memory and not system calls: their contents are not there.
 
 mod errno;
 mod hex;
@@ -22,45 +22,41 @@ mod layout;
 mod log;
 mod observed;
 mod recording;
-mod replay;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use recording::Recording;
-pub use replay::{Mismatch, Replay};
 
 /// Version of the form, in the header.
 const VERSION: u64 = 1;
 
 /// A line of a transcript.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Line {
     seq: u64,
     name: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<u32>,
-    #[serde(default)]
     fields: Map<String, Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(skip_serializing_if = "Map::is_empty")]
     answer: Map<String, Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     reply: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     data_reply: Option<String>,
-    #[serde(default)]
     errno: Option<String>,
 }
 
-/// A transcript that cannot be written or replayed.
+/// A transcript that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum TranscriptError {
     /// The system refused a call.
@@ -79,15 +75,5 @@ pub enum TranscriptError {
     Busy {
         /// The file.
         path: PathBuf,
-    },
-    /// The file is no transcript.
-    #[error("transcript {}, line {line}: {what}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// Description of the defect.
-        what: String,
     },
 }

@@ -1,5 +1,5 @@
 //! A system call as a transcript holds it: its bytes and those it points to, without what says something about this process
-//! only. Recording and replaying look at calls through this, so that both leave out the same.
+//! only.
 
 use serde_json::{Map, Value, json};
 

@@ -20,7 +20,7 @@ use qaic_mem::Mapping;
 
 use crate::clock::{Clock, VirtualClock};
 use crate::ioctl::Ioctl;
-use crate::kmd::{AccelFile, Event, EventKind, EventSource, Kmd, NodeInfo, PciAddress, Readiness, Telemetry};
+use crate::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo, PciAddress, Readiness, Telemetry};
 use crate::manage::ManageBuffer;
 use crate::protocol::command::ActivationState;
 use crate::protocol::message;
@@ -240,21 +240,6 @@ fn run(kmd: &dyn Kmd, process_id: u32, wait_ms: u32) -> Vec<String> {
 }
 
 #[test]
-fn replay_of_a_recording_answers_the_same() {
-    for refuses_activation in [false, true] {
-        let transcript = TranscriptFile::new();
-        let kernel = Kernel { refuses_activation, ..Kernel::default() };
-        let recorded = run(&recording(kernel, &transcript), 1, 0);
-        let direct = run(&Kernel { refuses_activation, ..Kernel::default() }, 1, 0);
-        assert_eq!(recorded, direct);
-        let replay = Replay::open(&transcript.0).unwrap();
-        // Another process, for a replay.
-        assert_eq!(run(&replay, 2, 0), direct);
-        assert_eq!(replay.finish(), Ok(()));
-    }
-}
-
-#[test]
 fn recordings_of_two_processes_are_equal() {
     let [first, second] = [TranscriptFile::new(), TranscriptFile::new()];
     run(&recording(Kernel::default(), &first), 0x0012_3456, 0);
@@ -291,7 +276,7 @@ fn recording_after_every_call_has_whole_numbered_lines() {
 }
 
 #[test]
-fn recording_of_several_threads_replays_each_file() {
+fn recording_of_several_threads_has_the_calls_of_each_file() {
     const THREADS: u32 = 4;
     let transcript = TranscriptFile::new();
     let recording = recording(Kernel::default(), &transcript);
@@ -314,9 +299,6 @@ fn recording_of_several_threads_replays_each_file() {
             assert_eq!(line["fields"]["dbc_id"], line["file"]);
         }
     }
-    let replay = Replay::open(&transcript.0).unwrap();
-    work(&(0..THREADS).map(|_| replay.open(&node()).unwrap()).collect::<Vec<_>>());
-    assert_eq!(replay.finish(), Ok(()));
 }
 
 #[test]
@@ -413,95 +395,6 @@ fn recorded_message_has_its_commands() {
     let constants = decoded(message::load_constants(9, &[0xAB; 24]).unwrap());
     assert_eq!(constants[0]["descriptor_len"], 24);
     assert!(constants[0]["descriptor"].as_str().unwrap().starts_with(&"ab".repeat(24)));
-}
-
-#[test]
-fn replay_with_another_call_names_it_and_ends() {
-    let transcript = TranscriptFile::new();
-    run(&recording(Kernel::default(), &transcript), 1, 100);
-    let seq =
-        |name: &str| transcript.lines().iter().find(|line| line["name"] == name).unwrap()["seq"].clone();
-
-    let replay = Replay::open(&transcript.0).unwrap();
-    let answers = run(&replay, 1, 200);
-    let proto = format!("{:?}", Err::<(), _>(Errno::PROTO));
-    assert_eq!(answers.iter().position(|answers| *answers == proto), Some(13));
-    assert!(
-        answers[14..].iter().all(|answers| answers.contains(&format!("{:?}", Errno::PROTO))),
-        "{answers:?}"
-    );
-    let expected =
-        format!("the transcript's call {}: WAIT_BO, timeout: found 200, expected 100", seq("WAIT_BO"));
-    assert_eq!(replay.mismatch().unwrap().to_string(), expected);
-    let explained = format!("this is a replay, and the run differs from it: {expected}");
-    assert_eq!(replay.explain(&node(), Errno::PROTO), Some(explained));
-    assert_eq!(replay.explain(&node(), Errno::INVAL), None);
-    assert_eq!(replay.finish().unwrap_err(), replay.mismatch().unwrap());
-
-    let replay = Replay::open(&transcript.0).unwrap();
-    assert_eq!(replay.reset(&node()), Err(Errno::ACCESS));
-    let file = replay.open(&node()).unwrap();
-    assert_eq!(file.explain(Errno::PROTO), None);
-    assert_eq!(calls::create_bo(&*file, 1), Err(Errno::PROTO));
-    assert_eq!(file.explain(Errno::PROTO), replay.explain(&node(), Errno::PROTO));
-    assert!(file.explain(Errno::PROTO).is_some());
-    assert_eq!(
-        replay.mismatch().unwrap().to_string(),
-        format!(
-            "the transcript's call {}: CREATE_BO, name: found CREATE_BO, expected VERSION",
-            seq("VERSION")
-        )
-    );
-}
-
-#[test]
-fn replay_with_other_data_or_entries_names_the_difference() {
-    let transcript = TranscriptFile::new();
-    {
-        let recording = recording(Kernel::default(), &transcript);
-        let file = recording.open(&node()).unwrap();
-        manage(&*file, message::load_elf(1, 0, b"image"));
-        calls::execute(&*file, 3, &[ExecuteEntry { handle: 1, dir: 1 }]).unwrap_err();
-    }
-    let replay = Replay::open(&transcript.0).unwrap();
-    let file = replay.open(&node()).unwrap();
-    manage(&*file, message::load_elf(1, 0, b"imagf"));
-    assert_eq!(replay.mismatch().unwrap().field, "transactions[1].payload.crc32");
-
-    let replay = Replay::open(&transcript.0).unwrap();
-    let file = replay.open(&node()).unwrap();
-    manage(&*file, message::load_elf(1, 0, b"image"));
-    calls::execute(&*file, 3, &[ExecuteEntry { handle: 4, dir: 1 }]).unwrap_err();
-    let mismatch = replay.mismatch().unwrap();
-    assert_eq!(
-        (&mismatch.field[..], &mismatch.found[..], &mismatch.expected[..]),
-        ("entries[0].handle", "4", "1")
-    );
-
-    let replay = Replay::open(&transcript.0).unwrap();
-    let file = replay.open(&node()).unwrap();
-    manage(&*file, message::load_elf(1, 0, b"image"));
-    drop(file);
-    let mismatch = replay.finish().unwrap_err();
-    assert_eq!((&mismatch.found[..], &mismatch.expected[..]), ("CLOSE", "EXECUTE_BO"));
-}
-
-#[test]
-fn replay_with_more_or_fewer_calls_reports_them() {
-    let transcript = TranscriptFile::new();
-    drop(recording(Kernel::default(), &transcript).open(&node()).unwrap());
-    let replay = Replay::open(&transcript.0).unwrap();
-    assert_eq!(
-        replay.finish().unwrap_err().to_string(),
-        "the transcript's call 1: end of the calls, name: found nothing, expected OPEN"
-    );
-    drop(replay.open(&node()).unwrap());
-    assert_eq!(replay.finish(), Ok(()));
-    assert_eq!(replay.open(&node()).map(|_| ()), Err(Errno::PROTO));
-    assert_eq!(
-        replay.mismatch().unwrap().to_string(),
-        "the transcript has no such call left: OPEN, name: found OPEN, expected the end"
-    );
 }
 
 #[test]
@@ -616,99 +509,8 @@ fn full_disk_ends_the_transcript_with_one_warning_and_not_the_run() {
     assert!(matches!(&warnings[..], [text] if text.contains("No space")), "{warnings:?}");
 }
 
-#[test]
-fn replay_delivers_events_after_the_calls_before_them() {
-    let transcript = TranscriptFile::new();
-    let event = Event { node: "accel0".to_owned(), kind: EventKind::Offline };
-    {
-        let kernel = Kernel { events: Mutex::new(vec![event.clone()]), ..Kernel::default() };
-        let recording = recording(kernel, &transcript);
-        let mut events = recording.events().unwrap();
-        let file = recording.open(&node()).unwrap();
-        calls::create_bo(&*file, 1).unwrap();
-        assert_eq!(events.next(Duration::ZERO), Ok(Some(event.clone())));
-        assert_eq!(events.next(Duration::ZERO), Ok(None));
-    }
-    let replay = Replay::open(&transcript.0).unwrap();
-    let mut events = replay.events().unwrap();
-    let file = replay.open(&node()).unwrap();
-    assert_eq!(events.next(Duration::ZERO), Ok(None));
-    calls::create_bo(&*file, 1).unwrap();
-    assert_eq!(events.next(Duration::from_hours(1)), Ok(Some(event)));
-    assert_eq!(events.next(Duration::ZERO), Ok(None));
-}
-
-#[test]
-fn replay_of_a_bad_transcript_is_refused_with_its_line() {
-    let header = r#"{"seq":0,"name":"HEADER","fields":{"version":1},"errno":null}"#;
-    for (text, error) in [
-        (String::new(), "line 1: expected a HEADER, found nothing"),
-        ("{}".to_owned(), "line 1: missing field `seq`"),
-        (r#"{"seq":0,"name":"WAIT_BO"}"#.to_owned(), "line 1: expected one HEADER, and first"),
-        (format!("{header}\n{header}"), "line 2: expected one HEADER, and first"),
-        (header.replace(":1", ":2"), "line 1: version Some(2), expected 1"),
-        (format!("{header}\n\n"), "line 2: EOF while parsing"),
-        (format!("{header}\n{{\"seq\":1,\"name\":\"WAIT_BO\"}}"), "line 2: expected the number of a file"),
-        (
-            format!("{header}\n{{\"seq\":1,\"name\":\"WAIT_BO\",\"file\":0,\"raw\":\"0\"}}"),
-            "line 2: expected pairs of hexadecimal digits",
-        ),
-        (format!("{header}\n{{\"seq\":1,\"name\":\"OPEN\"}}"), "line 2: expected the number of a card"),
-        (
-            format!("{header}\n{{\"seq\":1,\"name\":\"OPEN\",\"errno\":\"EWHAT\"}}"),
-            "line 2: errno \"EWHAT\" is no error's name",
-        ),
-        (format!("{header}\n{{\"seq\":1,\"name\":\"EVENT\"}}"), "line 2: an event: missing field"),
-    ] {
-        let transcript = TranscriptFile::new();
-        fs::write(&transcript.0, text).unwrap();
-        let found = Replay::open(&transcript.0).unwrap_err().to_string();
-        assert!(found.contains(error), "{found}");
-    }
-    assert!(matches!(Replay::open("/nowhere".as_ref()), Err(TranscriptError::Io { .. })));
-    let endless = Replay::open("/dev/zero".as_ref()).unwrap_err().to_string();
-    assert_eq!(endless, "transcript /dev/zero, line 1: expected a regular file");
-}
-
-/// The lines of a recorded run.
-fn recorded_lines() -> Vec<String> {
-    let transcript = TranscriptFile::new();
-    run(&recording(Kernel::default(), &transcript), 1, 0);
-    fs::read_to_string(&transcript.0).unwrap().lines().map(str::to_owned).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn replay_of_an_altered_transcript_does_not_panic(
-        line in 0_usize..27, at in 0_usize..600, with in any::<char>(), drops_line in any::<bool>(),
-    ) {
-        let mut lines = recorded_lines();
-        let line = line % lines.len();
-        if drops_line {
-            lines.remove(line);
-        } else {
-            let mut characters: Vec<char> = lines[line].chars().collect();
-            let at = at % characters.len();
-            characters[at] = with;
-            lines[line] = characters.into_iter().collect();
-        }
-        let transcript = TranscriptFile::new();
-        fs::write(&transcript.0, lines.join("\n")).unwrap();
-        if let Ok(replay) = Replay::open(&transcript.0)
-            && let Ok(nodes) = replay.enumerate()
-            && let [node] = &nodes[..]
-            && replay.reset(node) == Err(Errno::ACCESS)
-            && let Ok(file) = replay.open(node)
-        {
-            let _ = calls::driver_interface(&*file);
-            let _ = manage(&*file, message::status_query());
-            let _ = manage(&*file, message::load_constants(1, &[1; 24]).unwrap());
-            let _ = manage(&*file, message::load_elf(1, 6, &[0; 9]));
-            let _ = manage(&*file, activation(1));
-        }
-    }
 
     #[test]
     fn message_of_any_bytes_is_recorded(parts in proptest::collection::vec(

@@ -1,22 +1,22 @@
-//! Which kernel the cards of a process come from: the running one, an emulated one, or a recording of either.
+//! Which kernel the cards of a process come from: the running one, an emulated one, with or without a recording of its calls.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use qaic_kmd::kmd::Kmd;
-use qaic_kmd::transcript::{Recording, Replay};
+use qaic_kmd::transcript::Recording;
 
 use super::RegistryOptions;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
 /// Names of `QAIC_KMD`.
-const KERNELS: &str = "sys, emu and replay:FILE";
+const KERNELS: &str = "sys and emu";
 
 /// Options that decide the source of cards. Names are checked when cards are requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelOptions {
-    /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards; `replay:FILE`, a transcript. Unset means `sys`.
+    /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards. Unset means `sys`.
     pub kernel: Option<String>,
     /// `QAIC_KMD_TRANSCRIPT`: file that gets a line for every system call.
     pub transcript: Option<PathBuf>,
@@ -42,17 +42,13 @@ impl Kernel {
     /// The kernel that `options` describe. `None` where it is the running one, and this was built without it.
     pub(super) fn open(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
         let source = options.kernel.kernel.as_deref().unwrap_or_default();
-        let kernel = match source.split_once(':') {
+        let kernel = match source {
             #[cfg(feature = "kmd")]
-            None if matches!(source, "" | "sys") => Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())),
+            "" | "sys" => Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())),
             #[cfg(not(feature = "kmd"))]
-            None if matches!(source, "" | "sys") => return Ok(None),
+            "" | "sys" => return Ok(None),
             #[cfg(feature = "emu")]
-            None if source == "emu" => Self::emulated(options)?,
-            Some(("replay", path)) if !path.is_empty() => {
-                let replay = Replay::open(Path::new(path)).map_err(|error| argument("QAIC_KMD", &error))?;
-                Self::of(Arc::new(replay))
-            }
+            "emu" => Self::emulated(options)?,
             _ => {
                 return Err(InputError::Argument {
                     what: format!("QAIC_KMD is {source:?}; {KERNELS} are possible"),

@@ -13,7 +13,6 @@ mod losses;
 #[cfg(feature = "kmd")]
 mod opening;
 mod refusals;
-mod replays;
 mod rig;
 mod rollback;
 mod silicon;
