@@ -38,7 +38,7 @@ def legalize(name: str) -> str:
 def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
     """Map every input and every result of a node of the main graph to its key in a profile file."""
     keys: dict[str, str] = {}
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     for value in graph.input:
         keys[value.name] = f"{_unique(legalize(value.name), taken)}:0"
     for node in graph.node:
@@ -51,12 +51,13 @@ def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
     return keys
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    made, number = name, 0
+def _unique(name: str, taken: dict[str, int]) -> str:
+    """Return a name that is not taken yet; ``taken`` has the last number that each name was made with."""
+    made = name
     while made in taken:
-        number += 1
-        made = f"{name}__{number}"
-    taken.add(made)
+        taken[name] += 1
+        made = f"{name}__{taken[name]}"
+    taken[made] = 0
     return made
 
 

@@ -150,13 +150,14 @@ class FreshNames:
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = value_names(graph)
+        # Name without a number -> last number that was given out: searching from 1 takes quadratic time.
+        self._numbers: dict[str, int] = {}
 
     def make(self, base: str, suffix: str) -> str:
         """Make ``base/suffix`` unique, register and return it."""
-        name = f"{base}/{suffix}"
-        number = 1
+        name = stem = f"{base}/{suffix}"
         while name in self._taken:
-            name = f"{base}/{suffix}_{number}"
-            number += 1
+            self._numbers[stem] = self._numbers.get(stem, 0) + 1
+            name = f"{stem}_{self._numbers[stem]}"
         self._taken.add(name)
         return name
