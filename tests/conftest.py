@@ -19,6 +19,7 @@ import child_process
 import device_free
 import emulated_cards
 import engine_version
+import printed_steps
 import qaic
 from qaic import _core
 
@@ -94,6 +95,15 @@ def pytest_collection_modifyitems(config, items):
         for marker in item.iter_markers("virtual_card"):
             (reason,) = marker.args
             item.add_marker(pytest.mark.skip(reason=f"on cards: {reason}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Every command that a tool prints for its user runs, while what the test has made is there."""
+    with printed_steps.collected() as steps:
+        result = yield
+    printed_steps.run_all(steps, item.path)
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -132,6 +132,10 @@ def test_forms_of_samples(tmp_path):
         assert found.samples == len(samples)
         assert found.outputs == expected.outputs
     assert accuracy.compare(model, to="fp16", samples=samples[:1])["fp16"].samples == 1
+    # One reading for all precisions: integers are calibrated with the same samples.
+    integers = accuracy.compare(model, to="int8", samples=samples)["int8"]
+    for given in (stacked, folder):
+        assert accuracy.compare(model, to="int8", samples=given)["int8"].outputs == integers.outputs
     assert accuracy.compare(model, to="int8", samples="random")["int8"].samples == 8
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,12 @@ from qaic.errors import OptionError
 from qaic.options.resolution import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import onnx
 
     from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.prepared import ModelSource
+    from qaic.accuracy.prepared import ModelSource, PreparedModel
     from qaic.options.models import CompileOptions
 
 #: options with samples that are run, and with files of what was measured
@@ -136,7 +137,12 @@ def calibrated_options(
         # Such a file asks for integers by itself.
         wanted.pop("convert_to_quantize", None)
     if wanted.get("convert_to_quantize") and not _CALIBRATIONS & wanted.keys():
-        wanted |= samples.calibration() if tokens is None else _prefill(model, samples, tokens, wanted)
+        if tokens is not None:
+            wanted |= _prefill(model, samples, tokens, wanted)
+        elif samples.is_archived:
+            wanted |= _archived(model, samples, wanted)
+        else:
+            wanted |= samples.calibration()
     return wanted
 
 
@@ -153,13 +159,25 @@ def _prefill(
     model: ModelSource, samples: Samples, tokens: int, wanted: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the option that calibrates with the inferences of prompts, as the model takes them."""
-    # Nothing is calibrated yet: this is about the inputs.
-    options = {**wanted, "use_random_input_data": True}
-    read = resolve(options, options_path=None, model_is_container=False).compile
-    with silenced(), prepared(model, read, "reading") as source:
+    with _inputs_of(model, wanted) as source:
         decoder = Decoder(source.inputs, source.shaped)
     prompts = decoder.prompts(samples, tokens)
     return {"calibration_data": [feed for prompt in prompts for feed, _ in decoder.prefill(prompt)]}
+
+
+def _archived(model: ModelSource, samples: Samples, wanted: Mapping[str, object]) -> dict[str, object]:
+    """Return the option that calibrates with archives; their arrays may have a dimension for samples."""
+    with _inputs_of(model, wanted) as source:
+        return {"calibration_data": list(samples.read(source.inputs, source.shaped))}
+
+
+@contextmanager
+def _inputs_of(model: ModelSource, wanted: Mapping[str, object]) -> Iterator[PreparedModel]:
+    """Open a model for its inputs; nothing is calibrated."""
+    options = {**wanted, "use_random_input_data": True}
+    read = resolve(options, options_path=None, model_is_container=False).compile
+    with silenced(), prepared(model, read, "reading") as source:
+        yield source
 
 
 def title_of(model: object) -> str:

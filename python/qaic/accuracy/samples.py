@@ -72,14 +72,17 @@ class Samples:
         is_list = self._path is not None and self._path.is_file() and self._path.suffix.lower() != ".npz"
         return self._path if is_list else None
 
+    @property
+    def is_archived(self) -> bool:
+        """True for ``.npz`` files, whose samples are known once the shapes of the inputs are."""
+        return self._path is not None and self.path is None
+
     def calibration(self) -> dict[str, object]:
-        """Return the compile options that calibrate with these samples."""
+        """Return the compile options that calibrate with these samples, which are not archived."""
         if self.is_random:
             return {"use_random_input_data": True}
         if self.path is not None:
             return {"input_list_file": self.path}
-        if self._path is not None:
-            return {"calibration_data": [sample.arrays for sample in self._archived(None)]}
         return {"calibration_data": self._items}
 
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:

@@ -176,7 +176,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report wrong usage."""
         print_message("error", message)
-        print_message("hint", f"{self.prog} --help shows the options")
+        print_message("hint", f"`{self.prog} --help` shows the options")
         raise SystemExit(USAGE)
 
 

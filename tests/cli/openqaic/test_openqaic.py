@@ -195,7 +195,7 @@ def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model
     code, out, _ = call("compile", model, "-o", "program", "--aic-num-cores", "2", "--convert-to-fp16")
     assert code == 0
     assert out.startswith("compiled in ")
-    assert f"next: openqaic accuracy {model} --to fp16  (what rounding costs)" in out
+    assert f"next: openqaic accuracy {model} --aic-num-cores=2 --to fp16" in out
     expected = qaic.compile(model, aic_num_cores=2, convert_to_fp16=True)
     written = tmp_path / "program" / "programqpc.bin"
     assert written.read_bytes() == expected.path.read_bytes()
@@ -482,8 +482,8 @@ def test_a_container_without_a_graph_names_a_command_that_shows_it(call):
     path = QPCS / "s01_simple_f32_file.qpc"
     code, _, err = call("inspect", path, "nodes")
     assert code == 1
-    hint = err.splitlines()[-1].removeprefix("hint: ")
-    assert call(*shlex.split(hint.partition(" shows")[0])[1:])[0] == 0
+    hint = err.splitlines()[-1].split("`")[1]
+    assert call(*shlex.split(hint)[1:])[0] == 0
 
 
 def test_fit_and_inspect_count_the_same_constants(call, program, tmp_path):
@@ -514,9 +514,23 @@ def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_pat
     model = save(tmp_path, model_of_open_batch())
     code, out, _ = call("compile", model, "-o", "program", "--onnx-define-symbol", "batch,2", *flags)
     assert code == 0
-    step = out.splitlines()[-1].removeprefix("next: ").partition("  (")[0]
-    assert f"--to {precision} " in step
+    step = out.splitlines()[-1].removeprefix("next: ")
+    assert step.endswith(f"--to {precision}")
     assert call(*shlex.split(step)[1:])[0] == 0
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "profile"])
+def test_the_next_step_repeats_what_made_this_run_possible(call, tmp_path, command):
+    """Without the size the model does not compile; without the input the run has other numbers."""
+    model = save(tmp_path, model_of_open_batch())
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    made = [model, "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol", "batch,2"]
+    short = {"bench": ["-n", "1"], "profile": ["-n", "1"]}.get(command, [])
+    code, out, _ = call(command, *made, *short)
+    assert code == 0
+    step = shlex.split(out.splitlines()[-1].removeprefix("next: "))
+    assert step[2:] == [str(model), "-i", "x=x.npy", "-d", "0", "--onnx-define-symbol=batch,2", *step[8:]]
+    assert call(*step[1:])[0] == 0
 
 
 def test_inspect_lists_small_tensors_too(call, tmp_path):
@@ -581,7 +595,7 @@ def test_inspect_writes_one_onnx_file_that_computes_the_same(call, program):
 def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
     code, _, err = call("compile", model, "--nothing-like-it")
     assert code == 2
-    assert err.splitlines()[-1] == "hint: openqaic compile --help shows the options"
+    assert err.splitlines()[-1] == "hint: `openqaic compile --help` shows the options"
     assert call("compile", "--help")[0] == 0
 
 
@@ -612,7 +626,7 @@ def test_devices_are_those_of_the_runtime(call):
     code, out, _ = call("devices")
     assert code == 0
     assert len(out.splitlines()) >= 2 + len(listed)
-    assert out.splitlines()[-1] == "next: openqaic run MODEL"
+    assert out.splitlines()[-1] == "next: openqaic run --help"
 
 
 def test_without_a_device_the_next_step_is_info(call, monkeypatch, tmp_path):

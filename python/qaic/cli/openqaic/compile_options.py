@@ -112,9 +112,13 @@ def set_stats_level(arguments: argparse.Namespace, level: int) -> None:
         setattr(arguments, _GIVEN, [*_given(arguments), ("stats_level", "--stats-level", str(level))])
 
 
-def given_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that were given, as typed."""
-    return [flag if value is None else f"{flag}={value}" for _, flag, value in _given(arguments)]
+def given_options(arguments: argparse.Namespace, *, without: Collection[str] = ()) -> list[str]:
+    """Return the options that were given, as typed, but for some by name."""
+    return [
+        flag if value is None else f"{flag}={value}"
+        for name, flag, value in _given(arguments)
+        if name not in without
+    ]
 
 
 def _given(arguments: argparse.Namespace) -> list[tuple[str, str, str | None]]:

@@ -40,7 +40,7 @@ def check_output(output: Path | None, command: str) -> Path:
         raise OptionError(
             "a graph is drawn as a page, and -o says where",
             code="inspect.output",
-            hints=(f"{command} -o graph.html",),
+            hints=(f"`{command} -o graph.html` draws it",),
         )
     if output.suffix.lower() not in {".html", ".htm"}:
         raise OptionError(
@@ -63,7 +63,7 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool) -> DrawnGrap
         raise StateError(
             f"{qpc.path} is a container of containers, one for each device",
             code="inspect.slices",
-            hints=("qaic-qpc extract writes them; openqaic inspect takes each",),
+            hints=("extract them with qaic-qpc extract, and inspect each",),
         )
     if qpc.graph is None:
         graph, tables = _of_card(qpc, timed=timed)
@@ -139,8 +139,7 @@ def measured_times(qpc: Qpc) -> NodeTimes:
             f"{qpc.path} does not measure its operations: it was compiled without statistics",
             code="inspect.not_measured",
             hints=(
-                "openqaic inspect MODEL.onnx graph --color time compiles it so; "
-                "or compile it with --stats-level 70",
+                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
             ),
         )
     within: dict[str, str] = {}

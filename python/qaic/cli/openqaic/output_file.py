@@ -41,7 +41,7 @@ def check_output_file(
         raise OptionError(
             f"{option} {path}: the folder {path.parent} does not exist",
             code="option.output_path",
-            hints=(f"mkdir -p {shlex.quote(str(path.parent))} makes it",),
+            hints=(f"`mkdir -p {shlex.quote(str(path.parent))}` makes it",),
         )
     if path.exists() and any(Path(other).exists() and path.samefile(other) for other in read):
         raise OptionError(

@@ -42,7 +42,7 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
         raise StateError(
             f"{qpc.path} is a container of containers, one for each device; what each of them takes differs",
             code="inspect.slices",
-            hints=("qaic-qpc extract writes them; openqaic inspect takes each",),
+            hints=("extract them with qaic-qpc extract, and inspect each",),
         )
     info, constants = qpc.program_info, qpc.constants
     plan = qpc.plan or {}

@@ -42,7 +42,7 @@ def read(qpc: Qpc) -> onnx.ModelProto:
         raise StateError(
             f"{qpc.path} holds no graph: only programs for the cpu device do",
             code="inspect.no_graph",
-            hints=(f"openqaic inspect {shlex.quote(str(qpc.path))} shows what is in it",),
+            hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))}` shows its contents",),
         )
     import onnx
     from google.protobuf.message import DecodeError
@@ -174,7 +174,7 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
         raise StateError(
             f"the weights of {qpc.path} are {size} bytes, and one ONNX file holds {_LARGEST_MESSAGE}",
             code="inspect.too_large",
-            hints=("openqaic inspect QPC tensors lists them; qaic-qpc extract writes constants.bin",),
+            hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))} tensors` lists them",),
         )
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:

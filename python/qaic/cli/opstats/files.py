@@ -89,7 +89,7 @@ def files_in(directory: Path) -> list[StatsFile]:
         raise StatsError(
             f"{directory}: no file is named {FILE_PATTERN}",
             code="stats.no_buffers",
-            hints=("qaic-runner --aic-profiling-type=raw_device_stats writes such files",),
+            hints=("such files come from qaic-runner with --aic-profiling-type=raw_device_stats",),
         )
     return found
 

@@ -110,7 +110,7 @@ def request_of(options: RunnerOptions, program: Path) -> RunRequest:
 
 def _conflict(message: str) -> OptionConflictError:
     return OptionConflictError(
-        message, code="runner.options", hints=("qaic-runner --help shows the options",)
+        message, code="runner.options", hints=("`qaic-runner --help` shows the options",)
     )
 
 

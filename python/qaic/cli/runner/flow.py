@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -136,7 +137,7 @@ def _container(folder: Path) -> str:
         raise InputError(
             f"{folder} is a model; a compiled container is expected",
             code="runner.model",
-            hints=(f"qaic-compile -m={folder} -aic-binary-dir=DIR compiles it",),
+            hints=(f"`qaic-compile {shlex.quote(f'-m={folder}')} -aic-binary-dir=qpc` compiles it",),
         )
     if folder.is_dir() and not (folder / QPC_FILE_NAME).exists():
         raise FileNotFoundError(2, "No such file or directory", str(folder / QPC_FILE_NAME))
@@ -162,7 +163,7 @@ def _check_devices(ids: list[int]) -> int:
         status, info = util.getDeviceInfo(number)
         if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:
             print_message("error", f"device {number} is not ready")
-            print_message("hint", f"qaic-util -q -d {number} shows its state")
+            print_message("hint", f"`qaic-util -q -d {number}` shows its state")
             return DEVICE
     return SUCCESS
 

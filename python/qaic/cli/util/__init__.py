@@ -155,7 +155,7 @@ def _act(arguments: argparse.Namespace) -> int:
         devices = [device for device in devices if device.matches("PCI Address", arguments.address)]
         if not devices:
             print_message("error", f"-p {arguments.address}: no device has this PCI address")
-            print_message("hint", "qaic-util -q shows the addresses")
+            print_message("hint", "`qaic-util -q` shows the addresses")
             return DEVICE
     for device in devices:
         if not source.is_card(device.qid):

@@ -147,13 +147,13 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         print_json(plan.to_json())
     else:
         print_text(str(plan))
-        print_line(f"next: {_next_step(arguments, options)}")
+        print_line(_next_step(arguments, options))
     _say(written)
     return SUCCESS
 
 
 def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
-    """Return the command that compiles with the result."""
+    """Return a line with the command that compiles with the result."""
     from qaic.accuracy.comparison import calibrated_options
     from qaic.accuracy.precisions import named
     from qaic.accuracy.samples import Samples
@@ -165,11 +165,11 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
     wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     if "calibration_data" in wanted:
         # Arrays have no form on a command line.
-        return f"compile with --node-precision-info={arguments.find}"
+        return f"to use it: node_precision_info_file={arguments.find!r} and the samples, in qaic.compile"
     wanted["node_precision_info_file"] = arguments.find
     resolved = resolve(wanted, options_path=None, model_is_container=False)
     flags = [f"-{flag}" for flag in to_argv(resolved)]
-    return shlex.join(["openqaic", "compile", str(arguments.model), *flags])
+    return f"next: {shlex.join(['openqaic', 'compile', str(arguments.model), *flags])}"
 
 
 def _say(written: Path) -> None:

@@ -24,6 +24,7 @@ from qaic.cli.openqaic.arguments import (
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from qaic import Session
     from qaic.cli.console import Parser
     from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
+    from qaic.cli.openqaic.program import Program
 
     _Feeds = dict[str, NDArray[Any]]
 
@@ -151,8 +153,17 @@ def run(arguments: argparse.Namespace) -> int:
         f"best: {_four_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
         + (f"; wrote {shlex.quote(str(arguments.output))}" if arguments.output is not None else "")
     )
-    print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")
+    print_line(f"next: {_next_step(program, arguments)}")
     return SUCCESS
+
+
+def _next_step(program: Program, arguments: argparse.Namespace) -> str:
+    """Return a profile of the model; a container compiled without statistics has none."""
+    from qaic.qpc import Qpc
+
+    if program.model is None and not (qpc := Qpc(program.path)).program_info.stats_available:
+        return next_view(qpc, str(arguments.model))
+    return next_command("profile", arguments, "-o", "page.html")
 
 
 def _measured(

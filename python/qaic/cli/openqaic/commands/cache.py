@@ -69,14 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
             print_text(table(rows, header=["size", "last used", "program"]))
         print_line(f"{_programs(len(before))}, {human_bytes(sum(one.nbytes for one in before))} in {folder}")
         if before:
-            print_line("next: openqaic cache prune --limit SIZE")
+            # As many mebibytes as there are now: removes nothing yet, and shows the form.
+            print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
         return SUCCESS
     limit = 0 if arguments.action == "clear" else arguments.limit
     if limit is None and (limit := size_limit()) is None:
         raise OptionError(
             "prune needs a size that may stay: --limit SIZE, as 2G, or QAIC_CACHE_LIMIT is expected",
             code="cache.limit",
-            hints=("openqaic cache clear removes all",),
+            hints=("`openqaic cache clear` removes all",),
         )
     if folder.is_dir():
         remove_leftovers(folder)

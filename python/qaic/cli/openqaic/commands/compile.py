@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qaic.cli.console import SUCCESS, print_json, print_line
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.program import compile_model
 
 if TYPE_CHECKING:
@@ -40,20 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(program.facts())
         return SUCCESS
     print_line(program.line)
-    print_line(f"next: {_next_step(arguments.model, program.path)}")
+    print_line(f"next: {_next_step(arguments, program.path)}")
     return SUCCESS
 
 
-def _next_step(model: Path, path: Path) -> str:
+def _next_step(arguments: argparse.Namespace, path: Path) -> str:
     """Return the next step: the cost of rounding, if the program rounds, else its speed."""
-    from qaic.accuracy.precisions import name_of
+    from qaic.accuracy.precisions import PRECISIONS, name_of
     from qaic.qpc import Qpc
 
-    options = Qpc(path).options
-    precision = name_of(options)
-    if precision is None:
+    qpc = Qpc(path)
+    precision = name_of(qpc.options)
+    if qpc.target != "cpu":
+        return next_view(qpc, str(path))
+    # Accuracy compares the inputs and outputs of the model, which this option changes.
+    if precision is None or qpc.options.get("custom_io_list_file") is not None:
         return f"openqaic bench {shlex.quote(str(path))}"
-    command = ["openqaic", "accuracy", str(model), "--to", precision]
-    if symbols := options.get("onnx_define_symbol"):
-        command += [f"--onnx-define-symbol={name},{size}" for name, size in symbols.items()]
-    return f"{shlex.join(command)}  (what rounding costs)"
+    own = {name for options in PRECISIONS.values() for name in options}
+    return next_command("accuracy", arguments, "--to", precision, without={"target", "stats_level", *own})

@@ -90,7 +90,7 @@ def _conflict(message: str) -> QaicError:
 def _next_step(devices: list[dict[str, Any]]) -> str:
     """Return the next step: a run if a device is ready, else the list of what the runtime found."""
     ready = any(device["status"] == "ready" for device in devices)
-    return "openqaic run MODEL" if ready else "openqaic info"
+    return "openqaic run --help" if ready else "openqaic info"
 
 
 def _watch(period_seconds: float) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.next_view import next_view
+from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.output_file import check_output_file
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"-o {arguments.output} is where a graph is drawn, and no graph was asked for",
             code="inspect.output",
-            hints=(f"openqaic inspect MODEL graph -o {shlex.quote(str(arguments.output))}",),
+            hints=(f"`{next_command('inspect', arguments, 'graph', '-o', str(arguments.output))}` draws it",),
         )
     check_output_file("--onnx", arguments.onnx, read=[arguments.model])
     program = open_program(arguments)
@@ -105,7 +105,7 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
     from qaic.cli.qpc.info_text import human_bytes
     from qaic.qpc import Qpc
 
-    output = check_output(arguments.output, f"openqaic inspect {shlex.quote(str(arguments.model))} graph")
+    output = check_output(arguments.output, next_command("inspect", arguments, "graph"))
     check_output_file("-o", output, read=[arguments.model])
     timed = arguments.color == "time"
     program = open_program(arguments, stats_level=STATS_LEVEL if timed else None)

@@ -19,6 +19,7 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.cli.qpc.info_text import human_bytes
@@ -80,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
             code="profile.output",
         )
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
+    # Before the level of statistics is added, which this command has by default.
+    next_step = next_command("profile", arguments, "-o", "page.html")
     program = open_program(arguments, stats_level=_STATS_LEVEL)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
@@ -95,13 +98,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise StateError(
             f"{program.path} measures nothing: it was compiled without statistics",
             code="profile.not_compiled_in",
-            hints=("openqaic profile MODEL.onnx compiles it so; or compile it with --stats-level 70",),
+            hints=(
+                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
+            ),
         )
-    _put_out(profile, arguments, name="" if program.model is None else program.model.stem)
+    name = "" if program.model is None else program.model.stem
+    _put_out(profile, arguments, name=name, next_step=next_step)
     return SUCCESS
 
 
-def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str) -> None:
+def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str, next_step: str) -> None:
     from qaic.stats.reports import REPORTS
     from qaic.stats.reports.render.files import rendered
 
@@ -122,4 +128,4 @@ def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str) -> N
     elif not arguments.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
         print_text(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
-        print_line(f"next: openqaic profile {shlex.quote(str(arguments.model))} -o page.html")
+        print_line(f"next: {next_step}")

@@ -13,6 +13,7 @@ from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.durations import seconds_text
+from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
 from qaic.cli.openqaic.tensor_files import read_inputs, write_outputs
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
     else:
-        print_line(f"next: openqaic bench {shlex.quote(str(arguments.model))}")
+        print_line(f"next: {next_command('bench', arguments)}")
     return SUCCESS
 
 

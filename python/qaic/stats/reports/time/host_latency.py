@@ -88,7 +88,7 @@ class HostLatencies:
             raise StatsError(
                 f"{source}: no line with the columns of a latency report, among them {_TOTAL}",
                 code="stats.latency_format",
-                hints=("qaic-runner --aic-profiling-type latency writes such a file",),
+                hints=("such a file comes from qaic-runner with --aic-profiling-type latency",),
             )
         names = _cells(lines[head])
         rows = []

@@ -1,0 +1,126 @@
+"""Commands that tools print for their users: a line ``next: COMMAND``, and `` `COMMAND` `` within a hint.
+
+Each test runs the commands that it had printed, as they were printed and where they were printed. It leaves a
+command out that a test of the same file printed for the same arguments before.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import device_free
+from qaic.cli import console
+
+TOOLS = ("openqaic", "qaic-compile", "qaic-opstats", "qaic-qpc", "qaic-runner", "qaic-util")
+_COMMAND = re.compile(r"`([^`\n]+)`")
+#: of measurements, whose default is a time
+_SHORT = {"openqaic bench": ["-n", "2", "--warm-up", "0"]}
+
+_STARTED_IN = str(Path.cwd())
+_ran = set()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A printed command, its origin, and what it relies on."""
+
+    command: str
+    origin: str
+    folder: str
+    paths: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+
+    @property
+    def is_possible(self):
+        """Whether everything is still as it was when the command was printed."""
+        return (
+            Path(self.folder).is_dir()
+            and self.environment == _environment()
+            and all((Path(self.folder) / path).exists() for path in self.paths)
+        )
+
+
+def _environment():
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("QAIC_")))
+
+
+def commands_of(line):
+    """Commands of a printed line; a hint that begins with one outside of backquotes is an error."""
+    kind, _, text = line.partition(": ")
+    if kind.endswith("next"):
+        return [text]
+    if kind != "hint":
+        return []
+    assert not text.startswith(TOOLS), f"{line!r}: a command within a hint has backquotes"
+    return [command for command in _COMMAND.findall(text) if command.split(" ")[0] in (*TOOLS, "mkdir")]
+
+
+def _anonymous(words):
+    """Words without what differs from test to test: their paths."""
+    return " ".join(re.sub(r"[^\s=,]*/", "", word) for word in words)
+
+
+@contextlib.contextmanager
+def collected():
+    """Collect the steps that tools print in this process."""
+    steps, origins = [], []
+    with pytest.MonkeyPatch.context() as patch:
+        run, print_text = console.run, console.print_text
+
+        def noting_run(tool, argv):
+            origins.append(_anonymous(map(str, argv or ())))
+            try:
+                return run(tool, argv)
+            finally:
+                origins.pop()
+
+        def noting_print(text, **more):
+            print_text(text, **more)
+            if origins:
+                folder = str(Path.cwd())
+                for command in (command for line in text.split("\n") for command in commands_of(line)):
+                    words = shlex.split(command)
+                    paths = tuple(word for word in words if (Path(folder) / word).exists())
+                    steps.append(Step(command, origins[0], folder, paths, _environment()))
+
+        patch.setattr(console, "run", noting_run)
+        patch.setattr(console, "print_text", noting_print)
+        yield steps
+
+
+def run_all(steps, file):
+    """Run the steps that no test of this file has run; one that fails fails the test."""
+    for step in steps:
+        words = shlex.split(step.command)
+        key = (file, step.origin, _anonymous(words))
+        if key in _ran or not step.is_possible or os.environ.get("QAIC_DEVICE") == device_free.NO_DEVICE:
+            continue
+        _ran.add(key)
+        with tempfile.TemporaryDirectory() as aside:
+            # A command that writes a file leaves none in the folder that the tests run in.
+            folder = aside if step.folder == _STARTED_IN else step.folder
+            code, shown = _run(words + _SHORT.get(" ".join(words[:2]), []), folder)
+        assert code == 0, f"`{step.command}`, printed by `{step.origin}`, ends with {code}:\n{shown}"
+
+
+def _run(words, folder):
+    if words[0] not in TOOLS:
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+    main = import_module(f"qaic.cli.{words[0].removeprefix('qaic-')}").main
+    shown = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            code = main(words[1:])
+        except SystemExit as end:
+            code = end.code
+    return code or 0, shown.getvalue()
