@@ -87,7 +87,9 @@ def collected():
             print_text(text, **more)
             if origins:
                 folder = str(Path.cwd())
-                for command in (command for line in text.split("\n") for command in commands_of(line)):
+                # Escapes stand for what a terminal must not get; such a name is not that of its file.
+                lines = [line for line in text.split("\n") if "\\x" not in line]
+                for command in (command for line in lines for command in commands_of(line)):
                     words = shlex.split(command)
                     paths = tuple(word for word in words if (Path(folder) / word).exists())
                     steps.append(Step(command, origins[0], folder, paths, _environment()))

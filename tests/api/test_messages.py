@@ -123,7 +123,7 @@ def test_a_model_given_to_the_runner_names_the_compiler(path, capsys):
     assert runner_tool(["-t", str(path)]) == 1
     errors = capsys.readouterr().err
     assert f"error: {path} is a model; a compiled container is expected" in errors
-    assert f"hint: qaic-compile -m={path} -aic-binary-dir=DIR compiles it" in errors
+    assert f"hint: `qaic-compile -m={path} -aic-binary-dir=qpc` compiles it" in errors
 
 
 @pytest.mark.virtual_card("without a card there is none")

@@ -48,7 +48,7 @@ def test_wrong_usage_exits_with_2(capsys):
     with pytest.raises(SystemExit) as caught:
         console.Parser(prog="tool").parse_args(["--nope"])
     assert caught.value.code == 2
-    assert "hint: tool --help" in capsys.readouterr().err
+    assert "hint: `tool --help`" in capsys.readouterr().err
 
 
 def test_table_aligns_numbers_to_the_right():

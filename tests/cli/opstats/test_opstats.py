@@ -173,7 +173,7 @@ def test_no_buffers(run, folder):
     assert err == (
         "error: stats: no file is named <prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>"
         "-aiccyclecounts[_<slice>_].bin\n"
-        "hint: qaic-runner --aic-profiling-type=raw_device_stats writes such files\n"
+        "hint: such files come from qaic-runner with --aic-profiling-type=raw_device_stats\n"
     )
 
 

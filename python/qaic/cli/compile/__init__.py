@@ -82,7 +82,7 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
         return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
     except OptionError as error:
         print_message("error", error.message)
-        for hint in (*error.hints, f"{name} -h shows the options"):
+        for hint in (*error.hints, f"`{name} -h` shows the options"):
             print_message("hint", hint)
         return None
     except OSError as error:
@@ -164,5 +164,5 @@ def _write_operators(resolved: ResolvedOptions) -> int:
 
 def _misused(message: str, name: str) -> int:
     print_message("error", message)
-    print_message("hint", f"{name} -h shows the options")
+    print_message("hint", f"`{name} -h` shows the options")
     return USAGE
