@@ -8,6 +8,7 @@ import pytest
 
 import stats_buffers
 from qaic.cli import console, openqaic
+from session_models import affine, save
 
 LATENCY = """\
 Inference latency
@@ -64,6 +65,15 @@ def test_figures_in_the_terminal(files, capsys):
     shown = capsys.readouterr()
     assert shown.err.startswith("hint: --qpc takes the container that was running")
     assert "Key figures" in shown.out
+
+
+def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
+    """Its first bytes were shown instead."""
+    model = save(tmp_path, affine())
+    assert run(model) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {model} is a model or a program; ")
+    assert f"`openqaic inspect {model} graph -o graph.html`" in err
 
 
 @pytest.mark.parametrize("name", ["latency.txt", "trace.json", "metrics.json", "stats.bin"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli.console import print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import InputError
+from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import suffix_of
 
 if TYPE_CHECKING:
@@ -61,6 +63,12 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign")
     with path.open("rb") as opened:
         head = opened.read(_HEAD_BYTES)
+    if path.suffix.lower() == ".onnx" or head.startswith(QPC_MAGIC):
+        raise InputError(
+            f"{path} is a model or a program; {_EXPECTED}",
+            code="plot.foreign",
+            hints=(f"`openqaic inspect {shlex.quote(str(path))} graph -o graph.html` draws its graph",),
+        )
     if head.startswith(_MAGIC) or (qpc is not None and b"\0" in head):
         return _plot_buffer(path, target, qpc)
     if head.lstrip()[:1] in {b"{", b"["}:

@@ -97,6 +97,13 @@ def test_each_command_has_help_with_examples_and_a_version(call, name):
     assert call(name, "--version")[:2] == (0, f"openqaic {qaic.__version__}\n")
 
 
+def test_help_names_the_form_of_each_value(call):
+    shown = call("compile", "--help")[1]
+    assert "--aic-num-cores N" in shown
+    assert "--input-list-file FILE" in shown
+    assert "VALUE" not in shown
+
+
 def test_nothing_to_do_shows_help_as_wrong_usage(call):
     code, out, err = call()
     assert (code, out) == (2, "")
@@ -112,6 +119,8 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["compile", "model.onnx", "-aic-num-core=2"], "did you mean --aic-num-cores?"),
         (["compile", "model.onnx", "--aic-num-cores", "two"], "-aic-num-cores"),
         (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
+        (["bench", "model.onnx", "--warm-up", "-1"], "'-1' is not a whole number of at least 0"),
+        (["accuracy", ".", "--to", "fp16"], "accuracy compares a model: give the .onnx file"),
         (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
         (["profile", "model.onnx", "-o", "page.pdf"], "ends in .html"),
         (["accuracy", "model.onnx", "--to", "fp16", "-o", "page.pdf"], "ends in .html"),

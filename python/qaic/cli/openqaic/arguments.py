@@ -52,21 +52,21 @@ def set_examples(parser: Parser, *examples: str) -> None:
     parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
-def count(text: str) -> int:
+def count(text: str, *, least: int = 1) -> int:
     """Read a number of things, 1 or more."""
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        message = f"{text!r} is not a whole number of at least 1"
+        number = least - 1
+    if number < least:
+        message = f"{text!r} is not a whole number of at least {least}"
         raise argparse.ArgumentTypeError(message)
     return number
 
 
 def count_or_zero(text: str) -> int:
     """Read a number of things, which may be none."""
-    return 0 if text == "0" else count(text)
+    return count(text, least=0)
 
 
 def duration_s(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.cli.console import VALUE_SUFFIX
 from qaic.errors import OptionConflictError
 from qaic.options.argv import read_argv
+from qaic.options.help_text import placeholder
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import resolve
 from qaic.options.spec import FlagForm, Stage
@@ -172,6 +173,6 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
         case FlagForm.COUNT:
             add(*names, shown=summary, nargs=0)
         case FlagForm.OPTIONAL:
-            add(*names, shown=summary, nargs="?", metavar="VALUE")
+            add(*names, shown=summary, nargs="?", metavar=placeholder(spec.codec))
         case FlagForm.REPEAT | FlagForm.VALUE:
-            add(*names, shown=summary, metavar="VALUE")
+            add(*names, shown=summary, metavar=placeholder(spec.codec))

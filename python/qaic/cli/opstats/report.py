@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message, print_text
 from qaic.errors import QaicError, StatsError
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -123,6 +124,7 @@ def _capture(
     buffers = []
     failed = False
     hints: dict[str, None] = {}
+    refused: dict[str, tuple[Path, QaicError | OSError, int]] = {}
     for path in paths:
         try:
             buffers.append(
@@ -132,8 +134,13 @@ def _capture(
             )
         except (QaicError, OSError) as error:
             failed = True
-            _complain_of(path, error)
+            # One mistake, such as the wrong program, is one error for all files.
+            text = str(error).replace(str(path), "")
+            first, why, count = refused.get(text, (path, error, 0))
+            refused[text] = (first, why, count + 1)
             hints.update(dict.fromkeys(hints_of(error, option)))
+    for first, why, count in refused.values():
+        _complain_of(first, why, others=count - 1)
     for hint in hints:
         print_message("hint", hint)
     host = _latencies(arguments.latency, place)
@@ -150,11 +157,12 @@ def _found(place: Path) -> list[Path]:
     return [place] if place.is_file() else [file.path for file in files_in(place)]
 
 
-def _complain_of(path: Path, error: QaicError | OSError) -> None:
+def _complain_of(path: Path, error: QaicError | OSError, *, others: int) -> None:
+    more = f" and {counted(others, 'other file')}" if others else ""
     if isinstance(error, OSError) and not isinstance(error, QaicError):
-        print_message("error", f"{path}: {error.strerror or error}")
+        print_message("error", f"{path}{more}: {error.strerror or error}")
         return
-    where = "" if str(path) in error.message else f"{path}: "
+    where = "" if str(path) in error.message and not others else f"{path}{more}: "
     print_message("error", f"{where}{error.message} [{error.code}]")
 
 

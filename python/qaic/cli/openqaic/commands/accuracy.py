@@ -86,6 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
             "and nothing is searched with them",
             code="option.accuracy_search",
         )
+    if arguments.model.is_dir():
+        raise OptionError(
+            f"{arguments.model} is a folder; accuracy compares a model: give the .onnx file",
+            code="option.model_path",
+            context={"path": str(arguments.model)},
+        )
     read = [arguments.model, arguments.samples]
     check_output_file("-o", arguments.output, read=read)
     check_output_file("--json", None if arguments.json == "-" else arguments.json, read=read)
