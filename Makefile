@@ -268,6 +268,7 @@ docs: setup ## Write again what is generated from tables: reference pages, stub,
 	$(call generate,docs/reference/options.schema.json,options_schema)
 	$(call generate,docs/reference/flags.txt,options_page --flags)
 	$(call generate,docs/reference/errors.md,errors_page)
+	$(call generate,docs/adr/README.md,decisions_page)
 	$(call generate,docs/reference/passes.md,passes_page)
 	$(call generate,python/qaic/options/keywords.py,option_keywords)
 	$(call generate,python/qaic/configs/aic_models.pyi,config_stub)
