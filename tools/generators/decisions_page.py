@@ -1,4 +1,4 @@
-"""Generates `docs/adr/README.md`, the index of decisions with their status, from the first lines of each record."""
+"""Generates `docs/adr/README.md`: the index of decisions with their status, from the head of each record."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STATUS: Final = re.compile(r"Superseded (in part )?by \[.+\.")
 _INTRODUCTION: Final = """\
 # Decisions
 
-Each record states a decision, its reasons and its costs ([1](0001-record-decisions.md)). A record is in force unless its
-second paragraph names the one that replaces it. Numbers that are missing were merged into
+Each record states a decision, its reasons and its costs ([1](0001-record-decisions.md)). A record is in
+force unless its second paragraph names the one that replaces it. Missing numbers were merged into
 [CONTRIBUTING.md](../../CONTRIBUTING.md). `make docs` writes this page from the records.
 
 | | decision | status |
