@@ -163,7 +163,7 @@ GROUPS = {
         "The file is in the page cache. The budget does not depend on its size.",
     ),
     "overhead": (
-        "What a run costs besides the engine",
+        "Cost of a run besides the engine",
         "Rust only. On `cpu` the same engine is called with everything bound beforehand. `noop` computes "
         "nothing: it shows what inputs and exec objects cost. A run into the caller's arrays allocates "
         "nothing (rust/qaic-runtime/tests/costs/allocations.rs).",

@@ -1,6 +1,7 @@
 """Draw the pictures of the README from real runs: ``make pictures``.
 
-python tools/pictures/readme.py    writes docs/images/terminal.svg and docs/images/report.png
+python tools/pictures/readme.py    writes docs/images/terminal.svg and report.png, and their contents without
+                                   figures to shown.json, which a test compares with the current code
 
 The commands run in a terminal of 100 columns, as their reader types them, on a model that comes with onnx.
 Chromium takes the picture of the page.
@@ -9,6 +10,8 @@ Chromium takes the picture of the page.
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import pty
 import re
@@ -21,10 +24,8 @@ import termios
 from importlib import resources
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "docs" / "images"
 COLUMNS, LINES = 100, 40
 COMMANDS = (
     "openqaic compile shufflenet.onnx -o fp16 --convert-to-fp16",
@@ -70,6 +71,10 @@ def last_state(shown: str) -> str:
 
 def draw_terminal(texts: dict[str, str], target: Path) -> None:
     """Draw commands and what they showed."""
+    # Here, because the test of these pictures does not draw.
+    from rich.console import Console
+    from rich.text import Text
+
     with Path(os.devnull).open("w") as nowhere:
         console = Console(
             record=True, width=COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor"
@@ -95,17 +100,41 @@ def draw_page(page: Path, target: Path) -> None:
     )  # fmt: skip
 
 
+def run_commands(folder: Path) -> dict[str, str]:
+    """Run the commands in a folder and return what each showed."""
+    model = resources.files("onnx") / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
+    (folder / "shufflenet.onnx").write_bytes(model.read_bytes())
+    os.environ["QAIC_CACHE_DIR"] = str(folder / "cache")
+    return {command: last_state(run_in_terminal(command, folder)) for command in COMMANDS}
+
+
+def shown(texts: dict[str, str]) -> dict[str, object]:
+    """Return the contents of the pictures, without what differs from run to run: figures and verdicts."""
+    lines = {
+        command: [
+            " ".join(re.sub(r"\x1b\[[0-9;]*m|/\S+|[\d.,]+( ?(us|ms|s|kB|MB|bytes|%)\b)?", "", line).split())
+            for line in text.splitlines()
+        ]
+        for command, text in texts.items()
+    }
+    # The verdict is about what was slowest in this run; the page is drawn by these files.
+    lines[COMMANDS[-1]] = lines[COMMANDS[-1]][-1:]
+    sources = sorted(
+        path for suffix in ("js", "css") for path in (ROOT / "python/qaic/page").rglob(f"*.{suffix}")
+    )
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    return {"terminal": lines, "page": digest}
+
+
 def main() -> None:
     """Run all and draw."""
     IMAGES.mkdir(exist_ok=True)
-    model = resources.files("onnx") / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "shufflenet.onnx").write_bytes(model.read_bytes())
-        os.environ["QAIC_CACHE_DIR"] = str(folder / "cache")
-        texts = {command: last_state(run_in_terminal(command, folder)) for command in COMMANDS}
+        texts = run_commands(folder)
         draw_terminal(texts, IMAGES / "terminal.svg")
         draw_page(folder / "report.html", IMAGES / "report.png")
+    (IMAGES / "shown.json").write_text(json.dumps(shown(texts), indent=1) + "\n")
 
 
 if __name__ == "__main__":

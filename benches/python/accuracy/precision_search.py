@@ -45,7 +45,7 @@ COMPARISONS = (
 #: rounds of a measurement; the first warms up
 _ROUNDS = 6
 
-TITLE = "## Which nodes have to stay in a higher precision"
+TITLE = "## Nodes that stay in a higher precision"
 _TEXT = f"""
 {TITLE}
 
@@ -59,7 +59,7 @@ and neither runs here. onnxruntime's quantizer does not search; what it reaches 
 """
 
 _COST = """
-### What a comparison costs
+### Cost of a comparison
 
 Processor time of one sample: one instrumented run, beside one run of the program in float32 and one in the
 precision, which are the plain runs that a comparison of outputs alone needs; at most 5 times these. Memory is

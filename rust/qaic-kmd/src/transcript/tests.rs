@@ -455,7 +455,7 @@ fn recording_to_a_pipe_needs_a_reader() {
 #[derive(Debug)]
 struct Disk {
     room: usize,
-    /// What a write gets when there is no room: an error, or the answer that nothing was taken.
+    /// The result of a write without room: an error, or the answer that nothing was taken.
     error: Option<Errno>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Operand {
     len: usize,
 }
 
-/// What the threads of one execution share.
+/// State that the threads of one execution share.
 struct Parts<'a, F> {
     part: &'a F,
     // Of one part that panicked.
