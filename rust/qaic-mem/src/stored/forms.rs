@@ -167,15 +167,23 @@ impl<'a> StoredRows<'a> {
 pub(super) trait Row: Copy {
     /// True if reading half a unit costs nothing extra.
     const IS_PLAIN: bool = false;
+    /// Numbers that the units of a group have in common.
+    type Factors<S: Simd>: Copy;
     /// Some of its units.
     fn part(self, units: Range<usize>) -> Self;
+    /// Number of units.
+    fn units(self) -> usize;
+    /// Units of a group, a power of two.
+    fn group_units(self) -> usize;
+    /// Reads the numbers of the group that a unit is in.
+    fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
     /// Reads a unit.
-    fn unit<S: Simd>(self, simd: S, index: usize) -> [S::V; 2];
+    fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
     /// Reads half a unit.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
-    fn half<S: Simd>(self, simd: S, index: usize, half: usize) -> S::V {
-        self.unit(simd, index)[half]
+    fn half<S: Simd>(self, simd: S, index: usize, half: usize, factors: Self::Factors<S>) -> S::V {
+        self.unit(simd, index, factors)[half]
     }
 }
 
@@ -246,21 +254,24 @@ struct Groups<'a> {
 }
 
 impl Groups<'_> {
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
-    #[inline(always)]
     fn from(self, first: usize) -> Self {
         Self { first: self.first + first, ..self }
     }
 
-    /// `(code - zero point) * scale` of a unit.
+    /// Units of a group, or of all that a row can have.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
-    fn dequantized<S: Simd>(self, simd: S, index: usize, codes: [S::V; 2]) -> [S::V; 2] {
+    fn units(self) -> usize {
+        1 << self.shift
+    }
+
+    /// Zero point and scale of a unit.
+    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[inline(always)]
+    fn factors<S: Simd>(self, simd: S, index: usize) -> [S::V; 2] {
         let group = (self.first + index) >> self.shift;
-        let zero = simd.splat(f32::from(self.zeros[group].cast_signed()));
-        let scale = simd.splat(f32::from_le_bytes(self.scales[group]));
-        let [first, second] = codes;
-        [simd.sub_mul(first, zero, scale), simd.sub_mul(second, zero, scale)]
+        let zero = f32::from(self.zeros[group].cast_signed());
+        [simd.splat(zero), simd.splat(f32::from_le_bytes(self.scales[group]))]
     }
 }
 
@@ -274,81 +285,128 @@ fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2]
 
 /// A row whose units are read by `$unit`.
 macro_rules! row {
-    ($name:ident, |$simd:ident, $units:ident, $index:ident| $unit:expr) => {
+    ($name:ident, |$simd:ident, $bytes:ident| $unit:expr) => {
+        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
         impl Row for $name<'_> {
+            type Factors<S: Simd> = ();
+
             fn part(self, units: Range<usize>) -> Self {
                 Self(&self.0[units])
             }
 
-            #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
             #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, $index: usize) -> [S::V; 2] {
-                let $units = self.0;
+            fn units(self) -> usize {
+                self.0.len()
+            }
+
+            #[inline(always)]
+            fn group_units(self) -> usize {
+                usize::MAX / 2 + 1
+            }
+
+            #[inline(always)]
+            fn factors<S: Simd>(self, _: S, _: usize) {}
+
+            #[inline(always)]
+            fn unit<S: Simd>(self, $simd: S, index: usize, (): ()) -> [S::V; 2] {
+                let $bytes = &self.0[index];
                 $unit
             }
         }
     };
 }
 
-row!(Float32Row, |simd, units, index| {
-    let [first, second] = halves(&units[index]);
+row!(Float32Row, |simd, unit| {
+    let [first, second] = halves(unit);
     [simd.float32(first), simd.float32(second)]
 });
-row!(Float16Row, |simd, units, index| {
-    let [first, second] = halves(&units[index]);
+row!(Float16Row, |simd, unit| {
+    let [first, second] = halves(unit);
     [simd.float16(first), simd.float16(second)]
 });
-row!(Bfloat16Row, |simd, units, index| {
-    let [first, second] = halves(&units[index]);
+row!(Bfloat16Row, |simd, unit| {
+    let [first, second] = halves(unit);
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
-row!(MxRow, |simd, units, index| simd.mxfp6(&units[index]));
+row!(MxRow, |simd, unit| simd.mxfp6(unit));
 
+#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
 impl Row for PlainRow<'_> {
     const IS_PLAIN: bool = true;
+    type Factors<S: Simd> = ();
 
     fn part(self, units: Range<usize>) -> Self {
         Self(&self.0[units])
     }
 
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
-    fn unit<S: Simd>(self, simd: S, index: usize) -> [S::V; 2] {
-        [self.half(simd, index, 0), self.half(simd, index, 1)]
+    fn units(self) -> usize {
+        self.0.len()
     }
 
-    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    fn group_units(self) -> usize {
+        usize::MAX / 2 + 1
+    }
+
     #[inline(always)]
-    fn half<S: Simd>(self, simd: S, index: usize, half: usize) -> S::V {
+    fn factors<S: Simd>(self, _: S, _: usize) {}
+
+    #[inline(always)]
+    fn unit<S: Simd>(self, simd: S, index: usize, (): ()) -> [S::V; 2] {
+        [self.half(simd, index, 0, ()), self.half(simd, index, 1, ())]
+    }
+
+    #[inline(always)]
+    fn half<S: Simd>(self, simd: S, index: usize, half: usize, (): ()) -> S::V {
         let (halves, _) = self.0[index].as_chunks::<LANES>();
         simd.load(&halves[half])
     }
 }
 
-/// A quantized row whose codes are read by `$codes`.
+/// A quantized row whose units are read by `$numbers` with a zero point and a scale.
 macro_rules! quantized_row {
-    ($name:ident, |$simd:ident, $unit:ident| $codes:expr) => {
+    ($name:ident, $factors:ty, |$simd:ident, $zero:ident, $scale:ident| $made:expr, |$unit:ident, $used:ident| $numbers:expr) => {
+        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
         impl Row for $name<'_> {
+            type Factors<S: Simd> = $factors;
+
             fn part(self, units: Range<usize>) -> Self {
                 let groups = self.1.from(units.start);
                 Self(&self.0[units], groups)
             }
 
-            #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
             #[inline(always)]
-            fn unit<S: Simd>(self, $simd: S, index: usize) -> [S::V; 2] {
+            fn units(self) -> usize {
+                self.0.len()
+            }
+
+            #[inline(always)]
+            fn group_units(self) -> usize {
+                self.1.units()
+            }
+
+            #[inline(always)]
+            fn factors<S: Simd>(self, $simd: S, index: usize) -> Self::Factors<S> {
+                let [$zero, $scale] = self.1.factors($simd, index);
+                $made
+            }
+
+            #[inline(always)]
+            fn unit<S: Simd>(self, $simd: S, index: usize, $used: Self::Factors<S>) -> [S::V; 2] {
                 let $unit = &self.0[index];
-                self.1.dequantized($simd, index, $codes)
+                $numbers
             }
         }
     };
 }
 
-quantized_row!(Int8Row, |simd, unit| {
-    let [first, second] = halves(unit);
-    [simd.int8(first), simd.int8(second)]
+quantized_row!(Int8Row, [S::V; 2], |simd, zero, scale| [zero, scale], |unit, factors| {
+    let ([first, second], [zero, scale]) = (halves(unit), factors);
+    [simd.sub_mul(simd.int8(first), zero, scale), simd.sub_mul(simd.int8(second), zero, scale)]
 });
-quantized_row!(Uint4Row, |simd, unit| simd.uint4(unit));
+quantized_row!(Uint4Row, S::Numbers4, |simd, zero, scale| simd.numbers4(zero, scale), |unit, numbers| {
+    simd.uint4(unit, numbers)
+});
 
 /// Widens a row.
 struct Gather<'a> {
@@ -375,7 +433,7 @@ impl RowsTask for Gather<'_> {
         let mut number = [0.0; UNIT];
         let len = self.numbers.len().min(self.rows.len);
         for (index, numbers) in self.numbers[..len].chunks_mut(UNIT).enumerate().take(units) {
-            widen(simd, row.unit(simd, index), &mut number);
+            widen(simd, row.unit(simd, index, row.factors(simd, index)), &mut number);
             numbers.copy_from_slice(&number[..numbers.len()]);
         }
     }

@@ -188,7 +188,7 @@ impl RowsTask for Block<'_> {
     fn run<S: Simd, R: Row>(mut self, simd: S, row: impl Fn(usize) -> R) {
         let units = self.product.weights.units();
         for start in (0..units).step_by(CHUNK) {
-            let chunk = start..(start + CHUNK).min(units);
+            let chunk = start..start + CHUNK.min(units - start);
             let first = self.columns.start;
             let part = |column: usize| row(first + column).part(chunk.clone());
             match self.product.rows {
@@ -210,15 +210,10 @@ impl Block<'_> {
         for (column, numbers) in widened.chunks_exact_mut(len).enumerate() {
             let row = part(column);
             for (index, numbers) in numbers.iter_mut().enumerate() {
-                widen(simd, row.unit(simd, index), numbers);
+                widen(simd, row.unit(simd, index, row.factors(simd, index)), numbers);
             }
         }
-        let plain = |column: usize| PlainRow(&widened[column * len..(column + 1) * len]);
-        if S::IS_WIDE {
-            self.tiles::<S, PlainRow<'_>, 6, COLUMNS>(simd, chunk, plain);
-        } else {
-            self.tiles::<S, PlainRow<'_>, 3, 2>(simd, chunk, plain);
-        }
+        simd.run(WidenedTiles { block: self, chunk, widened: &widened });
         *self.widened = widened;
     }
 
@@ -239,7 +234,7 @@ impl Block<'_> {
             for first_column in (0..columns).step_by(COLUMNS) {
                 let weights: [R; COLUMNS] =
                     std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
-                let sums = tile(simd, activations, weights, chunk.len());
+                let sums = tile(simd, activations, weights, chunk.end - chunk.start);
                 for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
                     let start = (first_row + row) * columns + first_column;
                     // Of whole tiles the additions are one, of four numbers.
@@ -258,6 +253,31 @@ impl Block<'_> {
     }
 }
 
+/// Multiplies with widened weights, one part of a [`Block`]. It is compiled once for all forms.
+struct WidenedTiles<'a, 'b> {
+    block: &'a mut Block<'b>,
+    chunk: &'a Range<usize>,
+    widened: &'a [[f32; UNIT]],
+}
+
+impl Task for WidenedTiles<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { block, chunk, widened } = self;
+        let len = chunk.len();
+        let part = |column: usize| PlainRow(&widened[column * len..(column + 1) * len]);
+        let rows = block.product.rows;
+        // Tiles of equal size, so that few rows are computed twice.
+        match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(6))) {
+            (false, _) => block.tiles::<S, PlainRow<'_>, 3, 2>(simd, chunk, part),
+            (true, ..=3) => block.tiles::<S, PlainRow<'_>, 3, COLUMNS>(simd, chunk, part),
+            (true, 4) => block.tiles::<S, PlainRow<'_>, 4, COLUMNS>(simd, chunk, part),
+            (true, 5) => block.tiles::<S, PlainRow<'_>, 5, COLUMNS>(simd, chunk, part),
+            (true, _) => block.tiles::<S, PlainRow<'_>, 6, COLUMNS>(simd, chunk, part),
+        }
+    }
+}
+
 /// The sums of `ROWS` rows with at most four columns over `units` units.
 #[allow(clippy::needless_range_loop)] // see below
 #[inline(always)]
@@ -270,19 +290,36 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     // Loops over numbers, because neither `array::map` nor iterators over arrays of vectors are sure to be part of what is
     // compiled for the machine.
     let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
+    // Told once, so that the loop has no checks.
+    for row in 0..ROWS {
+        assert_eq!(activations[row].len(), units);
+    }
+    for column in 0..COLUMNS {
+        assert_eq!(weights[column].units(), units);
+    }
+    let group = weights[0].group_units();
+    let mut factors = [weights[0].factors(simd, 0); COLUMNS];
     for index in 0..units {
-        let mut units = [[simd.splat(0.0); 2]; COLUMNS];
+        if index % group == 0 {
+            for column in 0..COLUMNS {
+                factors[column] = weights[column].factors(simd, index);
+            }
+        }
+        let mut numbers = [[simd.splat(0.0); 2]; COLUMNS];
         if !R::IS_PLAIN {
             for column in 0..COLUMNS {
-                units[column] = weights[column].unit(simd, index);
+                numbers[column] = weights[column].unit(simd, index, factors[column]);
             }
         }
         for half in 0..UNIT / LANES {
             let mut vectors = [simd.splat(0.0); COLUMNS];
             for column in 0..COLUMNS {
                 // Read where it is used, so that registers are left for the sums.
-                vectors[column] =
-                    if R::IS_PLAIN { weights[column].half(simd, index, half) } else { units[column][half] };
+                vectors[column] = if R::IS_PLAIN {
+                    weights[column].half(simd, index, half, factors[column])
+                } else {
+                    numbers[column][half]
+                };
             }
             for row in 0..ROWS {
                 let (halves, _) = activations[row][index].as_chunks::<LANES>();

@@ -15,6 +15,8 @@ pub(super) const MX_BYTES: usize = 25;
 pub(super) trait Simd: Copy {
     /// Sixteen numbers.
     type V: Copy;
+    /// Numbers that codes of four bits stand for.
+    type Numbers4: Copy;
     /// True if twenty sums of vectors fit into registers.
     const IS_WIDE: bool;
 
@@ -36,8 +38,10 @@ pub(super) trait Simd: Copy {
     fn bfloat16(self, bytes: &[u8; 32]) -> Self::V;
     /// Signed bytes.
     fn int8(self, bytes: &[u8; 16]) -> Self::V;
-    /// Numbers of four bits without a sign, the lower four of a byte first.
-    fn uint4(self, bytes: &[u8; 16]) -> [Self::V; 2];
+    /// Prepares `(code - zero) * scale` for the codes of four bits of a group.
+    fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4;
+    /// The numbers of codes of four bits without a sign, the lower four of a byte first.
+    fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
     /// An MXFP6 block.
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
     /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
@@ -86,6 +90,7 @@ pub(super) fn block_numbers(block: &[u8; MX_BYTES]) -> [f32; UNIT] {
 
 impl Simd for Portable {
     type V = [f32; LANES];
+    type Numbers4 = [Self::V; 2];
     const IS_WIDE: bool = false;
 
     fn splat(self, number: f32) -> Self::V {
@@ -125,9 +130,14 @@ impl Simd for Portable {
         bytes.map(|byte| f32::from(byte.cast_signed()))
     }
 
-    fn uint4(self, bytes: &[u8; 16]) -> [Self::V; 2] {
+    fn numbers4(self, zero: Self::V, scale: Self::V) -> [Self::V; 2] {
+        [zero, scale]
+    }
+
+    fn uint4(self, bytes: &[u8; 16], [zero, scale]: [Self::V; 2]) -> [Self::V; 2] {
         let code = |at: usize| bytes[at / 2] >> (at % 2 * 4) & 15;
-        [0, LANES].map(|start| std::array::from_fn(|lane| f32::from(code(start + lane))))
+        let codes = |start| std::array::from_fn(|lane| f32::from(code(start + lane)));
+        [0, LANES].map(|start| self.sub_mul(codes(start), zero, scale))
     }
 
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {

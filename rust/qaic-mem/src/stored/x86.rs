@@ -185,9 +185,9 @@ mod avx2 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn uint4(numbers: &[u8; 16]) -> [Pair; 2] {
+    pub(super) fn uint4(numbers: &[u8; 16], [zero, scale]: [Pair; 2]) -> [Pair; 2] {
         let (first, second) = uint4_bytes(numbers);
-        [bytes(first), bytes(second)]
+        [sub_mul(bytes(first), zero, scale), sub_mul(bytes(second), zero, scale)]
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -232,6 +232,61 @@ mod avx2 {
 mod avx512 {
     use super::*;
 
+    /// The two bytes that elements of a block have bits in, those of one half and those of the other in turn.
+    const PLACES: [u16; 32] = {
+        let mut places = [0; 32];
+        let mut lane = 0;
+        while lane < 32 {
+            let first = (lane / 2 + lane % 2 * 16) * 6 / 8;
+            places[lane as usize] = first | (first + 1) << 8;
+            lane += 1;
+        }
+        places
+    };
+
+    /// The upper half of float32 for each element, positive and negative, of a block.
+    const NUMBERS: [[u16; 32]; 2] = {
+        let mut numbers = [[0; 32]; 2];
+        let mut code = 0_u16;
+        while code < 32 {
+            let (mut exponent, mut fraction) = (126 + (code >> 3), (code & 7) << 4);
+            if code == 0 {
+                exponent = 0;
+            } else if code < 8 {
+                exponent = 127;
+                while fraction < 0x80 {
+                    fraction <<= 1;
+                    exponent -= 1;
+                }
+            }
+            let bits = exponent << 7 | fraction & 0x7f;
+            numbers[0][code as usize] = bits;
+            numbers[1][code as usize] = bits | 0x8000;
+            code += 1;
+        }
+        numbers
+    };
+
+    /// Powers of two by the exponent of a block.
+    const FACTORS: [f32; 256] = {
+        // The least one is half of the least normal number.
+        let mut factors = [f32::from_bits(1 << 22); 256];
+        let mut exponent = 1_u32;
+        while exponent < 255 {
+            factors[exponent as usize] = f32::from_bits(exponent << 23);
+            exponent += 1;
+        }
+        factors[255] = f32::NAN;
+        factors
+    };
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn words(words: &[u16; 32]) -> __m512i {
+        // SAFETY: 64 bytes are read.
+        unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
+    }
+
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
     pub(super) fn sub_mul(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -268,45 +323,41 @@ mod avx512 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
-    pub(super) fn uint4(numbers: &[u8; 16]) -> [__m512; 2] {
-        let (first, second) = uint4_bytes(numbers);
-        [bytes(first), bytes(second)]
+    pub(super) fn numbers4(zero: __m512, scale: __m512) -> __m512 {
+        let codes = _mm512_setr_ps(
+            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+        );
+        sub_mul(codes, zero, scale)
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
-    pub(super) fn mxfp6(block: &[u8; MX_BYTES], factor: f32) -> [__m512; 2] {
-        // As `mxfp6_halves`, for the whole block at once.
-        // SAFETY: the mask leaves the 24 bytes behind the exponent.
-        let read = unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, block.as_ptr().wrapping_add(1).cast()) };
-        let spread = _mm512_permutexvar_epi8(place_pairs(), _mm512_castsi256_si512(read));
-        let shifts = _mm512_set1_epi64(0x0000_0006_0004_000a);
-        let high = _mm512_sllv_epi16(spread, shifts);
-        let mask = _mm512_set1_epi16(0x8f80_u16.cast_signed());
-        let halves = _mm512_and_si512(_mm512_srai_epi16::<3>(high), mask);
-        let factor = _mm512_set1_ps(factor);
-        let scaled = |halves| _mm512_mul_ps(_mm512_cvtph_ps(halves), factor);
-        [scaled(_mm512_castsi512_si256(halves)), scaled(_mm512_extracti64x4_epi64::<1>(halves))]
+    pub(super) fn uint4(numbers: &[u8; 16], table: __m512) -> [__m512; 2] {
+        // SAFETY: sixteen bytes are read.
+        let read = _mm512_castsi128_si512(unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) });
+        // Each byte goes to the lower ends of two lanes. A permutation reads the lower four bits of a lane.
+        let half = |places| {
+            let bytes = _mm512_permutexvar_epi8(places, read);
+            _mm512_permutexvar_ps(_mm512_srlv_epi32(bytes, _mm512_set1_epi64(4 << 32)), table)
+        };
+        let places = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        [half(places), half(_mm512_add_epi32(places, _mm512_set1_epi32(8)))]
     }
 
-    /// The two bytes that each element of a block has bits in.
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
-    fn place_pairs() -> __m512i {
-        const PLACES: [u8; 64] = {
-            let mut places = [0; 64];
-            let mut element = 0;
-            while element < 32_u8 {
-                // Four elements have three bytes; the last two of them lie in the second and third.
-                let first = element / 4 * 3 + element % 4 / 2;
-                places[2 * element as usize] = first;
-                places[2 * element as usize + 1] = first + 1;
-                element += 1;
-            }
-            places
-        };
-        // SAFETY: 64 bytes are read.
-        unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) }
+    pub(super) fn mxfp6(block: &[u8; MX_BYTES]) -> [__m512; 2] {
+        let factor = _mm512_set1_ps(FACTORS[usize::from(block[0])]);
+        // SAFETY: the mask leaves the 24 bytes behind the exponent.
+        let read = unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, block.as_ptr().wrapping_add(1).cast()) };
+        let spread = _mm512_permutexvar_epi8(words(&PLACES), _mm512_castsi256_si512(read));
+        // A permutation reads the lower six bits of a word.
+        let shifts = _mm512_broadcast_i32x4(_mm_setr_epi16(0, 0, 6, 6, 4, 4, 2, 2));
+        let codes = _mm512_srlv_epi16(spread, shifts);
+        let halves = _mm512_permutex2var_epi16(words(&NUMBERS[0]), codes, words(&NUMBERS[1]));
+        let first = _mm512_slli_epi32::<16>(halves);
+        let second = _mm512_and_si512(halves, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+        [first, second].map(|numbers| _mm512_mul_ps(_mm512_castsi512_ps(numbers), factor))
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
@@ -339,6 +390,7 @@ macro_rules! operations {
 
 impl Simd for Avx2 {
     type V = avx2::Pair;
+    type Numbers4 = [avx2::Pair; 2];
     const IS_WIDE: bool = false;
 
     operations! {
@@ -351,8 +403,13 @@ impl Simd for Avx2 {
         float16(bytes: &[u8; 32]) -> Self::V = avx2::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx2::bfloat16(bytes);
         int8(bytes: &[u8; 16]) -> Self::V = avx2::int8(bytes);
-        uint4(bytes: &[u8; 16]) -> [Self::V; 2] = avx2::uint4(bytes);
+        uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
+    }
+
+    #[inline(always)]
+    fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4 {
+        [zero, scale]
     }
 
     #[inline(always)]
@@ -370,6 +427,7 @@ impl Simd for Avx2 {
 
 impl Simd for Avx512 {
     type V = __m512;
+    type Numbers4 = __m512;
     const IS_WIDE: bool = true;
 
     operations! {
@@ -382,15 +440,10 @@ impl Simd for Avx512 {
         float16(bytes: &[u8; 32]) -> Self::V = avx512::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx512::bfloat16(bytes);
         int8(bytes: &[u8; 16]) -> Self::V = avx512::int8(bytes);
-        uint4(bytes: &[u8; 16]) -> [Self::V; 2] = avx512::uint4(bytes);
+        mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx512::mxfp6(block);
+        numbers4(zero: Self::V, scale: Self::V) -> Self::Numbers4 = avx512::numbers4(zero, scale);
+        uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
-    }
-
-    #[inline(always)]
-    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
-        let Some(factor) = mxfp6_factor(block[0]) else { return any_block(self, block) };
-        // SAFETY: as for the other operations.
-        unsafe { avx512::mxfp6(block, factor) }
     }
 
     fn run<T: Task>(self, task: T) {

@@ -37,7 +37,8 @@ impl Call {
         self.operand(index)?.ok_or_else(|| format!("operand {index} is missing"))
     }
 
-    /// Calls `part` with each number below `count`, on the threads of the session.
+    /// Calls `part` with each number below `count`, on the threads of the session. A thread takes the next number when it
+    /// is finished with one, so that none waits for another that the host runs less often.
     pub(super) fn in_parallel<F: Fn(usize) + Sync>(self, count: usize, part: &F) -> Result<(), String> {
         unsafe extern "C" fn one<F: Fn(usize) + Sync>(parts: *mut c_void, number: usize) {
             // SAFETY: the call below passes a value of this type, which lives until it returns.
@@ -54,7 +55,7 @@ impl Call {
         let shared = (&raw const parts).cast_mut().cast::<c_void>();
         // SAFETY: the call returns when every part was run, so `parts` outlives it.
         let status =
-            unsafe { (self.api.KernelContext_ParallelFor)(self.context, one::<F>, count, 0, shared) };
+            unsafe { (self.api.KernelContext_ParallelFor)(self.context, one::<F>, count, count, shared) };
         check(self.api, status)?;
         parts.failure.lock().take().map_or(Ok(()), Err)
     }
