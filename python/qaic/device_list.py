@@ -89,7 +89,7 @@ def devices() -> DeviceList:
     """Ask every device of this process what it is and what of it is free.
 
     Blocking, without the interpreter lock: each card is asked, a minute at most. ``QAIC_DEVICE`` and the
-    other variables of ``docs/guide/running.md`` decide which devices there are.
+    other variables of ``docs/reference/environment.md`` decide which devices there are.
 
     Returns
     -------

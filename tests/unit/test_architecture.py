@@ -120,7 +120,7 @@ def test_the_oldest_engine_is_the_same_everywhere():
     loader = (ROOT / "rust" / "qaic-runtime" / "src" / "device" / "cpu" / "engine" / "library.rs").read_text()
     assert f'MINIMUM_VERSION: &str = "1.{minor}";' in loader
     assert f"ORT_API_VERSION == {minor} &&" in loader
-    guide = (ROOT / "docs" / "guide" / "running.md").read_text()
+    guide = (ROOT / "docs" / "reference" / "environment.md").read_text()
     assert f"path of another `libonnxruntime.so`, 1.{minor} or newer |" in guide
 
 

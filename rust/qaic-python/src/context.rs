@@ -19,7 +19,7 @@ use crate::errors::{Raise, from_runtime, record};
 use crate::gil::Detach;
 
 /// The devices of this process. Reads `QAIC_DEVICE` and the other variables that decide them when it is made
-/// (docs/guide/running.md).
+/// (docs/reference/environment.md).
 #[pyclass(frozen, name = "Context", module = "qaic._core")]
 pub(crate) struct PyContext {
     context: Arc<Context>,

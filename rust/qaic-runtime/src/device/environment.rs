@@ -1,4 +1,4 @@
-//! Environment variables about the devices of a process (docs/guide/running.md).
+//! Environment variables about the devices of a process (docs/reference/environment.md).
 
 use std::env;
 use std::ffi::OsString;
