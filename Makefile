@@ -160,7 +160,7 @@ java: ## Install Debian's Java, which the tests of Spark use, where it is missin
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples
 
-lint: setup ## Check formatting, lints, layers, texts, types and the stub
+lint: setup ## Check formatting, lints, layers, texts, sizes, types and the stub
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -171,6 +171,7 @@ lint: setup ## Check formatting, lints, layers, texts, types and the stub
 	$(BIN)/codespell $(TEXTS)
 	$(BIN)/proselint check --config tools/prose/proselint.json README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/*/*.md
 	PYTHONPATH=tools $(BIN)/python -m prose
+	PYTHONPATH=tools $(BIN)/python -m size
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
