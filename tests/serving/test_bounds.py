@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from qaic.errors import InputError, StateError
 from qaic.serving.grpc_service import read_message
-from qaic.serving.http_app import _Answer
+from qaic.serving.http_app import HttpApp, SiteCheck, _Answer
 from qaic.serving.http_protocol import BoundedProtocol
-from qaic.serving.limits import Limits
-from qaic.serving.memory_budget import MemoryBudget
+from qaic.serving.limits import Limits, MemoryBudget
 from qaic.serving.repository import Repository
 from qaic.serving.request_body import read_request
 from qaic.serving.server_state import ServerState
-from qaic.serving.site_check import SiteCheck
 
 HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16],"data":['
 TAIL = b"]}]}"
@@ -117,6 +115,37 @@ def test_what_is_large_is_read_on_another_thread():
     small, large = asyncio.run(threads())
     assert small is threading.current_thread()
     assert large is not threading.current_thread()
+
+
+def test_health_checks_need_no_thread_that_reads_bodies():
+    async def run():
+        state = ServerState(Repository(dict, drain_s=0), Limits())
+        may_end, statuses = threading.Event(), []
+
+        async def send(message):
+            statuses.append(message.get("status"))
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        # More large bodies than threads that read them, none of which ends.
+        reading = [asyncio.create_task(state.off_loop(1 << 20, may_end.wait)) for _ in range(8)]
+        await asyncio.sleep(0)
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v2/health/live",
+            "headers": [],
+            "query_string": b"",
+        }
+        await HttpApp(state).app(scope, receive, send)
+        assert statuses[0] == 200
+        assert not any(task.done() for task in reading)
+        may_end.set()
+        await asyncio.gather(*reading)
+        state.close()
+
+    asyncio.run(run())
 
 
 # --- memory -------------------------------------------------------------------------------------------------

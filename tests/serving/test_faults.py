@@ -15,6 +15,7 @@ import child_process
 import qaic
 import serving_support as support
 import session_models
+from qaic.serving.server import unread_connections
 
 X = np.ones((1, 16), np.float32)
 #: a request of one row waits for others for an hour, and two may wait
@@ -277,6 +278,43 @@ print(error, result.as_numpy("y").shape)
         patient,
     )
     assert said.strip() == "None (1, 16)"
+
+
+def test_the_end_answers_calls_that_were_sent_before(tmp_path):
+    """Sent to a process that does not run: no byte of them was read when the signal comes."""
+    support.add_model(tmp_path, "affine", session_models.affine(support.WIDTH, support.BATCH))
+    with support.serving(tmp_path) as server:
+        said = support.run_client(
+            f"""
+import os, pathlib, queue, signal, time
+import tritonclient.grpc as triton
+from qaic.serving.server import unread_connections
+server, port = {server.process.pid}, {server.grpc_port}
+apart = [("grpc.use_local_subchannel_pool", 1)]
+clients = [triton.InferenceServerClient(GRPC, channel_args=apart) for _ in range(8)]
+given = triton.InferInput("x", [1, 16], "FP32"); given.set_data_from_numpy(np.ones((1, 16), np.float32))
+for client in clients:
+    client.infer("affine", [given])
+os.kill(server, signal.SIGSTOP)
+tasks = list(pathlib.Path(f"/proc/{{server}}/task").iterdir())
+while not all("State:\tT" in (task / "status").read_text() for task in tasks):
+    time.sleep(0.001)
+answers = queue.Queue()
+for client in clients:
+    client.async_infer("affine", [given], lambda result, error: answers.put((result, error)))
+while len(unread_connections(port)) < len(clients):
+    time.sleep(0.001)
+os.kill(server, signal.SIGTERM)
+os.kill(server, signal.SIGCONT)
+for _ in clients:
+    result, error = answers.get(timeout=60)
+    print(error, result and result.as_numpy("y").shape)
+""",
+            server,
+        )
+        assert said.splitlines() == ["None (1, 16)"] * 8
+        assert server.process.wait(60) == 0
+    assert unread_connections(server.grpc_port) == set()
 
 
 def test_rows_that_are_not_proved_share_no_inference_unless_declared(tmp_path):

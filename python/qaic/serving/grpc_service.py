@@ -18,16 +18,19 @@ from tritonclient.grpc import service_pb2
 from qaic._core import read_message_numbers, split_infer_message
 from qaic.errors import InputError, InputTypeError
 from qaic.runtime.shapes import coerce
-from qaic.serving.datatypes import datatype_of, dtype_of, from_bytes, shaped
-from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import (
     MOST_DIMENSIONS,
     MOST_ENVELOPE_BYTES,
     checked_shape,
     chosen_outputs,
+    datatype_of,
+    dtype_of,
+    from_bytes,
+    shaped,
     timeout_s_of,
 )
+from qaic.serving.server_state import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

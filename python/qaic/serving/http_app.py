@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 from google.protobuf import json_format
@@ -17,15 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from qaic.errors import InputError, QaicError
-from qaic.serving.failures import failure_of
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
-from qaic.serving.site_check import SiteCheck
+from qaic.serving.server_state import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from qaic.serving.memory_budget import Lease
+    from qaic.serving.limits import Lease
     from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
@@ -276,3 +277,60 @@ async def _failed(request: Request, error: Exception) -> Response:
     if failure.http == 500:
         _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _json({"error": failure.message}, failure.http)
+
+
+_FIX = "; start the server with --allowed-host NAME if NAME is a name of it"
+
+
+class SiteCheck:
+    """An application in front of another that compares ``Host`` and ``Origin`` with the names of this server.
+
+    Parameters
+    ----------
+    app
+        The other application.
+    allowed_hosts
+        Names of this server besides addresses, names without a dot, and ``localhost``.
+    checks_host
+        Refuse all requests for other names. Otherwise only requests of browsers, which have an ``Origin``.
+    """
+
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], allowed_hosts: frozenset[str], *, checks_host: bool
+    ) -> None:
+        self._app = app
+        self._allowed_hosts = allowed_hosts
+        self._checks_host = checks_host
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or refuse it with 403."""
+        app = self._app
+        if scope["type"] == "http" and (reason := self._why_refused(dict(scope["headers"]))):
+            app = Response(orjson.dumps({"error": reason}), 403, media_type="application/json")
+        await app(scope, receive, send)
+
+    def _why_refused(self, headers: dict[bytes, bytes]) -> str:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if headers.get(b"sec-fetch-site", b"none") in (b"cross-site", b"same-site"):
+            return "a page of another site sent this request, which is not allowed"
+        origin = headers.get(b"origin")
+        if origin is not None:
+            site = origin.decode("latin-1").partition("://")[2]
+            if site.lower() != host.lower() or not self._is_own(host):
+                return f"the origin {origin.decode('latin-1')[:200]!r} is not this server{_FIX}"
+        elif self._checks_host and host and not self._is_own(host):
+            return f"the host {host[:200]!r} is not this server{_FIX}"
+        return ""
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in self._allowed_hosts or "." not in name.removesuffix(".") or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

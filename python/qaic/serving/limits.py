@@ -1,8 +1,16 @@
-"""Limits of a server's clients."""
+"""Limits of what clients may ask for, and the budget of bytes that their requests share."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from qaic.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +53,102 @@ class Limits:
     max_loads: int = 8
     model_control: bool = False
     allowed_hosts: frozenset[str] = frozenset()
+
+
+class MemoryBudget:
+    """Bytes that requests may hold together. All methods belong to the event loop's thread.
+
+    Parameters
+    ----------
+    total_bytes
+        The limit.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self.arriving: set[Lease] = set()
+
+    def lease(self) -> Lease:
+        """Return a lease of no bytes yet, to be used in a ``with`` block of one task."""
+        return Lease(self)
+
+
+class Lease:
+    """Bytes that one request holds.
+
+    While its body arrives, a request may have to give way: if the budget is exhausted, the largest body that
+    is not complete is refused, so that many unfinished bodies never keep out a small request.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.held_bytes = 0
+        self._budget = budget
+        self._task: asyncio.Task[object] | None = None
+        self._gave_way = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.resize(0)
+
+    def resize(self, size: int) -> None:
+        """Hold so many bytes from now on.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            The budget does not have them (``serving.memory``).
+        """
+        budget = self._budget
+        while budget.used_bytes - self.held_bytes + size > budget.total_bytes and size > self.held_bytes:
+            largest = max(budget.arriving, key=lambda lease: lease.held_bytes, default=None)
+            least = self.held_bytes if self in budget.arriving else 0
+            if largest is None or largest.held_bytes <= least:
+                raise self._exhausted()
+            largest.give_way()
+        budget.used_bytes += size - self.held_bytes
+        self.held_bytes = size
+
+    async def collect(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the parts of a body while they arrive, and hold their bytes.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            The budget does not have them, or this body had to give way.
+        """
+        self._task = asyncio.current_task()
+        self._budget.arriving.add(self)
+        try:
+            async for part in parts:
+                self.resize(self.held_bytes + len(part))
+                yield part
+            if self._gave_way:
+                # The cancellation is for this body, not for what comes after it.
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._gave_way and self._task is not None and self._task.uncancel() == 0:
+                raise self._exhausted() from None
+            raise
+        finally:
+            self._budget.arriving.discard(self)
+
+    def give_way(self) -> None:
+        """End the arrival of this body."""
+        self._gave_way = True
+        self._budget.arriving.discard(self)
+        self.resize(0)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _exhausted(self) -> StateError:
+        return StateError(
+            f"requests and answers hold {self._budget.used_bytes} of {self._budget.total_bytes} bytes, which "
+            "leaves too few for this one",
+            code="serving.memory",
+            hints=("ask again later; --max-memory sets the limit",),
+        )

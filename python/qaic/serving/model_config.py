@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from qaic.errors import OptionError
 from qaic.serving.batcher import MAX_QUEUE_SIZE
-from qaic.serving.datatypes import datatype_of
+from qaic.serving.request_body import datatype_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

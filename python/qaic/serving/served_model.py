@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.errors import DeviceLostError, OptionError, QaicError
 from qaic.serving.batch_shapes import BatchShapes
 from qaic.serving.batcher import Batcher
-from qaic.serving.datatypes import datatype_of
 from qaic.serving.model_config import BACKEND, check_tensors, complete_config
+from qaic.serving.request_body import datatype_of
 from qaic.serving.statistics import ModelStatistics
 
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import logging
 import signal
 import socket
 import threading
 from collections import OrderedDict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +27,7 @@ from qaic.serving.limits import Limits
 from qaic.serving.model_sources import find_sources
 from qaic.serving.repository import Repository
 from qaic.serving.server_state import ServerState
+from qaic.support.text import escape_json
 
 if TYPE_CHECKING:
     import os
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
-#: seconds after the signal in which calls of gRPC that were sent before it are still taken
-_LAST_CALLS_S: Final = 1.0
+#: states of sockets in the kernel's table: established, listening
+_OPEN_STATES: Final = ("01", "0A")
 #: what a message of gRPC may have besides tensors
 _ENVELOPE_BYTES: Final = 1 << 20
 
@@ -203,11 +206,48 @@ class Server:
         await server.start()
 
         async def end() -> None:
-            # What the sockets still hold is not seen from here, unlike that of HTTP.
-            await asyncio.sleep(min(_LAST_CALLS_S, self._drain_s / 2))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s / 2):
+                    await _take_last_calls(host, self.grpc_port or 0)
             await server.stop(self._drain_s)
 
         return end
+
+
+async def _take_last_calls(host: str, port: int) -> None:
+    """Wait until the calls that were sent to a port of gRPC before this one have been taken.
+
+    The library takes no call after the start of its shutdown. The kernel shows what the library has not read
+    yet; a call of our own, on a connection behind all others, shows that the server's queue has come so far.
+    """
+    unread = await asyncio.to_thread(unread_connections, port)
+    while unread:
+        await asyncio.sleep(0.001)
+        # What clients send from now on is not waited for.
+        unread &= await asyncio.to_thread(unread_connections, port)
+    options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+    async with grpc.aio.insecure_channel(f"{host}:{port}", options) as channel:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"")
+
+
+def unread_connections(port: int) -> set[str]:
+    """Return the peers of a local port whose connection or bytes the process has not taken yet.
+
+    Connections that wait to be accepted count as one peer, the null address.
+    """
+    peers = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = Path(f"/proc/self/net/{table}").read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            _, local, peer, state, queues, *_ = row.split()
+            is_of_port = int(local.rpartition(":")[2], 16) == port
+            if is_of_port and state in _OPEN_STATES and int(queues.partition(":")[2], 16):
+                peers.add(peer)
+    return peers
 
 
 def _is_loopback(host: str) -> bool:
@@ -240,3 +280,31 @@ def _signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Iterat
         for name, handler in before.items():
             loop.remove_signal_handler(name)
             signal.signal(name, handler)
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return escape_json(json.dumps(line, ensure_ascii=False))
+
+
+def log_to_stderr(*, access: bool) -> None:
+    """Send what the server says to standard error, with a line per request of HTTP if ``access``."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    for name in ("qaic.serving", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.INFO)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access else logging.WARNING)

@@ -77,9 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     from qaic.serving import server_class
     from qaic.serving.limits import Limits
-    from qaic.serving.log import log_to_stderr
 
     server_type = server_class()
+    from qaic.serving.server import log_to_stderr
+
     log_to_stderr(access=arguments.access_log)
     # A connection takes a descriptor, and the usual limit of 1,024 is one of programs that use select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
