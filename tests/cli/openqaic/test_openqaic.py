@@ -200,6 +200,17 @@ def test_a_missing_file_is_named_with_its_neighbor(call, model, command):
     assert "did you mean model.onnx?" in err
 
 
+def test_missing_external_data_names_the_tensor_that_needs_it(call, tmp_path):
+    built = model_with_weights()
+    onnx.save(built, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    code, _, err = call("compile", "m.onnx")
+    assert code == 1
+    name = built.graph.initializer[0].name
+    assert "m.data: No such file or directory; the model needs it for external data of" in err
+    assert repr(name) in err
+
+
 def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model, own_cache, tmp_path):
     code, out, _ = call("compile", model, "-o", "program", "--aic-num-cores", "2", "--convert-to-fp16")
     assert code == 0

@@ -96,7 +96,8 @@ class ExternalData:
         path = self.folders[0] / relative
         real = self.data.find(path)
         if real is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            missing = f"{os.strerror(errno.ENOENT)}; the model needs it for {what}: copy it next to the model"
+            raise FileNotFoundError(errno.ENOENT, missing, str(path))
         if not any(real.is_relative_to(folder) for folder in self.folders):
             raise refuse(
                 what,
