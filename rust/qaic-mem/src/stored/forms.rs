@@ -171,8 +171,6 @@ pub(super) trait Row: Copy {
     type Factors<S: Simd>: Copy;
     /// Some of its units.
     fn part(self, units: Range<usize>) -> Self;
-    /// Number of units.
-    fn units(self) -> usize;
     /// Units of a group, a power of two.
     fn group_units(self) -> usize;
     /// Reads the numbers of the group that a unit is in.
@@ -295,11 +293,6 @@ macro_rules! row {
             }
 
             #[inline(always)]
-            fn units(self) -> usize {
-                self.0.len()
-            }
-
-            #[inline(always)]
             fn group_units(self) -> usize {
                 usize::MAX / 2 + 1
             }
@@ -339,11 +332,6 @@ impl Row for PlainRow<'_> {
         Self(&self.0[units])
     }
 
-    #[inline(always)]
-    fn units(self) -> usize {
-        self.0.len()
-    }
-
     fn group_units(self) -> usize {
         usize::MAX / 2 + 1
     }
@@ -373,11 +361,6 @@ macro_rules! quantized_row {
             fn part(self, units: Range<usize>) -> Self {
                 let groups = self.1.from(units.start);
                 Self(&self.0[units], groups)
-            }
-
-            #[inline(always)]
-            fn units(self) -> usize {
-                self.0.len()
             }
 
             #[inline(always)]
