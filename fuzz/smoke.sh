@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")"
 seconds=${1:-10}
 [ $# -eq 0 ] || shift
-targets=${*:-"qpc_open qpc_roundtrip network_desc io_desc metadata cpu_plan wire_vs_oracle stats_open protocol_replies uevents"}
+targets=${*:-"qpc_open qpc_roundtrip network_desc io_desc metadata cpu_plan wire_vs_oracle stats_open protocol_replies uevents stored_rows"}
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 target_dir=${CARGO_TARGET_DIR:-target}

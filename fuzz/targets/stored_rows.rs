@@ -1,0 +1,43 @@
+//! Reads anything as stored weights of a form, and multiplies and gathers those that have the size of their shape.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use qaic_mem::convert::Isa;
+use qaic_mem::stored::{Form, Product, Rounding, StoredRows};
+
+const NAMES: [&str; 6] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4"];
+/// Most elements that are computed with.
+const MOST: usize = 1 << 12;
+
+fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
+    let (form, group, rows, len, bytes) = input;
+    let Some(form) = Form::from_name(NAMES[usize::from(form) % NAMES.len()], group) else { return };
+    // As they are said to be, and as small ones that mostly have the right size.
+    for (rows, len) in [(rows, len), (rows % 5, len % 200)] {
+        let found = StoredRows::new(form, rows, len, bytes);
+        assert!(found.is_err() || form.bytes(rows, len) == Some(bytes.len()));
+        let needed = form.bytes(rows, len).unwrap_or(usize::MAX);
+        let Some(Ok(stored)) = bytes.get(..needed).map(|bytes| StoredRows::new(form, rows, len, bytes))
+        else {
+            continue;
+        };
+        if rows.max(1).saturating_mul(len) > MOST {
+            continue;
+        }
+        let mut numbers = vec![0.0; len];
+        stored.gather(rows.saturating_sub(1), &mut numbers);
+        for count in [1, 3] {
+            let activations = numbers.repeat(count);
+            let Ok(product) = Product::new(stored, &activations, &[], Rounding::Float16) else { continue };
+            for block in 0..product.blocks() {
+                let of = |isa| {
+                    let bits = |sum: &f32| if sum.is_nan() { u32::MAX } else { sum.to_bits() };
+                    let mut found = Vec::new();
+                    product.block_with(isa, block, |_, _, sums| found.extend(sums.iter().map(bits)));
+                    found
+                };
+                assert_eq!(of(Isa::best()), of(Isa::Portable));
+            }
+        }
+    }
+});
