@@ -1,6 +1,6 @@
 """Load a server before, during and after each attack: requests per second, 99th percentile, memory.
 
-python benches/serving_attacks.py                two minutes on an idle machine
+python benches/serving_attacks.py                four minutes on an idle machine
 python benches/serving_attacks.py --seconds 1    a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic is on the
@@ -84,22 +84,32 @@ def resident_mb(pid: int) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) * 1024 / 1e6
 
 
-def longest_health_ms(port: int, stopped: threading.Event) -> float:
-    """Ask whether the server lives until the event, and return the longest answer in ms."""
-    longest = 0.0
-    while not stopped.wait(0.01):
+def watch(port: int) -> None:
+    """Ask whether the server lives until standard input ends, and print the longest answer in ms."""
+    ended, longest = threading.Event(), 0.0
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    while not ended.wait(0.01):
         started = time.perf_counter()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/v2/health/live")
         connection.getresponse().read()
         connection.close()
         longest = max(longest, time.perf_counter() - started)
-    return longest * 1e3
+    print(longest * 1e3)
+
+
+def loaded(port: int, seconds: float) -> tuple[float, float, float]:
+    """Load the server; returns rate, p99 in ms and longest health check in ms, asked by another process."""
+    command = [sys.executable, __file__, "--watch", str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watching:
+        rate, p99_ms = measured(port, WIDTH, CONCURRENCY, "json", seconds)
+        longest, _ = watching.communicate()
+    return rate, p99_ms, float(longest)
 
 
 def during(port: int, attack: Callable[[], object], seconds: float) -> tuple[float, float, float]:
-    """Load the server while an attack is repeated; returns rate, p99 and the longest health check."""
-    stopped, health = threading.Event(), [0.0]
+    """Load the server while an attack is repeated; returns what `loaded` does."""
+    stopped = threading.Event()
 
     def repeat() -> None:
         while not stopped.is_set():
@@ -108,23 +118,20 @@ def during(port: int, attack: Callable[[], object], seconds: float) -> tuple[flo
                 stopped.wait()
                 ended()
 
-    def watch() -> None:
-        health[0] = longest_health_ms(port, stopped)
-
-    threads = [threading.Thread(target=repeat), threading.Thread(target=watch)]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=repeat)
+    thread.start()
     try:
-        rate, p99_ms = measured(port, WIDTH, CONCURRENCY, "json", seconds)
+        return loaded(port, seconds)
     finally:
         stopped.set()
-        for thread in threads:
-            thread.join()
-    return rate, p99_ms, health[0]
+        thread.join()
 
 
 def main() -> None:
     """Print a row for each attack."""
+    if sys.argv[1:2] == ["--watch"]:
+        watch(int(sys.argv[2]))
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -141,22 +148,15 @@ def main() -> None:
                 print(server.stdout.readline() if server.stdout else "")
                 rows = []
                 for name, attack in attacks(port):
-                    before = measured(port, WIDTH, CONCURRENCY, "json", seconds)
-                    rate, p99_ms, health_ms = during(port, attack, seconds)
+                    before = loaded(port, seconds)
+                    attacked = during(port, attack, seconds)
                     memory = resident_mb(server.pid)
-                    after = measured(port, WIDTH, CONCURRENCY, "json", seconds)
-                    rows.append(
-                        [
-                            name,
-                            *(f"{value:,.0f}" for value in (before[0], rate, after[0])),
-                            *(f"{value:.1f}" for value in (before[1], p99_ms, after[1])),
-                            f"{health_ms:.0f}",
-                            f"{memory:.0f}",
-                        ]
-                    )
+                    columns = zip(before, attacked, loaded(port, seconds), strict=True)
+                    texts = [" / ".join(f"{value:,.0f}" for value in column) for column in columns]
+                    rows.append([name, *texts, f"{memory:.0f}"])
                     print(json.dumps(rows[-1]), flush=True)
-                heads = ["attack", "1/s before", "during", "after", "p99 ms before", "during", "after"]
-                print(*table([*heads, "longest health check, ms", "memory, MB"], rows), sep="\n")
+                heads = ["attack", "requests/s", "p99, ms", "longest health check, ms", "memory, MB"]
+                print("before / during / after", *table(heads, rows), sep="\n")
                 memories = []
                 sent = 0.0
                 for requests in (10_000, 50_000):
