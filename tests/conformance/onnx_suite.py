@@ -164,7 +164,7 @@ def run_both() -> tuple[dict[str, Outcome], dict[str, Outcome]]:
         warnings.simplefilter("ignore")
         from onnxruntime.backend.backend import OnnxRuntimeBackend
 
-    from qaic.backend import QaicBackend
+    from qaic_backend import QaicBackend
 
     onnxruntime.set_default_logger_severity(4)
     selected = names(QaicBackend)

@@ -84,7 +84,6 @@ LEFT_OUT = {
     "tests/session/test_decoder_costs.py": _ENGINE,
     "tests/session/test_decoder_forks.py": "forks, and the guest has no memory for it",
     "tests/unit/test_hostile_session.py": "forks, and the guest has no memory for it",
-    "tests/compilation/test_backend.py": _NUMBERS,
     "tests/api/test_batcher.py": _ABOVE,
     "tests/api/test_cards.py": "is about virtual cards",
     "tests/compilation/test_custom_ops.py": _ENGINE,

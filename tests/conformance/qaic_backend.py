@@ -1,7 +1,7 @@
-"""``qaic.backend``: the interface ONNX defines for backends, so that its test-suite and tools can drive qaic.
+"""The interface that ONNX defines for backends, with which its test suite drives qaic.
 
->>> import qaic.backend
->>> prepared = qaic.backend.prepare(model)  # doctest: +SKIP
+>>> import qaic_backend
+>>> prepared = qaic_backend.prepare(model)  # doctest: +SKIP
 >>> outputs = prepared.run([x])  # doctest: +SKIP
 
 A model goes the way of every model: it is compiled to a container, opened and run. The container is private
