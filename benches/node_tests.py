@@ -47,7 +47,42 @@ Versions: onnx {onnx}, onnxruntime {ort}. Tests: {count}
 """
 
 
-def report(ours: dict[str, Outcome], theirs: dict[str, Outcome]) -> str:
+def ways(ours: dict[str, Outcome], others: dict[str, dict[str, Outcome]]) -> list[str]:
+    """Write the section about the other ways to compile the tests."""
+    share = onnx_suite.WAYS["float16"].tolerance
+    lines = [
+        "",
+        "## Float16 and expanded functions",
+        "",
+        f"float16 compiles the tests with `convert_to_fp16`; a float result may differ by {share:.1%} of the",
+        "largest expected value. expanded moves the nodes of a test into a function, with their attributes",
+        "as defaults of the function, and compiles it with `always_expand_onnx_functions`.",
+        "",
+        "| | passed | failed | unsupported |",
+        "|---|---:|---:|---:|",
+    ]
+    for way, outcomes in others.items():
+        counts = Counter(outcome.status for outcome in outcomes.values())
+        lines.append(f"| {way} | " + " | ".join(str(counts[status]) for status in Status) + " |")
+    lines += [
+        "",
+        "Tests that pass in float32 and do not pass here:",
+        "",
+        "| test | way | result |",
+        "|---|---|---|",
+    ]
+    for way, outcomes in others.items():
+        lines += [
+            f"| {name} | {way} | {outcome.reason} |"
+            for name, outcome in outcomes.items()
+            if outcome.status is not Status.PASSED and ours[name].status is Status.PASSED
+        ]
+    return lines
+
+
+def report(
+    ours: dict[str, Outcome], theirs: dict[str, Outcome], others: dict[str, dict[str, Outcome]]
+) -> str:
     """Write the page."""
     lines = [HEADER.format(onnx=onnx.__version__, ort=onnxruntime.__version__, count=len(ours))]
     lines += ["| | passed | failed | unsupported |", "|---|---:|---:|---:|"]
@@ -89,6 +124,7 @@ def report(ours: dict[str, Outcome], theirs: dict[str, Outcome]) -> str:
             other = theirs[name]
             detail = f" ({other.reason})" if other.reason else ""
             lines.append(f"| {name} | {outcome.reason} | {other.status}{detail} |")
+    lines += ways(ours, others)
     return "\n".join(lines) + "\n"
 
 
@@ -110,8 +146,9 @@ def main() -> int:
     )
     check = parser.parse_args().check
     ours, theirs = onnx_suite.run_both()
+    others = {way: onnx_suite.run_way(way) for way in onnx_suite.WAYS if way != "float32"}
     stale = []
-    for path, text in ((REPORT, report(ours, theirs)), (EXPECTED, expected(ours))):
+    for path, text in ((REPORT, report(ours, theirs, others)), (EXPECTED, expected(ours))):
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(path)

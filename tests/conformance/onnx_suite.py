@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import AttributeProto, ModelProto, helper
 from onnx.backend.test.runner import Runner
 
 if TYPE_CHECKING:
@@ -58,24 +59,96 @@ class _Prepared:
         return self._prepared.run([np.asarray(x) if isinstance(x, np.generic) else x for x in inputs])
 
 
+def as_function(model: ModelProto) -> ModelProto:
+    """Move the nodes of a model into a function, and their attributes into defaults of the function."""
+    graph = model.graph
+    if model.functions or graph.sparse_initializer or not graph.node:
+        return model
+    constants = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    body = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    defaults = []
+    for index, original in enumerate(graph.node):
+        body.append(type(original).FromString(original.SerializeToString()))
+        for attribute in body[-1].attribute:
+            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                continue
+            default = AttributeProto.FromString(attribute.SerializeToString())
+            default.name = f"{attribute.name}_{index}"
+            defaults.append(default)
+            name, kind = attribute.name, attribute.type
+            attribute.Clear()
+            attribute.name, attribute.type, attribute.ref_attr_name = name, kind, default.name
+    sets = [*model.opset_import, helper.make_opsetid("local", 1)]
+    names = [value.name for value in inputs], [value.name for value in graph.output]
+    function = helper.make_function("local", "Body", *names, body, sets, [], defaults)
+    called = helper.make_graph(
+        [helper.make_node("Body", *names, domain="local")], graph.name, inputs, graph.output
+    )
+    return helper.make_model(
+        called, functions=[function], opset_imports=sets, ir_version=max(8, model.ir_version)
+    )
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the models of the tests are compiled."""
+
+    options: tuple[tuple[str, object], ...] = ()
+    change: Callable[[ModelProto], ModelProto] = lambda model: model
+    #: largest error of a float result, divided by the largest expected value; None for ONNX's own limits
+    tolerance: float | None = None
+
+
+#: float16 has 11 bits, and a result is rounded once for each operation before it
+WAYS = {
+    "float32": Way(),
+    "float16": Way((("convert_to_fp16", True),), tolerance=2**-7),
+    "expanded": Way((("always_expand_onnx_functions", True),), as_function),
+}
+
+
+def _compared(tolerance: float, runner: type[Runner], expected, found, **more) -> None:
+    """Compare within a share of the largest value, where ONNX's limits are those of float32."""
+    if len(expected) == len(found):
+        for ours, theirs in zip(found, expected, strict=True):
+            kind = getattr(theirs, "dtype", np.dtype(object)).kind
+            finite = np.abs(theirs[np.isfinite(theirs)]) if kind == "f" else np.zeros(0)
+            limit = tolerance * float(finite.max(initial=0))
+            limits = {**more, "rtol": tolerance, "atol": limit} if kind == "f" else more
+            Runner.assert_similar_outputs.__func__(runner, [theirs], [ours], **limits)
+        return
+    Runner.assert_similar_outputs.__func__(runner, expected, found, **more)
+
+
 @cache
-def _cases(backend: type[Backend]) -> dict[str, unittest.TestCase]:
+def _cases(backend: type[Backend], way: Way = WAYS["float32"]) -> dict[str, unittest.TestCase]:
     """Test cases by name."""
 
     class Recording(backend):
         @classmethod
-        def prepare(cls, *args, **kwargs):
+        def prepare(cls, model, *args, **kwargs):
             try:
-                return _Prepared(super().prepare(*args, **kwargs))
+                kwargs = {**kwargs, **dict(way.options)}
+                return _Prepared(super().prepare(way.change(model), *args, **kwargs))
             except Exception as error:
                 # The runner hands on the text alone.
                 _refusals.append(error)
                 raise
 
+    class Comparing(Runner):
+        @classmethod
+        def assert_similar_outputs(cls, ref_outputs, outputs, rtol, atol, model_dir=None):
+            more = {"rtol": rtol, "atol": atol, "model_dir": model_dir}
+            if way.tolerance is None:
+                super().assert_similar_outputs(ref_outputs, outputs, **more)
+            else:
+                _compared(way.tolerance, cls, ref_outputs, outputs, **more)
+
     with warnings.catch_warnings():
         # The generator of the expected values divides by zero on purpose.
         warnings.simplefilter("ignore")
-        groups = Runner(Recording, __name__).test_cases
+        groups = Comparing(Recording, __name__).test_cases
     return {
         name.removesuffix(_SUFFIX): groups[f"OnnxBackend{group}Test"](name)
         for group in _GROUPS
@@ -93,7 +166,7 @@ def names(backend: type[Backend]) -> list[str]:
     return sorted(_cases(backend))
 
 
-def run(backend: type[Backend], selected: Iterable[str]) -> dict[str, Outcome]:
+def run(backend: type[Backend], selected: Iterable[str], way: Way = WAYS["float32"]) -> dict[str, Outcome]:
     """Run tests by name."""
     classify = _CLASSIFIERS[backend.__name__]
     outcomes = {}
@@ -103,7 +176,7 @@ def run(backend: type[Backend], selected: Iterable[str]) -> dict[str, Outcome]:
         with warnings.catch_warnings():
             # numpy warns while the runner compares expected infinities and NaNs.
             warnings.simplefilter("ignore")
-            _cases(backend)[name].run(result)
+            _cases(backend, way)[name].run(result)
         outcomes[name] = result.outcome
     # Exceptions keep the sessions they came from.
     _refusals.clear()
@@ -153,6 +226,13 @@ _CLASSIFIERS: dict[str, Callable[[BaseException], Outcome]] = {
     "QaicBackend": _classify_qaic,
     "OnnxRuntimeBackend": _classify_onnxruntime,
 }
+
+
+def run_way(way: str) -> dict[str, Outcome]:
+    """Run all tests on ``qaic``, compiled in one way."""
+    from qaic.backend import QaicBackend
+
+    return run(QaicBackend, names(QaicBackend), WAYS[way])
 
 
 def run_both() -> tuple[dict[str, Outcome], dict[str, Outcome]]:
