@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 from python.harness import machine
 from python.harness.row import table
 from python.real_models.catalog import catalog, fetch
@@ -43,6 +44,11 @@ same samples, per channel. No model was chosen because it works.
   below 10 dB the answer is a different one. Random inputs are harsher than real ones, because a network that
   sees noise decides by small differences.
 * equal: share of equal elements in outputs of integers and booleans, where it is not 100 %.
+* not finite: number of results that are infinite or not a number and are finite in float32; the other figures
+  are of the finite ones.
+* operators: number of different operators of the main graph.
+
+A model without a remark was not examined further.
 """
 
 
@@ -80,7 +86,7 @@ def report(results: list[tuple[RealModel, dict[str, Judgement]]], kinds: list[st
     rows = [[kind, *(str(counts[kind][outcome]) for outcome in outcomes)] for kind in kinds]
     yield from table(["precision", *outcomes], rows)
     yield "\n## Models\n"
-    header = ["package", "model", "MB", *kinds, "remark"]
+    header = ["package", "model", "MB", "operators", *kinds, "remark"]
     yield from table(header, [_row(model, found) for model, found in results])
     refusals = [
         [f"{model.package} {model.name}", kind, item.outcome, item.message.replace("|", "\\|")]
@@ -94,9 +100,13 @@ def report(results: list[tuple[RealModel, dict[str, Judgement]]], kinds: list[st
 
 
 def _row(model: RealModel, found: dict[str, Judgement]) -> list[str]:
-    size = (FOLDER / model.package / model.path).stat().st_size / 1e6
+    file = FOLDER / model.package / model.path
+    graph = onnx.load(file, load_external_data=False).graph
+    operators = len({(node.domain, node.op_type) for node in graph.node})
     cells = [_cell(kind, item) for kind, item in found.items()]
-    return [f"{model.package} {model.version}", model.name, f"{size:.3g}", *cells, model.remark]
+    name = "/".join(Path(model.path).parts[-2:])
+    size = f"{file.stat().st_size / 1e6:.3g}"
+    return [f"{model.package} {model.version}", name, size, str(operators), *cells, model.remark]
 
 
 def _cell(precision: str, item: Judgement) -> str:
@@ -112,6 +122,8 @@ def _cell(precision: str, item: Judgement) -> str:
     if item.equal is not None and item.equal < 1:
         parts.append(f"{item.equal:.1%} equal")
     if item.nonfinite:
+        # Where no result is finite nothing was compared.
+        parts = [] if item.sqnr_db is None else parts
         parts.append(f"{item.nonfinite} not finite")
     return ", ".join(parts)
 
