@@ -16,7 +16,7 @@ from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports.capture import trace_reader
 from qaic.stats.reports.hardware.cores import findings
-from qaic.stats.reports.render.csv import to_csv
+from qaic.stats.reports.render.files import to_csv
 from qaic.stats.reports.render.text import to_text
 from qaic.stats.reports.time import timeline
 from qaic.stats.reports.time.overhead import calibration

@@ -11,7 +11,6 @@ from qaic.cli.compile.log import logged
 from qaic.cli.compile.model_input import open_model
 from qaic.cli.console import print_message
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
-from qaic.cli.openqaic.durations import seconds_text
 from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionError
 from qaic.model_path import find_model
@@ -127,3 +126,11 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     return Program(
         path=found.path, model=None, nbytes=found.path.stat().st_size, compile_s=0.0, from_cache=False
     )
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a time, as ``1.25 ms``."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 999.5:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"

@@ -23,10 +23,9 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.durations import seconds_text
 from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program
+from qaic.cli.openqaic.program import open_program, seconds_text
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ import numpy as np
 from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.durations import seconds_text
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program
+from qaic.cli.openqaic.program import open_program, seconds_text
 from qaic.cli.openqaic.tensor_files import read_inputs, write_outputs
 from qaic.errors import OptionError
 

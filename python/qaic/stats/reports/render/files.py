@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.stats.reports.render.csv import to_csv
 from qaic.stats.reports.render.json import to_json
 from qaic.stats.reports.render.text import to_text
 from qaic.support.atomic_io import replace_bytes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from qaic.stats.reports.render.table import Report
+    from qaic.stats.reports.render.table import Cell, Report, Table
 
 #: forms that are text, and can go to a terminal
 FORMS: Final = ("text", "csv", "json")
@@ -64,3 +65,23 @@ def _files(reports: Sequence[Report], form: str) -> Iterator[tuple[str, str]]:
     else:
         for report in reports:
             yield f"{report.name}.txt", to_text(report, width=_FILE_WIDTH, most_rows=None)
+
+
+def to_csv(table: Table) -> str:
+    """One table with a line of titles. What was not measured is N/A, as in the text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([column.title for column in table.columns])
+    writer.writerows([[_value(cell) for cell in row] for row in table.rows])
+    return out.getvalue()
+
+
+def _value(cell: Cell) -> str | int | float:
+    if cell is None:
+        return "N/A"
+    if isinstance(cell, str):
+        cell = escape_unprintable(cell)
+    # Spreadsheets run cells that begin like a formula; names come from files.
+    if isinstance(cell, str) and cell[:1] in {"=", "+", "-", "@", "\t", "\r"}:
+        return f"'{cell}"
+    return cell
