@@ -200,6 +200,18 @@ def test_a_missing_file_is_named_with_its_neighbor(call, model, command):
     assert "did you mean model.onnx?" in err
 
 
+def test_the_hint_about_a_dimension_without_a_name_can_be_pasted(call, tmp_path):
+    built = model_of_open_batch()
+    for value in (*built.graph.input, *built.graph.output):
+        value.type.tensor_type.shape.dim[0].ClearField("dim_param")
+    model = save(tmp_path, built)
+    code, _, err = call("compile", model)
+    assert code == 1
+    (flag,) = shlex.split(err.splitlines()[-1].partition("e.g. ")[2])
+    assert flag.startswith("--model-input=")
+    assert call("compile", model, flag)[0] == 0
+
+
 def test_missing_external_data_names_the_tensor_that_needs_it(call, tmp_path):
     built = model_with_weights()
     onnx.save(built, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)

@@ -323,12 +323,18 @@ def _require_static(
                 context=context,
             )
         if not dim.HasField("dim_value") or dim.dim_value < 0:
+            shape = [dim.dim_value if dim.dim_value > 0 else 1 for dim in _dims(value)]
+            example = {
+                "input_name": value.name,
+                "input_type": type_name(tensor.elem_type),
+                "input_shape": shape,
+            }
             raise refuse(
                 what,
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the shape with model_inputs (input_name {value.name!r})",
+                fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[example]}",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs"},
             )
     if tensor.elem_type in TABLE:
