@@ -334,7 +334,7 @@ def _require_static(
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[example]}",
+                fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[sized]}",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs"},
             )
     if tensor.elem_type in TABLE:
