@@ -324,7 +324,7 @@ def _require_static(
             )
         if not dim.HasField("dim_value") or dim.dim_value < 0:
             shape = [dim.dim_value if dim.dim_value > 0 else 1 for dim in _dims(value)]
-            example = {
+            sized = {
                 "input_name": value.name,
                 "input_type": type_name(tensor.elem_type),
                 "input_shape": shape,
