@@ -46,7 +46,7 @@ same samples, per channel. No model was chosen because it works.
 * equal: share of equal elements in outputs of integers and booleans, where it is not 100 %.
 * not finite: number of results that are infinite or not a number and are finite in float32; the other figures
   are of the finite ones.
-* operators: number of different operators of the main graph.
+* operators: number of distinct operators of the main graph.
 
 A model without a remark was not examined further.
 """
