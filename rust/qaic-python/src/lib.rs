@@ -11,6 +11,8 @@ mod emu_control;
 mod error_catalogue;
 mod errors;
 mod gil;
+#[allow(unsafe_code)] // the id of the interpreter
+mod interpreter;
 mod noop_control;
 mod profiling;
 mod qpc;
@@ -72,6 +74,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::interpreter::require_main(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::context::watch_forks(module.py())?;
         super::gil::finish_with_interpreter(module.py())?;
