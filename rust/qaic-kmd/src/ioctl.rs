@@ -16,7 +16,7 @@ use crate::manage::ManageBuffer;
 use crate::wire::{Descriptor, HostAddress};
 
 /// Most bytes of a driver's name that are asked for.
-pub const DRIVER_NAME_BYTES: usize = 64;
+pub(crate) const DRIVER_NAME_BYTES: usize = 64;
 
 /// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The functions of [`crate::calls`] put them together.
 #[derive(Debug)]

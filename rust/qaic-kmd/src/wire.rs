@@ -202,7 +202,7 @@ pub fn read<T: Layout>(bytes: &[u8]) -> Option<T> {
 }
 
 /// The structure at the begin of bytes that may lack its end, which is zeros then; `None`: they are fewer than `least`.
-pub fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> {
+pub(crate) fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> {
     if bytes.len() < least {
         return None;
     }

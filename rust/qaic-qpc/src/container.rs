@@ -15,7 +15,7 @@ use crate::limits::Limits;
 /// First four bytes of a container, as a little-endian number.
 pub const MAGIC: u32 = 0x00A1_CD7C;
 /// The only compression type that can be stored: nothing is compressed, everything is inside.
-pub const SLOWPATH: u16 = 1;
+pub(crate) const SLOWPATH: u16 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: u64 = 40;
 /// Bytes of a segment table entry.
@@ -32,11 +32,11 @@ pub mod names {
     /// Constants; the only segment whose entry offset has a meaning.
     pub const CONSTANTS: &str = "constants.bin";
     /// CRC-32 of all other segments, in the order of the table; of ours, and only where it was asked for.
-    pub const CHECKSUMS: &str = "openqaic.crc";
+    pub(crate) const CHECKSUMS: &str = "openqaic.crc";
     /// Marks a container of several inner ones, one per device.
-    pub const MULTI_DEVICE: &str = "mdp_meta_info";
+    pub(crate) const MULTI_DEVICE: &str = "mdp_meta_info";
     /// Segments that a program needs to be opened.
-    pub const REQUIRED: [&str; 3] = [CONSTANTS_DESC, NETWORK_DESC, NETWORK_ELF];
+    pub(crate) const REQUIRED: [&str; 3] = [CONSTANTS_DESC, NETWORK_DESC, NETWORK_ELF];
 }
 
 /// The header's fields.

@@ -21,7 +21,7 @@ impl Crc32 {
     }
 
     /// Appends `count` zero bytes in time logarithmic in `count`, which may come from a hostile file.
-    pub fn update_zeros(&mut self, count: u64) {
+    pub(crate) fn update_zeros(&mut self, count: u64) {
         let mut block = Self::new();
         block.update(&[0]);
         let mut left = count;

@@ -14,11 +14,11 @@ use crate::crc::Crc32;
 use crate::error::{ElfDefect, NameDefect, QpcError};
 
 /// Section with the metadata, in the first form writers used.
-pub const METADATA_SECTION: &str = "metadata";
+pub(crate) const METADATA_SECTION: &str = "metadata";
 /// Section with the metadata as `FlatBuffer`; wins over [`METADATA_SECTION`].
 pub const METADATA_FB_SECTION: &str = "metadata_fb";
 /// Machine number of programs for the card (Hexagon).
-pub const MACHINE_HEXAGON: u16 = 164;
+pub(crate) const MACHINE_HEXAGON: u16 = 164;
 
 const fn elf_error(defect: ElfDefect) -> QpcError {
     QpcError::Elf { defect }

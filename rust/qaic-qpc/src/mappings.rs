@@ -8,9 +8,9 @@ use crate::network_desc::{Direction, IoBinding, IoDescriptor, NetworkDesc};
 use crate::shape;
 
 /// Name of a buffer that has none.
-pub const NO_NAME: &str = "noname";
+pub(crate) const NO_NAME: &str = "noname";
 /// Data type code of a buffer that has none.
-pub const NO_DATA_TYPE: i32 = 9;
+pub(crate) const NO_DATA_TYPE: i32 = 9;
 
 /// Role of a buffer; the codes are not those of `IoDesc` directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -68,16 +68,6 @@ pub struct BufferMapping {
     /// Element type, `None` for DMA buffers.
     #[serde(with = "data_type_code")]
     pub data_type: Option<ElementType>,
-}
-
-impl BufferMapping {
-    /// Code of the element type, [`NO_DATA_TYPE`] for none.
-    pub const fn data_type_code(&self) -> i32 {
-        match self.data_type {
-            Some(dtype) => dtype.code(),
-            None => NO_DATA_TYPE,
-        }
-    }
 }
 
 mod data_type_code {

@@ -9,13 +9,13 @@ use crate::error::QpcError;
 use crate::network_desc::NetworkDesc;
 
 /// Bytes that a copy of the tensor moves; a zero dim makes it 0.
-pub fn copy_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u64, QpcError> {
+pub(crate) fn copy_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u64, QpcError> {
     let elements = product(binding, dims, false)?;
     elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))
 }
 
 /// Bytes that mappings and `IoDesc` report: the product of the dims that are not zero.
-pub fn mapping_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u32, QpcError> {
+pub(crate) fn mapping_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u32, QpcError> {
     let elements = product(binding, dims, true)?;
     let bytes = elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))?;
     u32::try_from(bytes).map_err(|_| too_large(binding))

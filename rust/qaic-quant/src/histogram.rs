@@ -134,7 +134,7 @@ impl Histogram {
     /// Counts values that [`Histogram::prepare`] made room for.
     ///
     /// Others, which a caller can have only when another thread writes the values meanwhile, end up in the outermost bins.
-    pub fn count_prepared(&mut self, values: &[f32]) {
+    pub(crate) fn count_prepared(&mut self, values: &[f32]) {
         // Exact: a power of two, and products of it above the least normal number.
         let scale = f32::from_bits(((SIDE_LOG2 - self.log2 + 127) as u32) << 23);
         let (Ok(below), Ok(above)) =

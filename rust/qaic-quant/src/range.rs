@@ -38,7 +38,7 @@ impl Schema {
     }
 
     /// Returns whether the range `minimum` to `maximum` (zero included) is made symmetric.
-    pub fn is_symmetric_for(self, minimum: f64) -> bool {
+    pub(crate) fn is_symmetric_for(self, minimum: f64) -> bool {
         match self {
             Self::Asymmetric => false,
             Self::Symmetric | Self::SymmetricWithPower2Scale => true,
@@ -99,7 +99,7 @@ pub struct QuantParams {
 const SCALE_OF_NOTHING: f64 = 0.1;
 
 /// The range that a schema represents: zero included, then made symmetric in steps where the schema asks for it.
-pub fn schema_range(
+pub(crate) fn schema_range(
     minimum: f64,
     maximum: f64,
     schema: Schema,

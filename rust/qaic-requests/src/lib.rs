@@ -14,7 +14,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 /// Number of tensors that a request may have.
-pub const MOST_TENSORS: usize = 4096;
+pub(crate) const MOST_TENSORS: usize = 4096;
 
 /// Reason for which a body is refused. The message continues a sentence about the body or the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -87,7 +87,7 @@ impl Context {
     }
 
     /// Kind of the devices of `placement`; `None` when its first does not exist.
-    pub fn kind_of(&self, placement: &Placement) -> Option<DeviceKind> {
+    pub(crate) fn kind_of(&self, placement: &Placement) -> Option<DeviceKind> {
         self.device(placement.first()?).ok().map(|device| device.kind())
     }
 
@@ -286,7 +286,7 @@ impl Context {
 
     /// Returns a "busy" error before a costly load if the cores of all activations together are not free.
     /// Activation checks again.
-    pub fn check_free_cores(
+    pub(crate) fn check_free_cores(
         &self,
         placement: &Placement,
         cores_per_activation: u32,
@@ -302,7 +302,7 @@ impl Context {
 
     /// The devices of `placement`, in its order. Fails when one does not exist or is named twice, and in a forked
     /// process, which has a context of its own.
-    pub fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
+    pub(crate) fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
         self.fork_guard.check()?;
         placement.check()?;
         placement.devices.iter().map(|id| self.device(*id)).collect()

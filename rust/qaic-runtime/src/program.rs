@@ -23,7 +23,7 @@ use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
 /// (docs/reference/card.md).
-pub const DEFAULT_EXEC_OBJS: u32 = 512;
+pub(crate) const DEFAULT_EXEC_OBJS: u32 = 512;
 
 /// Wait for one completion on devices that have a limit of their own (docs/reference/card.md).
 const DEVICE_TRY: Duration = Duration::from_secs(5);
@@ -272,7 +272,7 @@ impl Program {
 
     /// Has `threads` run enqueued inferences, per activation, in place of what the options say. Programs of one inference
     /// set share their threads. Never blocks.
-    pub fn allow_threads(&self, threads: u32) {
+    pub(crate) fn allow_threads(&self, threads: u32) {
         if self.fork_guard.is_current() {
             self.scheduler.allow(threads);
         }

@@ -58,22 +58,22 @@ sample! {
 
 impl HostSample {
     /// Waiting until a thread took it up.
-    pub fn enqueue_ns(&self) -> u64 {
+    pub(crate) fn enqueue_ns(&self) -> u64 {
         self.begun_ns.saturating_sub(self.enqueued_ns)
     }
 
     /// Bringing the inputs to the device.
-    pub fn pre_process_ns(&self) -> u64 {
+    pub(crate) fn pre_process_ns(&self) -> u64 {
         self.inputs_ready_ns.saturating_sub(self.begun_ns)
     }
 
     /// From the submission to the device until it was seen to be done.
-    pub fn execute_ns(&self) -> u64 {
+    pub(crate) fn execute_ns(&self) -> u64 {
         self.executed_ns.saturating_sub(self.inputs_ready_ns)
     }
 
     /// Bringing the outputs from the device.
-    pub fn post_process_ns(&self) -> u64 {
+    pub(crate) fn post_process_ns(&self) -> u64 {
         self.outputs_ready_ns.saturating_sub(self.executed_ns)
     }
 

@@ -28,7 +28,7 @@ const AWAITED: u64 = 1 << 31;
 
 impl FreeList {
     /// Numbers a stack can be made for.
-    pub const MAX_CAPACITY: u32 = 1 << 30;
+    pub(crate) const MAX_CAPACITY: u32 = 1 << 30;
 
     /// An empty stack for the numbers `0..capacity`.
     ///

@@ -44,7 +44,7 @@ enum Look {
 
 impl Ring {
     /// Numbers a ring can be made for.
-    pub const MAX_CAPACITY: u32 = 1 << 30;
+    pub(crate) const MAX_CAPACITY: u32 = 1 << 30;
 
     /// A ring with room for `capacity` numbers: the next power of two, two at least. With one slot, "has a number" and
     /// "waits for the next" would be the same stamp.

@@ -19,9 +19,9 @@ pub const ELF_TAG: u32 = 100;
 /// Tag of the dma transaction with constants.
 pub const CONSTANTS_TAG: u32 = 300;
 /// Name that images are loaded under.
-pub const ELF_NAME: &str = "NetworkImage";
+pub(crate) const ELF_NAME: &str = "NetworkImage";
 /// Name that constants are loaded under.
-pub const CONSTANTS_NAME: &str = "ConstantsDescriptor";
+pub(crate) const CONSTANTS_NAME: &str = "ConstantsDescriptor";
 
 /// Versions and features of the firmware: the answer is [`features`](super::parse::features).
 pub fn status_features() -> ManageBuffer<'static> {

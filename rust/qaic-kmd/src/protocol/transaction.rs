@@ -5,7 +5,7 @@ use crate::wire::{Descriptor, HostAddress, wire};
 /// A command to the firmware.
 pub const PASSTHROUGH_FROM_USER: u32 = 1;
 /// A reply, in the headers only; no kernel uses it.
-pub const PASSTHROUGH_TO_USER: u32 = 2;
+pub(crate) const PASSTHROUGH_TO_USER: u32 = 2;
 /// A reply of the firmware.
 pub const PASSTHROUGH_FROM_DEVICE: u32 = 3;
 /// Memory that the card fetches: [`Dma`].

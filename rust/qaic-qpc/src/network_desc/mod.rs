@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dtype::ElementType;
 
 /// The major version this library writes and expects.
-pub const MAJOR_VERSION: u32 = 9;
+pub(crate) const MAJOR_VERSION: u32 = 9;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

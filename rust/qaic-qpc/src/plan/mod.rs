@@ -34,7 +34,7 @@ pub const VERSIONS: RangeInclusive<u64> = 1..=4;
 /// elements.
 pub const STORED_ROWS: &str = "rows";
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
-pub const INITIALIZER_ALIGNMENT: u64 = 64;
+pub(crate) const INITIALIZER_ALIGNMENT: u64 = 64;
 
 /// Instructions for a program's execution. Entries that are only informative are not decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -53,7 +53,7 @@ impl TransferPlan {
     }
 
     /// Per DMA buffer, the end of its last full-size input.
-    pub fn static_extents(&self) -> Vec<u64> {
+    pub(crate) fn static_extents(&self) -> Vec<u64> {
         let mut extents = vec![0_u64; self.dma_sizes.len()];
         for input in self.inputs.iter().filter(|input| input.partial_align.is_none()) {
             let Some(place) = input.place else { continue };

@@ -117,7 +117,7 @@ impl Bindings {
     }
 
     /// [`Bindings::lend`] of memory with its backing.
-    pub fn assign(
+    pub(crate) fn assign(
         &mut self,
         variant: usize,
         inputs: impl IntoIterator<Item = Option<ForeignMemory>>,

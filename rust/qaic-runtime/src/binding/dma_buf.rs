@@ -15,7 +15,7 @@ use crate::program::Program;
 
 impl Program {
     /// Refuses a binding, inputs then outputs, that `len` bytes behind a descriptor cannot be bound to.
-    pub fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
+    pub(crate) fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
         let kind = self.context().kind_of(self.placement());
         if kind != Some(DeviceKind::Card) {
             let kind = kind.map_or("unknown", DeviceKind::name);

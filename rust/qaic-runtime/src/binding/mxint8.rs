@@ -36,12 +36,12 @@ impl Number for Half {
 }
 
 /// Bytes of the blocks of `rows` rows of `columns` values; `None` when they are more than the address space.
-pub fn blocks_bytes(rows: usize, columns: usize) -> Option<usize> {
+pub(crate) fn blocks_bytes(rows: usize, columns: usize) -> Option<usize> {
     MxFormat::Int8.stored_bytes(rows, columns)
 }
 
 /// Fills `blocks` with the blocks of an array whose rows have `columns` values. What does not fit is left out.
-pub fn to_blocks<T: Number>(columns: usize, array: HostSlice<'_>, mut blocks: HostSliceMut<'_>) {
+pub(crate) fn to_blocks<T: Number>(columns: usize, array: HostSlice<'_>, mut blocks: HostSliceMut<'_>) {
     let mut steps = Steps::new(columns);
     let mut numbers = vec![T::default(); steps.values];
     let mut values = vec![0_f32; steps.values];
@@ -62,7 +62,7 @@ pub fn to_blocks<T: Number>(columns: usize, array: HostSlice<'_>, mut blocks: Ho
 }
 
 /// Fills an array with the values of its blocks.
-pub fn from_blocks<T: Number>(columns: usize, blocks: HostSlice<'_>, mut array: HostSliceMut<'_>) {
+pub(crate) fn from_blocks<T: Number>(columns: usize, blocks: HostSlice<'_>, mut array: HostSliceMut<'_>) {
     let mut steps = Steps::new(columns);
     let mut numbers = vec![T::default(); steps.values];
     let mut values = vec![0_f32; steps.values];

@@ -88,12 +88,12 @@ impl TransferPlan {
     }
 
     /// Bytes of each DMA buffer.
-    pub fn dma_bytes(&self) -> &[u32] {
+    pub(crate) fn dma_bytes(&self) -> &[u32] {
         &self.checked.dma_sizes
     }
 
     /// The DMA buffer that holds nothing but this binding, inputs then outputs, at its begin and as the caller has it.
-    pub fn whole_buffer(&self, binding: usize) -> Option<usize> {
+    pub(crate) fn whole_buffer(&self, binding: usize) -> Option<usize> {
         let all = || self.inputs.iter().chain(&self.outputs);
         let transfer = all().nth(binding)?;
         let place = transfer.place().filter(|_| matches!(transfer.route(), Route::Direct))?;

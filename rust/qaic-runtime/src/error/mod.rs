@@ -178,7 +178,7 @@ impl RuntimeError {
     }
 
     /// The status of a refusal by a card's firmware.
-    pub fn firmware_status(&self) -> Option<i32> {
+    pub(crate) fn firmware_status(&self) -> Option<i32> {
         match self.detail() {
             ErrorDetail::Card(CardError::Firmware { status, .. }) => Some(*status),
             _ => None,

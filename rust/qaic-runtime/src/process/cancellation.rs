@@ -19,10 +19,10 @@ use crate::error::{ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// How often a wait that answers signals asks whether one arrived.
-pub const CHECK_PERIOD: Duration = Duration::from_millis(50);
+pub(crate) const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
 /// How often an inference that has to end is asked to, as a device may overlook it.
-pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
+pub(crate) const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
 /// How often a wait for a card asks whether its inference was cancelled.
 pub const WAIT_SLICE_MS: u32 = 200;
@@ -116,7 +116,7 @@ impl CancellationToken {
     }
 
     /// Returns whether [`Self::current`] is cancelled.
-    pub fn is_current_cancelled() -> bool {
+    pub(crate) fn is_current_cancelled() -> bool {
         CURRENT.with_borrow(|token| token.as_ref().is_some_and(Self::is_cancelled))
     }
 }
@@ -213,12 +213,12 @@ impl Deadline {
     }
 
     /// Returns whether the deadline has passed.
-    pub fn has_passed(self) -> bool {
+    pub(crate) fn has_passed(self) -> bool {
         Instant::now() >= self.at
     }
 
     /// Time left.
-    pub fn remaining(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
@@ -255,7 +255,7 @@ impl<'a> WaitScope<'a> {
     }
 
     /// This scope for a part of its call, which has to end by `deadline` too.
-    pub fn narrowed(&mut self, deadline: Option<Deadline>) -> WaitScope<'_> {
+    pub(crate) fn narrowed(&mut self, deadline: Option<Deadline>) -> WaitScope<'_> {
         let earlier = self.deadline.into_iter().chain(deadline).min_by_key(|deadline| deadline.at);
         WaitScope {
             deadline: earlier,
@@ -298,7 +298,7 @@ impl<'a> WaitScope<'a> {
     }
 
     /// How long the calling thread may sleep now, before it polls again.
-    pub fn sleep_limit(&mut self) -> Duration {
+    pub(crate) fn sleep_limit(&mut self) -> Duration {
         self.has_waited = true;
         let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
         left.min(if self.check.is_some() { check_period() } else { UNTIL_WOKEN })

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Ticks of a card's timer a second. The host device counts the same, from the begin of this
 /// clock.
-pub const UCYCLE_HZ: u64 = 19_200_000;
+pub(crate) const UCYCLE_HZ: u64 = 19_200_000;
 
 const NS_PER_S: u64 = 1_000_000_000;
 

@@ -108,7 +108,7 @@ impl Logger {
     }
 
     /// Returns whether lines of `level` are logged.
-    pub fn is_enabled(&self, level: Level) -> bool {
+    pub(crate) fn is_enabled(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 

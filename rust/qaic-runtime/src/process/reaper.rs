@@ -24,7 +24,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 pub const LIMIT: Duration = Duration::from_mins(1);
 
 /// How long the end of the process waits for teardowns. The kernel frees what is left.
-pub const EXIT_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a drop waits: most teardowns take less, and then cores and memory are free when the drop returns.
 const BRIEFLY: Duration = Duration::from_millis(200);
@@ -113,7 +113,7 @@ pub fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Teardown>> 
 }
 
 /// [`release`] whose progress `teardown` shows; whether it was the last reference.
-pub fn release_as<T: Send + Sync + 'static>(teardown: &Arc<Teardown>, last: Arc<T>) -> bool {
+pub(crate) fn release_as<T: Send + Sync + 'static>(teardown: &Arc<Teardown>, last: Arc<T>) -> bool {
     let Some(object) = Arc::into_inner(last) else { return false };
     begin(teardown, Box::new(move || drop(object)));
     true

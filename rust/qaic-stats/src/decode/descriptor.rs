@@ -16,7 +16,7 @@ pub const SEGMENT: &str = "opstatsdesc.open";
 /// Version of the JSON that this library reads and writes.
 pub const VERSION: u32 = 1;
 /// Ticks a millisecond where the descriptor does not say.
-pub const UCYCLES_PER_MS: u32 = 19_200;
+pub(crate) const UCYCLES_PER_MS: u32 = 19_200;
 
 /// First 16 bytes of the SHA-256 of the segment a descriptor was read from. A stats buffer has it too, so that the two
 /// are known to belong together.
@@ -177,7 +177,7 @@ impl OpsDescriptor {
     }
 
     /// Returns the description in `networkdesc.bin`; `None` without statistics.
-    pub fn of_network(network: &NetworkDesc) -> Option<Self> {
+    pub(crate) fn of_network(network: &NetworkDesc) -> Option<Self> {
         let stats = network.stats.as_ref()?;
         let positive = |value: i32| u32::try_from(value).unwrap_or(0);
         Some(Self {
@@ -203,7 +203,7 @@ impl OpsDescriptor {
     }
 
     /// Name of the group that a thread is of.
-    pub fn group_of_thread(&self, thread: u8) -> Option<&str> {
+    pub(crate) fn group_of_thread(&self, thread: u8) -> Option<&str> {
         let group = self.thread_groups.get(usize::from(thread))?;
         self.groups.get(usize::try_from(*group).ok()?).map(String::as_str)
     }

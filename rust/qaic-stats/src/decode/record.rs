@@ -435,7 +435,7 @@ pub mod op_flags {
     /// The duration did not fit.
     pub const DUR_SATURATED: u16 = 1;
     /// The wait before did not fit.
-    pub const SYNC_SATURATED: u16 = 2;
+    pub(crate) const SYNC_SATURATED: u16 = 2;
     /// The wait after did not fit.
     pub const BARRIER_SATURATED: u16 = 4;
     /// `PCycles` are valid.

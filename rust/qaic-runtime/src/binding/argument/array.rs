@@ -64,7 +64,7 @@ impl Argument<'_> {
 
     /// Returns whether the elements are those of `dtype`. An array may begin in the middle of an element;
     /// kernels need whole ones.
-    pub fn has_elements_of(&self, dtype: ArrayType) -> bool {
+    pub(crate) fn has_elements_of(&self, dtype: ArrayType) -> bool {
         let (format, _, item_bytes) = dtype.numpy();
         let wanted = format.to_bytes();
         self.item_bytes == item_bytes
@@ -73,7 +73,7 @@ impl Argument<'_> {
     }
 
     /// Returns whether the array has these dims.
-    pub fn has_dims(&self, dims: &[usize]) -> bool {
+    pub(crate) fn has_dims(&self, dims: &[usize]) -> bool {
         self.shape.len() == dims.len()
             && self.shape.iter().zip(dims).all(|(&found, &dim)| usize::try_from(found) == Ok(dim))
     }

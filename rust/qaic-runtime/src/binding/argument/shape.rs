@@ -109,7 +109,7 @@ impl BindingSpecs {
     }
 
     /// [`Self::variant_of`] for buffers of these sizes that came without a shape; a size of 0 is a buffer that is left out.
-    pub fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
+    pub(crate) fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
         let find = |fits: fn(&BindingSpec, usize, usize) -> bool| {
             (0..self.variants()).find(|&variant| {
                 let mut pairs = self.list.iter().zip(sizes);
@@ -134,7 +134,7 @@ impl BindingSpecs {
     }
 
     /// The shapes of buffers that came without one, and the combination they belong to.
-    pub fn shapes_of_sizes(
+    pub(crate) fn shapes_of_sizes(
         &self,
         sizes: &[usize],
         shapes: &mut [Option<GivenShape>],

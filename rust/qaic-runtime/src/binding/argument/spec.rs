@@ -76,7 +76,7 @@ impl From<&SharedMemory> for BufferFacts {
 
 impl BindingSpecs {
     /// Returns the requirements of a program's arrays, whose types and shapes count.
-    pub fn of_arrays(image: &Image) -> Result<Self, RuntimeError> {
+    pub(crate) fn of_arrays(image: &Image) -> Result<Self, RuntimeError> {
         let specs = tensor_specs(image)?;
         let pairs = retained_pairs(image)?;
         let variants = specs.variants.len();
@@ -199,7 +199,7 @@ impl BindingSpecs {
     }
 
     /// Returns whether the device keeps values between inferences.
-    pub fn has_state(&self) -> bool {
+    pub(crate) fn has_state(&self) -> bool {
         self.inputs().iter().any(|spec| spec.retained.is_some())
     }
 
@@ -326,7 +326,7 @@ impl BindingSpec {
     }
 
     /// Refuses memory that an output cannot be written to.
-    pub fn check_writable(&self, is_readonly: bool) -> Result<(), RuntimeError> {
+    pub(crate) fn check_writable(&self, is_readonly: bool) -> Result<(), RuntimeError> {
         if self.is_input || !is_readonly {
             return Ok(());
         }
@@ -337,7 +337,11 @@ impl BindingSpec {
     }
 
     /// Checks a buffer that is not left out, with the shape that it came with.
-    pub fn check_buffer(&self, buffer: BufferFacts, given: Option<&GivenShape>) -> Result<(), RuntimeError> {
+    pub(crate) fn check_buffer(
+        &self,
+        buffer: BufferFacts,
+        given: Option<&GivenShape>,
+    ) -> Result<(), RuntimeError> {
         let len = match given {
             _ if !buffer.is_whole_dma_buffer => buffer.len,
             None => self.largest.bytes,
@@ -374,7 +378,7 @@ impl BindingSpec {
     }
 
     /// Bytes of the tensor in a buffer.
-    pub fn tensor_bytes(&self, buffer: BufferFacts) -> usize {
+    pub(crate) fn tensor_bytes(&self, buffer: BufferFacts) -> usize {
         if buffer.is_whole_dma_buffer { self.largest.bytes } else { buffer.len }
     }
 }

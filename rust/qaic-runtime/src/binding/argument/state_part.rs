@@ -20,7 +20,7 @@ pub struct StatePart {
 
 impl BindingSpecs {
     /// Finds a state; with `sequence`, the part at this index of its first dimension.
-    pub fn state_part(&self, name: &str, sequence: Option<usize>) -> Result<StatePart, ArgumentError> {
+    pub(crate) fn state_part(&self, name: &str, sequence: Option<usize>) -> Result<StatePart, ArgumentError> {
         let states = || self.inputs().iter().enumerate().filter(|(_, spec)| spec.retained.is_some());
         let Some((input, spec)) = states().find(|(_, spec)| spec.name == name) else {
             return Err(ArgumentError::UnknownState {

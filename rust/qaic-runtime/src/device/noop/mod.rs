@@ -43,20 +43,20 @@ use submissions::Submission;
 
 /// One `noop` device.
 #[derive(Debug)]
-pub struct NoopDevice {
+pub(crate) struct NoopDevice {
     resource_tracker: Arc<ResourceTracker>,
     control: Arc<Control>,
 }
 
 impl NoopDevice {
     /// A device whose resources this tracker counts, on which `faults` happen.
-    pub fn new(resource_tracker: Arc<ResourceTracker>, faults: FaultPlan) -> Self {
+    pub(crate) fn new(resource_tracker: Arc<ResourceTracker>, faults: FaultPlan) -> Self {
         let control = Arc::new(Control::new(resource_tracker.card(), faults));
         Self { resource_tracker, control }
     }
 
     /// The hand on it.
-    pub fn control(&self) -> &Arc<Control> {
+    pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }
 }

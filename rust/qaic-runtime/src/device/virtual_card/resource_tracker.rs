@@ -188,7 +188,12 @@ impl ResourceTracker {
 
     /// Returns a "busy" error if `activations` of `cores` cores each, as a new member of `group` if one is
     /// named, would not fit. Reserves nothing.
-    pub fn check_free(&self, cores: u32, activations: u32, group: Option<&str>) -> Result<(), RuntimeError> {
+    pub(crate) fn check_free(
+        &self,
+        cores: u32,
+        activations: u32,
+        group: Option<&str>,
+    ) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let mut reservations = self.reservations.lock();
         let key =

@@ -146,7 +146,7 @@ impl Header {
     }
 
     /// Returns the end of the directory; `None` past every buffer.
-    pub fn directory_end(&self) -> Option<u64> {
+    pub(crate) fn directory_end(&self) -> Option<u64> {
         let bytes = u64::from(self.sections).checked_mul(u64::from(self.entry_bytes))?;
         self.directory.checked_add(bytes)
     }
