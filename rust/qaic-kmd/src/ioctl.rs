@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use bytemuck::{Pod, bytes_of, cast_slice, pod_read_unaligned};
+use bytemuck::{Pod, bytes_of, cast_slice};
 
 use crate::Errno;
 use crate::abi::{
@@ -148,12 +148,14 @@ impl Argument {
         &self.bytes[..self.len]
     }
 
+    #[cfg(any(feature = "sys", test))]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
 
+    #[cfg(any(feature = "sys", test))]
     fn read<T: Pod>(&self) -> T {
-        pod_read_unaligned(&self.bytes[..size_of::<T>()])
+        bytemuck::pod_read_unaligned(&self.bytes[..size_of::<T>()])
     }
 }
 
@@ -220,6 +222,7 @@ impl Ioctl<'_, '_> {
     }
 
     /// Takes the answer from the argument of a call that the kernel has made. What it points to is in its place.
+    #[cfg(any(feature = "sys", test))]
     pub(crate) fn complete(&mut self, argument: &Argument, result: Result<(), Errno>) {
         match self {
             // A reply may come even with an error.

@@ -41,34 +41,31 @@ pub(super) struct Kernel {
 impl Kernel {
     /// The kernel that `options` describe. `None` where it is the running one, and this was built without it.
     pub(super) fn open(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
-        let source = options.kernel.kernel.as_deref().unwrap_or_default();
-        let kernel = match source {
+        let Some(mut kernel) = Self::of_source(options)? else { return Ok(None) };
+        if let Some(path) = options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
+            let warn = |text: &str| log::global().warn(|| format!("QAIC_KMD_TRANSCRIPT: {text}"));
+            let recording = Recording::new(Arc::clone(&kernel.kmd), path, warn);
+            kernel.kmd = Arc::new(recording.map_err(|error| argument("QAIC_KMD_TRANSCRIPT", &error))?);
+        }
+        Ok(Some(kernel))
+    }
+
+    fn of_source(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
+        match options.kernel.kernel.as_deref().unwrap_or_default() {
             #[cfg(feature = "kmd")]
-            "" | "sys" => Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())),
+            "" | "sys" => Ok(Some(Self::of(Arc::new(qaic_kmd::driver::SysKmd::default())))),
             #[cfg(not(feature = "kmd"))]
-            "" | "sys" => return Ok(None),
+            "" | "sys" => Ok(None),
             #[cfg(feature = "emu")]
-            "emu" => Self::emulated(options)?,
-            _ => {
-                return Err(InputError::Argument {
-                    what: format!("QAIC_KMD is {source:?}; {KERNELS} are possible"),
-                }
-                .into());
-            }
-        };
-        match options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
-            None => Ok(Some(kernel)),
-            Some(path) => {
-                let warn = |text: &str| log::global().warn(|| format!("QAIC_KMD_TRANSCRIPT: {text}"));
-                let recording = Recording::new(Arc::clone(&kernel.kmd), path, warn);
-                let recording = recording.map_err(|error| argument("QAIC_KMD_TRANSCRIPT", &error))?;
-                let mut kernel = kernel;
-                kernel.kmd = Arc::new(recording);
-                Ok(Some(kernel))
+            "emu" => Self::emulated(options).map(Some),
+            source => {
+                let what = format!("QAIC_KMD is {source:?}; {KERNELS} are possible");
+                Err(InputError::Argument { what }.into())
             }
         }
     }
 
+    #[cfg(feature = "kmd")]
     fn of(kmd: Arc<dyn Kmd>) -> Self {
         Self {
             kmd,
