@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import qaic
 import serving_support as support
 import session_models
+from child_process import ignoring
 
 X = np.ones((1, 16), np.float32)
 
@@ -50,6 +52,16 @@ def test_containers_and_a_folder_of_them(onnx_file, tmp_path):
             ("one", "READY"),
         ]
         assert server.end(signal.SIGINT) == 0
+
+
+def test_a_server_that_starts_with_sigint_ignored_keeps_ignoring_it(onnx_file):
+    with support.serving(onnx_file, before=ignoring(signal.SIGINT)) as server:
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        (ignored,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
+        assert ignored >> signal.SIGINT - 1 & 1
+        server.process.send_signal(signal.SIGINT)
+        assert server.ask("GET", "/v2/health/ready") == (200, {"ready": True})
+        assert server.end() == 0
 
 
 def test_versions_follow_the_policy(tmp_path):

@@ -259,12 +259,15 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Iterator[None]:
-    """Have SIGTERM and Ctrl-C set the event; the second one ends the process as without a server."""
+    """Have SIGTERM and Ctrl-C set the event; the second one ends the process as without a server.
+
+    A signal that is ignored stays ignored, as the shell of a background job asks.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    names = (signal.SIGTERM, signal.SIGINT)
-    before = {name: signal.getsignal(name) for name in names}
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
+    names = [name for name, handler in before.items() if handler is not signal.SIG_IGN]
 
     def stop() -> None:
         stopping.set()
@@ -277,9 +280,9 @@ def _signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Iterat
     try:
         yield
     finally:
-        for name, handler in before.items():
+        for name in names:
             loop.remove_signal_handler(name)
-            signal.signal(name, handler)
+            signal.signal(name, before[name])
 
 
 class JsonFormatter(logging.Formatter):
