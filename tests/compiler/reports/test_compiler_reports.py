@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qaic.compiler import compile_model, output_folder
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
 from qaic.errors import OptionError
@@ -54,6 +55,14 @@ def test_macs_of_products(batch, rows, inner, columns):
         [floats("y", batch, rows, columns)],
         [array("w", inner, columns)],
     ) == {"MatMul": sum(1 for _ in np.ndindex(batch, rows, inner, columns))}
+
+
+@given(*(st.integers(1, 6) for _ in range(4)), st.sampled_from(["MatMulNBits", "StoredMatMul"]))
+def test_macs_of_products_whose_weights_are_packed(batch, rows, inner, columns, kind):
+    """The dims of the weights are those of their bytes, or no operand."""
+    node = helper.make_node(kind, ["x", "packed", "scales"] if kind == "MatMulNBits" else ["x"], ["y"])
+    shapes = {"x": (batch, rows, inner), "y": (batch, rows, columns), "packed": (columns, 1, 16)}
+    assert macs_of(node, shapes) == sum(1 for _ in np.ndindex(batch, rows, inner, columns))
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
@@ -188,7 +197,7 @@ def test_times_and_costs_are_reported_each_time(model, caplog):
         assert {r.levelno for r in titles.values()} == {logging.INFO}
         metrics = titles["performance metrics"].getMessage()
         assert "parameters        1,024" in metrics
-        assert "weight bytes      4,096 (float32 4,096)" in metrics
+        assert "weight bytes      4,096 (float32 4,096), 4 per parameter" in metrics
         assert "MACs              2,048 (MatMul 2,048)" in metrics
         rows = titles["passes of the compiler"].getMessage().splitlines()[2:]
         assert rows[0].split()[0] == "read"

@@ -18,6 +18,9 @@ _MATMULS: Final = frozenset(
         "FusedMatMul",
         "MatMulIntegerToFloat",
         "DynamicQuantizeMatMul",
+        "MatMulNBits",
+        # Its weights are no operand.
+        "StoredMatMul",
     }
 )
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
@@ -39,6 +42,8 @@ def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
     at = _SECOND.get(kind, 1)
     second = shapes.get(node.input[at]) if at < len(node.input) else None
     result = shapes.get(node.output[0]) if node.output and node.output[0] else None
+    if kind in _MATMULS:
+        return math.prod(result) * first[-1] if first and result is not None else None
     if first is None or second is None or (result is None and kind not in _RECURRENT):
         return None
     if kind == "Einsum":
@@ -49,8 +54,6 @@ def macs_of(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int | None:
         return first[0] * first[1] * directions * rows * (inputs + hidden)
     if not (first and second) or result is None:
         return None
-    if kind in _MATMULS:
-        return math.prod(result) * first[-1]
     if kind == "Gemm":
         is_transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
         return math.prod(result) * first[0 if is_transposed else -1]

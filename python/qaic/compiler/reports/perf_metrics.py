@@ -102,7 +102,8 @@ def table(works: Sequence[Work], parameters: WeightCounts) -> str:
     lines = [f"parameters        {parameters.count:,}"]
     total = sum(parameters.stored_bytes.values())
     formats = ", ".join(f"{kind} {size:,}" for kind, size in sorted(parameters.stored_bytes.items()))
-    lines.append(f"weight bytes      {total:,}" + (f" ({formats})" if formats else ""))
+    each = f", {total / parameters.count:.3g} per parameter" if parameters.count else ""
+    lines.append(f"weight bytes      {total:,}" + (f" ({formats})" if formats else "") + each)
     for work in works:
         label = f" [{work.name}]" if work.name else ""
         op_types = ", ".join(f"{kind} {count:,}" for kind, count in sorted(work.macs.items()))
