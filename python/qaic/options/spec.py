@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from qaic.options.codecs.scalars import Bool, Float, Int
 from qaic.options.names import normalize
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Flag:
     text
         Flag without leading dashes, in its documented case; empty for the option's name with hyphens.
     form
-        How the value follows.
+        How the value follows; the default of a row whose codec is `Bool` is a switch.
     separator
         Between the values of a list in one flag.
     others
@@ -81,8 +82,8 @@ class Flag:
         Whether the vendor's tools have no such flag, although they have another way to the same thing.
     """
 
-    text: str
-    form: FlagForm
+    text: str = ""
+    form: FlagForm = FlagForm.VALUE
     separator: str = ","
     others: tuple[str, ...] = ()
     inferred: bool = False
@@ -120,7 +121,7 @@ class AicField:
     json_key
         Key in the flat back-end extension dictionary, in its exact case.
     form
-        Type of the field and of the JSON value.
+        Type of the field and of the JSON value; by default that of the row's codec, or a text.
     choices
         Values that the class takes, if it lists them.
     """
@@ -128,7 +129,7 @@ class AicField:
     name: str
     default: bool | int | float | str | tuple[str, ...]
     json_key: str
-    form: JsonForm
+    form: JsonForm = JsonForm.TEXT
     choices: tuple[str, ...] = ()
 
 
@@ -201,6 +202,10 @@ class OptionSpec:
         return frozenset(keys)
 
 
+_NAMED: Final = Flag()
+_JSON_FORMS: Final = {Bool: JsonForm.BOOL, Int: JsonForm.INT, Float: JsonForm.FLOAT}
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A row that `option` keeps until the class around it gives the name and the stage."""
@@ -210,12 +215,16 @@ class Row:
     arguments: dict[str, Any]
 
     def named(self, name: str) -> Row:
-        """Complete the flag of a row whose flag is its name."""
-        flag = self.arguments["flag"]
-        if flag is None or flag.text:
-            return self
-        flag = replace(flag, text=name.replace("_", "-"))
-        return replace(self, arguments={**self.arguments, "flag": flag})
+        """Complete what the flag and the field of the configuration classes have by default."""
+        flag, aic = self.arguments["flag"], self.arguments["aic"]
+        if flag is not None:
+            is_switch = isinstance(self.codec, Bool) and flag.form is FlagForm.VALUE
+            form = FlagForm.SWITCH if is_switch else flag.form
+            flag = replace(flag, text=flag.text or name.replace("_", "-"), form=form)
+        if aic is not None and aic.form is JsonForm.TEXT:
+            forms = (form for codec, form in _JSON_FORMS.items() if type(self.codec) is codec)
+            aic = replace(aic, form=next(forms, JsonForm.TEXT))
+        return replace(self, arguments={**self.arguments, "flag": flag, "aic": aic})
 
     def spec(self, name: str, stage: Stage, section: str) -> OptionSpec:
         """Complete the row."""
@@ -236,7 +245,7 @@ def option(
     summary: str,
     effect: Effect,
     aliases: tuple[str, ...] = (),
-    flag: Flag | None = None,
+    flag: Flag | None = _NAMED,
     in_container: bool = False,
     updatable: bool = False,
     ours: bool = False,
@@ -246,6 +255,8 @@ def option(
     aic: AicField | None = None,
 ) -> T | D:
     """Declare a row of the option table as a dataclass field; the parameters are those of `OptionSpec`.
+
+    Without ``flag``, the flag is the name with hyphens; None: there is none.
 
     The return type is that of the field's value, so that the type checker compares the annotation of the
     field with the codec and the default, as `dataclasses.field` does.

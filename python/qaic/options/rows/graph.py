@@ -33,14 +33,14 @@ class GraphOptions:
         summary="Directory that receives `programqpc.bin`; unset: the container stays in the compile cache.",
         effect=Effect.FILE,
         aliases=("compiler_compilationoutputdir",),
-        flag=Flag("aic-binary-dir", FlagForm.VALUE),
+        flag=Flag("aic-binary-dir"),
     )
     output_node_names: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
         summary="Tensors that become the outputs of the program, in place of the model's.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("output-node-name", FlagForm.VALUE),
+        flag=Flag("output-node-name"),
         in_container=True,
     )
     extra_output_tensors: tuple[str, ...] = option(
@@ -48,7 +48,6 @@ class GraphOptions:
         default=(),
         summary="Tensors that become outputs of the program too, behind those of the model.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("extra-output-tensors", FlagForm.VALUE),
         in_container=True,
         ours=True,
     )
@@ -57,7 +56,6 @@ class GraphOptions:
         default=False,
         summary="Every float and integer tensor with a fixed shape becomes an output of the program too.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("all-intermediate-outputs", FlagForm.SWITCH),
         in_container=True,
         ours=True,
     )
@@ -75,7 +73,7 @@ class GraphOptions:
         default={},
         summary="Sizes of symbolic dimensions by their names in the model.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("onnx-define-symbol", FlagForm.REPEAT),
+        flag=Flag(form=FlagForm.REPEAT),
         in_container=True,
     )
     output_shapes: Mapping[str, tuple[int | str, ...]] = option(
@@ -92,7 +90,7 @@ class GraphOptions:
         default=(),
         summary="Inputs that take any size up to the bound which `onnx_define_symbol` gives each symbol.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("dynamic-shape-input", FlagForm.VALUE, inferred=True),
+        flag=Flag(inferred=True),
         in_container=True,
     )
     always_expand_onnx_functions: bool = option(
@@ -100,7 +98,7 @@ class GraphOptions:
         default=False,
         summary="Put the bodies of the model's own functions in place of their calls before anything else.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("always-expand-onnx-functions", FlagForm.SWITCH, inferred=True),
+        flag=Flag(inferred=True),
         in_container=True,
     )
     batchsize: int | None = option(
@@ -108,7 +106,6 @@ class GraphOptions:
         default=None,
         summary="Size of the first dimension of every input where it is 1 or a symbol.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("batchsize", FlagForm.VALUE),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -117,7 +114,6 @@ class GraphOptions:
         default=(),
         summary="Sets of sizes for the symbolic dimensions in one container; the shapes of a run choose.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("network-specialization-config", FlagForm.VALUE),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -127,7 +123,7 @@ class GraphOptions:
         summary="Element types, layouts and quantization of inputs and outputs at the edge of the program.",
         effect=Effect.BEHAVIOR,
         aliases=("custom_io_list",),
-        flag=Flag("custom-IO-list-file", FlagForm.VALUE),
+        flag=Flag("custom-IO-list-file"),
         in_container=True,
     )
     dump_custom_io_config_template_file: Path | None = option(
@@ -135,16 +131,15 @@ class GraphOptions:
         default=None,
         summary="Write a template of the file for `custom_io_list_file`.",
         effect=Effect.FILE,
-        flag=Flag("dump-custom-IO-config-template", FlagForm.VALUE),
+        flag=Flag("dump-custom-IO-config-template"),
     )
     retained_state: bool = option(
         Bool(),
         default=False,
         summary="Output `X_RetainedState` stays on the device and is input `X` of the next inference.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("retained-state", FlagForm.SWITCH),
         documented=Documented.CLI,
-        aic=AicField("retained_state", default=False, json_key="compiler_retained_state", form=JsonForm.BOOL),
+        aic=AicField("retained_state", default=False, json_key="compiler_retained_state"),
         in_container=True,
     )
     split_retained_state_io: bool = option(
@@ -152,7 +147,6 @@ class GraphOptions:
         default=False,
         summary="Let the state of each sequence be read and written from the host.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("split-retained-state-io", FlagForm.SWITCH),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -161,7 +155,6 @@ class GraphOptions:
         default=False,
         summary="Read caches whole, also where only a part is attended, and write them whole.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("whole-caches", FlagForm.SWITCH),
         in_container=True,
         ours=True,
     )
@@ -170,7 +163,6 @@ class GraphOptions:
         default=True,
         summary="Compute with large weights where they are stored; if false the engine copies them.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("stored-weights", FlagForm.SWITCH),
         in_container=True,
         ours=True,
     )
@@ -180,7 +172,6 @@ class GraphOptions:
         summary="Split inputs and outputs of the program, as clients ask for that serve prefill and decode "
         "apart.",
         effect=Effect.RECORDED,
-        flag=Flag("split-model-io", FlagForm.SWITCH),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -189,7 +180,6 @@ class GraphOptions:
         default=False,
         summary="Keep the model's own functions as functions of the program.",
         effect=Effect.RECORDED,
-        flag=Flag("sub-functions", FlagForm.SWITCH),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -198,7 +188,7 @@ class GraphOptions:
         default=(),
         summary="Descriptions of custom operators and of the libraries that implement them.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("register-custom-op", FlagForm.REPEAT, others=("registered-custom-op",)),
+        flag=Flag(form=FlagForm.REPEAT, others=("registered-custom-op",)),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -207,7 +197,7 @@ class GraphOptions:
         default=None,
         summary="Tables that take the place of the constants of the same name.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("load-embedding-tables", FlagForm.VALUE, inferred=True),
+        flag=Flag(inferred=True),
         in_container=True,
     )
     dump_embedding_tables: Path | None = option(
@@ -215,17 +205,15 @@ class GraphOptions:
         default=None,
         summary="Write the tables that the model looks rows up in.",
         effect=Effect.FILE,
-        flag=Flag("dump-embedding-tables", FlagForm.VALUE, inferred=True),
+        flag=Flag(inferred=True),
     )
     host_preproc: bool | None = option(
         Bool(),
         default=None,
         summary="Count conversions at the edge of the program as work of the host; the numbers are the same.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("host-preproc", FlagForm.SWITCH, inferred=True),
-        aic=AicField(
-            "do_host_preproc", default=True, json_key="compiler_do_host_preproc", form=JsonForm.BOOL
-        ),
+        flag=Flag(inferred=True),
+        aic=AicField("do_host_preproc", default=True, json_key="compiler_do_host_preproc"),
         in_container=True,
     )
     aic_preproc: bool = option(
@@ -233,7 +221,6 @@ class GraphOptions:
         default=False,
         summary="Count conversions at the edge of the program as work of the device.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-preproc", FlagForm.SWITCH),
         in_container=True,
     )
     compile_only: bool = option(
@@ -241,7 +228,6 @@ class GraphOptions:
         default=False,
         summary="Do not run after compiling; only `qaic-exec` would, a session and `qaic-compile` never do.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("compile-only", FlagForm.SWITCH),
         documented=Documented.CLI,
     )
     aic_hw: bool | None = option(
@@ -249,7 +235,6 @@ class GraphOptions:
         default=None,
         summary="Compile for the card rather than for the host's reference; here both run the same.",
         effect=Effect.RECORDED,
-        flag=Flag("aic-hw", FlagForm.SWITCH),
         documented=Documented.CLI,
         aic=AicField("compilation_target", "hardware", "compiler_compilation_target", JsonForm.TARGET),
         in_container=True,
@@ -260,9 +245,8 @@ class GraphOptions:
         summary="Hardware family of the program; unset is that of `2.0`. Only `ai200` has bfloat16.",
         effect=Effect.VALIDATED,
         aliases=("hwversion",),
-        flag=Flag("aic-hw-version", FlagForm.VALUE),
         documented=Documented.CLI,
-        aic=AicField("hardware_version", "2.0", "compiler_hardware_version", JsonForm.TEXT),
+        aic=AicField("hardware_version", "2.0", "compiler_hardware_version"),
         in_container=True,
     )
     graph_names: tuple[str, ...] = option(
@@ -270,6 +254,7 @@ class GraphOptions:
         default=(),
         summary="Names of the graphs of the container, one for each set of sizes.",
         effect=Effect.BEHAVIOR,
+        flag=None,
         documented=Documented.CONFIG,
         aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
         in_container=True,
@@ -279,7 +264,6 @@ class GraphOptions:
         default=False,
         summary="Store a checksum of the container that is verified when it is loaded.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("qpc-crc", FlagForm.SWITCH),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -288,7 +272,6 @@ class GraphOptions:
         default=None,
         summary="Encrypt inputs and outputs. Not available without the SDK.",
         effect=Effect.VALIDATED,
-        flag=Flag("io-encrypt", FlagForm.VALUE),
         documented=Documented.CLI,
         sdk_only=True,
         in_container=True,
@@ -298,7 +281,6 @@ class GraphOptions:
         default="cpu",
         summary="Compiler and container: `cpu` is built in, `card` runs the vendor's compiler.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("target", FlagForm.VALUE),
         ours=True,
         in_container=True,
     )
@@ -307,7 +289,6 @@ class GraphOptions:
         default=False,
         summary="Pass options that this table does not have on as flags; only for `target` `card`.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("allow-unknown-options", FlagForm.SWITCH),
         ours=True,
     )
     strict_aic: bool = option(
@@ -315,7 +296,6 @@ class GraphOptions:
         default=False,
         summary="Refuse what the card's compiler refuses, and operators that it is not known to support.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("strict-aic", FlagForm.SWITCH),
         ours=True,
         in_container=True,
     )
@@ -324,7 +304,6 @@ class GraphOptions:
         default=None,
         summary="Operator list that replaces the shipped one of what the card's compiler supports.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("aic-operator-list", FlagForm.VALUE),
         ours=True,
         in_container=True,
     )

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.scalars import Bool, ListOf, Str
 from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
 
 
 # Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
@@ -24,10 +24,7 @@ class PrecisionOptions:
         default=False,
         summary="Compute floating point with the rounding of float16, and keep weights as float16.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("convert-to-fp16", FlagForm.SWITCH),
-        aic=AicField(
-            "convert_to_fp16", default=True, json_key="compiler_convert_to_FP16", form=JsonForm.BOOL
-        ),
+        aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
         in_container=True,
     )
     clip_fp16_constants: bool = option(
@@ -35,7 +32,6 @@ class PrecisionOptions:
         default=True,
         summary="Clip constants beyond the range of float16 to its limits; if false they become infinite.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("clip-fp16-constants", FlagForm.SWITCH),
         in_container=True,
         ours=True,
     )
@@ -44,7 +40,6 @@ class PrecisionOptions:
         default=(),
         summary="Kinds of operators whose nodes all compute in float16.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("execute-nodes-in-fp16", FlagForm.VALUE),
         in_container=True,
     )
     node_precision_info_file: NodePrecision | None = option(
@@ -53,7 +48,7 @@ class PrecisionOptions:
         summary="Single nodes, by their outputs, also inside functions, that compute in float16 or float32.",
         effect=Effect.BEHAVIOR,
         aliases=("node_precision_info",),
-        flag=Flag("node-precision-info", FlagForm.VALUE),
+        flag=Flag("node-precision-info"),
         in_container=True,
     )
     keep_original_precision_for_nodes: tuple[str, ...] = option(
@@ -61,7 +56,6 @@ class PrecisionOptions:
         default=(),
         summary="Kinds of operators that keep the precision of the model.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("keep-original-precision-for-nodes", FlagForm.VALUE),
         in_container=True,
     )
     mxfp6_matmul: bool = option(
@@ -70,14 +64,8 @@ class PrecisionOptions:
         summary="Keep constant weights of matrix products in the 6-bit block format MXFP6.",
         effect=Effect.BEHAVIOR,
         aliases=("mxfp6",),
-        flag=Flag("mxfp6-matmul", FlagForm.SWITCH),
         documented=Documented.CLI,
-        aic=AicField(
-            "mxfp6_matmul_weights",
-            default=False,
-            json_key="compiler_mxfp6_matmul_weights",
-            form=JsonForm.BOOL,
-        ),
+        aic=AicField("mxfp6_matmul_weights", default=False, json_key="compiler_mxfp6_matmul_weights"),
         in_container=True,
     )
     exclude_mxfp6_matmul: tuple[str, ...] = option(
@@ -85,7 +73,7 @@ class PrecisionOptions:
         default=(),
         summary="Matrix products, by node or output name, whose weights stay as they are.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("exclude-mxfp6-matmul", FlagForm.VALUE, inferred=True),
+        flag=Flag(inferred=True),
         documented=Documented.CONFIG,
         aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
         in_container=True,
@@ -95,9 +83,8 @@ class PrecisionOptions:
         default=False,
         summary="Round floats that cross from one partition to the next to the 8-bit block format MXINT8.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("allow-mxint8-mdp-io", FlagForm.SWITCH),
         documented=Documented.CLI,
-        aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io", form=JsonForm.BOOL),
+        aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),
         in_container=True,
     )
     mxint8_kv_cache: bool = option(
@@ -105,7 +92,7 @@ class PrecisionOptions:
         default=False,
         summary="Keep retained state in the 8-bit block format MXINT8.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("mxint8-kv-cache", FlagForm.SWITCH, ours=True),
+        flag=Flag(ours=True),
         documented=Documented.CLI,
         in_container=True,
     )

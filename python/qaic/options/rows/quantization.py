@@ -37,7 +37,7 @@ class QuantizationOptions:
         summary="Quantize with ranges or parameters that another tool has written.",
         effect=Effect.BEHAVIOR,
         aliases=("external_quantization",),
-        flag=Flag("external-quantization", FlagForm.VALUE),
+        flag=Flag("external-quantization"),
         in_container=True,
     )
     quantization_schema_activations: str = option(
@@ -45,7 +45,6 @@ class QuantizationOptions:
         default="symmetric_with_uint8",
         summary="How the range of an activation becomes a scale and an offset.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-schema-activations", FlagForm.VALUE),
         in_container=True,
     )
     quantization_schema_constants: str = option(
@@ -53,7 +52,6 @@ class QuantizationOptions:
         default="symmetric_with_uint8",
         summary="How the range of a constant becomes a scale and an offset.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-schema-constants", FlagForm.VALUE),
         in_container=True,
     )
     quantization_schema: str | None = option(
@@ -61,7 +59,6 @@ class QuantizationOptions:
         default=None,
         summary="Both schemas at once.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-schema", FlagForm.VALUE),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -70,7 +67,6 @@ class QuantizationOptions:
         default="None",
         summary="How the range of an activation is chosen from what was seen; `None` takes all of it.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-calibration", FlagForm.VALUE),
         in_container=True,
     )
     percentile_calibration_value: float = option(
@@ -78,7 +74,6 @@ class QuantizationOptions:
         default=100.0,
         summary="Share of the values, in percent, that the range of `Percentile` covers.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("percentile-calibration-value", FlagForm.VALUE),
         in_container=True,
     )
     num_histogram_bins: int = option(
@@ -86,7 +81,6 @@ class QuantizationOptions:
         default=512,
         summary="Bins of the histogram of each tensor.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("num-histogram-bins", FlagForm.VALUE),
         in_container=True,
     )
     quantization_precision: str = option(
@@ -94,7 +88,6 @@ class QuantizationOptions:
         default="Int8",
         summary="Precision of quantized tensors.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-precision", FlagForm.VALUE),
         in_container=True,
     )
     quantization_precision_bias: str = option(
@@ -102,7 +95,6 @@ class QuantizationOptions:
         default="Int32",
         summary="Precision of the biases of quantized nodes.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("quantization-precision-bias", FlagForm.VALUE),
         in_container=True,
     )
     enable_rowwise: bool = option(
@@ -110,7 +102,6 @@ class QuantizationOptions:
         default=False,
         summary="Quantize each output row of constant Gemm and MatMul weights on its own.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("enable-rowwise", FlagForm.SWITCH),
         in_container=True,
     )
     enable_channelwise: bool = option(
@@ -118,7 +109,6 @@ class QuantizationOptions:
         default=False,
         summary="Quantize each output channel of convolution weights on its own.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("enable-channelwise", FlagForm.SWITCH),
         in_container=True,
     )
     dump_profile: Path | None = option(
@@ -126,14 +116,12 @@ class QuantizationOptions:
         default=None,
         summary="Observe the ranges of tensors on samples, write them to a file, and compile without them.",
         effect=Effect.FILE,
-        flag=Flag("dump-profile", FlagForm.VALUE),
     )
     load_profile: InputFileContent | None = option(
         FileContent("profile"),
         default=None,
         summary="Quantize with the ranges of a file.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("load-profile", FlagForm.VALUE),
         in_container=True,
     )
     convert_to_quantize: bool = option(
@@ -141,7 +129,6 @@ class QuantizationOptions:
         default=False,
         summary="Observe the ranges of tensors on samples and quantize with them.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("convert-to-quantize", FlagForm.SWITCH),
         in_container=True,
     )
     profiling_threads: int | None = option(
@@ -149,14 +136,12 @@ class QuantizationOptions:
         default=None,
         summary="Threads that run samples; the results do not depend on their number.",
         effect=Effect.TIMING,
-        flag=Flag("profiling-threads", FlagForm.VALUE),
     )
     input_list_file: InputFileContent | None = option(
         FileContent("list of samples"),
         default=None,
         summary="Files of the samples, a line for each sample.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("input-list-file", FlagForm.VALUE),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -165,7 +150,7 @@ class QuantizationOptions:
         default=None,
         summary="Random samples, uniform or gaussian: for a first look, not for accuracy.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("use-random-input-data", FlagForm.OPTIONAL),
+        flag=Flag(form=FlagForm.OPTIONAL),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -174,6 +159,7 @@ class QuantizationOptions:
         default=None,
         summary="Samples as dictionaries of arrays by input name, read one at a time; only from Python.",
         effect=Effect.BEHAVIOR,
+        flag=None,
         ours=True,
     )
     allow_profile_mismatch: bool = option(
@@ -181,7 +167,6 @@ class QuantizationOptions:
         default=False,
         summary="Use a profile that was made with another graph.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("allow-profile-mismatch", FlagForm.SWITCH),
         ours=True,
         in_container=True,
     )

@@ -28,7 +28,6 @@ class RunStepOptions:
         default=None,
         summary="Input buffers and their shapes for the run.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("json-input-file", FlagForm.VALUE),
         documented=Documented.CLI,
     )
     aic_num_of_instances: int = option(
@@ -36,7 +35,6 @@ class RunStepOptions:
         default=1,
         summary="Instances of the program that run side by side.",
         effect=Effect.TIMING,
-        flag=Flag("aic-num-of-instances", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -45,7 +43,6 @@ class RunStepOptions:
         default=None,
         summary="Number of inferences.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("num-iter", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -54,7 +51,6 @@ class RunStepOptions:
         default=None,
         summary="Duration of the run, in seconds.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("time", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -63,7 +59,6 @@ class RunStepOptions:
         default=None,
         summary="Directory for the outputs of the run, one file for each tensor.",
         effect=Effect.FILE,
-        flag=Flag("write-output-dir", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -72,7 +67,6 @@ class RunStepOptions:
         default=0,
         summary="First inference whose outputs are written.",
         effect=Effect.FILE,
-        flag=Flag("write-output-start-iter", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -81,7 +75,6 @@ class RunStepOptions:
         default=1,
         summary="Number of inferences whose outputs are written.",
         effect=Effect.FILE,
-        flag=Flag("write-output-num-samples", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -90,7 +83,7 @@ class RunStepOptions:
         default=(),
         summary="What the run records.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-profiling-type", FlagForm.REPEAT, others=("aic-profiling-format",)),
+        flag=Flag(form=FlagForm.REPEAT, others=("aic-profiling-format",)),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -99,7 +92,6 @@ class RunStepOptions:
         default=None,
         summary="Directory for what the run records.",
         effect=Effect.FILE,
-        flag=Flag("aic-profiling-out-dir", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -108,7 +100,6 @@ class RunStepOptions:
         default=1,
         summary="Number of inferences that are recorded.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-profiling-num-samples", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -117,7 +108,6 @@ class RunStepOptions:
         default=1,
         summary="First inference that is recorded.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-profiling-start-iter", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -126,7 +116,6 @@ class RunStepOptions:
         default=None,
         summary="Wait before the recording.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("aic-profiling-start-delay", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -135,7 +124,6 @@ class RunStepOptions:
         default=None,
         summary="Write the list of supported operators of a framework and do nothing else.",
         effect=Effect.FILE,
-        flag=Flag("operators-supported", FlagForm.VALUE),
         documented=Documented.CLI,
         keyword=False,
     )
@@ -144,7 +132,7 @@ class RunStepOptions:
         default=False,
         summary="Show the options and do nothing else.",
         effect=Effect.DIAGNOSTIC,
-        flag=Flag("help", FlagForm.ACTION, others=("h", "usage", "u")),
+        flag=Flag(form=FlagForm.ACTION, others=("h", "usage", "u")),
         documented=Documented.CLI,
         keyword=False,
     )

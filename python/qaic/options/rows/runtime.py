@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.scalars import Bool, Int, Str
 from qaic.options.codecs.structures import DeviceIds
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
 
 #: The runtime keeps these numbers in 32 bits.
 _LARGEST = 2**31 - 1
@@ -28,7 +28,7 @@ class RuntimeRows:
         summary="Device to run on; several for a program that they execute together.",
         effect=Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
-        flag=Flag("device-id", FlagForm.VALUE),
+        flag=Flag("device-id"),
         aic=AicField("device_ids", (), "runtime_device_ids", JsonForm.IDS),
         updatable=True,
     )
@@ -37,8 +37,9 @@ class RuntimeRows:
         default=1,
         summary="Instances of the program that run side by side on the device.",
         effect=Effect.TIMING,
+        flag=None,
         aliases=("num_activation", "aic_num_of_activations"),
-        aic=AicField("num_activations", 1, "runtime_num_activations", JsonForm.INT),
+        aic=AicField("num_activations", 1, "runtime_num_activations"),
         updatable=True,
     )
     set_size: int = option(
@@ -46,6 +47,7 @@ class RuntimeRows:
         default=10,
         summary="Inferences in flight per activation.",
         effect=Effect.TIMING,
+        flag=None,
         updatable=True,
     )
     submit_timeout: int = option(
@@ -53,8 +55,9 @@ class RuntimeRows:
         default=0,
         summary="Limit of one wait for completion, in seconds; 0 leaves it to the device.",
         effect=Effect.TIMING,
+        flag=None,
         documented=Documented.CONFIG,
-        aic=AicField("submit_timeout", 0, "runtime_submit_timeout", JsonForm.INT),
+        aic=AicField("submit_timeout", 0, "runtime_submit_timeout"),
         updatable=True,
     )
     submit_num_retries: int = option(
@@ -62,9 +65,10 @@ class RuntimeRows:
         default=5,
         summary="Further waits after a wait has timed out.",
         effect=Effect.TIMING,
+        flag=None,
         aliases=("submit_retry_count",),
         documented=Documented.CONFIG,
-        aic=AicField("submit_num_retries", 5, "runtime_submit_num_retries", JsonForm.INT),
+        aic=AicField("submit_num_retries", 5, "runtime_submit_num_retries"),
         updatable=True,
     )
     threads_per_queue: int = option(
@@ -72,8 +76,9 @@ class RuntimeRows:
         default=4,
         summary="Host threads per activation that convert inputs and outputs and feed the device.",
         effect=Effect.TIMING,
+        flag=None,
         documented=Documented.CONFIG,
-        aic=AicField("threads_per_queue", 4, "runtime_threads_per_queue", JsonForm.INT),
+        aic=AicField("threads_per_queue", 4, "runtime_threads_per_queue"),
         updatable=True,
     )
     oversubscription_name: str | None = option(
@@ -81,6 +86,7 @@ class RuntimeRows:
         default=None,
         summary="Programs of one device with the same name share cores: those of the largest are enough.",
         effect=Effect.BEHAVIOR,
+        flag=None,
         documented=Documented.NOWHERE,
         updatable=True,
     )
@@ -89,18 +95,21 @@ class RuntimeRows:
         default=False,
         summary="Record the latency of every run. Not together with `enable_profiling`.",
         effect=Effect.BEHAVIOR,
+        flag=None,
     )
     enable_profiling: bool = option(
         Bool(),
         default=False,
         summary="Record latency and a Python profile of every run. Not together with `enable_metrics`.",
         effect=Effect.BEHAVIOR,
+        flag=None,
     )
     allow_hw_mismatch: bool = option(
         Bool(),
         default=False,
         summary="Load a program that was compiled for another hardware family.",
         effect=Effect.BEHAVIOR,
+        flag=None,
         ours=True,
     )
     process_lock: str | None = option(
@@ -108,6 +117,7 @@ class RuntimeRows:
         default=None,
         summary="A key that stands in stored configurations; accepted and not used.",
         effect=Effect.RECORDED,
+        flag=None,
         aliases=("runtime_process_lock",),
         documented=Documented.CONFIG,
     )

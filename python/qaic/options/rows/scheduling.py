@@ -14,7 +14,7 @@ from qaic.options.codecs.enumerations import MostCores
 from qaic.options.codecs.scalars import Bool, FilePath, Float, Int, ListOf
 from qaic.options.files.file_content import FileContent, InputFileContent
 from qaic.options.files.partitions import PartitionConfig, Partitions
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +34,7 @@ class SchedulingOptions:
         default=1,
         summary="NSP cores of one activation; on the CPU device the upper bound of its threads.",
         effect=Effect.TIMING,
-        flag=Flag("aic-num-cores", FlagForm.VALUE),
-        aic=AicField("num_of_cores", 1, "compiler_num_of_cores", JsonForm.INT),
+        aic=AicField("num_of_cores", 1, "compiler_num_of_cores"),
         in_container=True,
     )
     mos: tuple[int, ...] = option(
@@ -43,7 +42,6 @@ class SchedulingOptions:
         default=(),
         summary="Effort to use less on-chip memory by splitting output channels, one number per cluster.",
         effect=Effect.RECORDED,
-        flag=Flag("mos", FlagForm.VALUE),
         aic=AicField("max_out_channel_split", "1 2 0", "compiler_max_out_channel_split", JsonForm.SPACED),
         in_container=True,
     )
@@ -52,8 +50,7 @@ class SchedulingOptions:
         default=None,
         summary="Factor by which operations are split to run side by side.",
         effect=Effect.RECORDED,
-        flag=Flag("ols", FlagForm.VALUE),
-        aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor", JsonForm.INT),
+        aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor"),
         in_container=True,
     )
     ols_config: InputFileContent | None = option(
@@ -61,7 +58,7 @@ class SchedulingOptions:
         default=None,
         summary="File with settings of `ols` for the compiler of the card; its content is not read.",
         effect=Effect.RECORDED,
-        flag=Flag("ols-config", FlagForm.VALUE, inferred=True),
+        flag=Flag(inferred=True),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -70,7 +67,6 @@ class SchedulingOptions:
         default=None,
         summary="The effort of `mos` where devices share the work on each node.",
         effect=Effect.RECORDED,
-        flag=Flag("mdts-mos", FlagForm.VALUE),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -80,8 +76,7 @@ class SchedulingOptions:
         summary="Keep buffers for this much longer than they are needed.",
         effect=Effect.RECORDED,
         aliases=("allocator_dealloac_delay",),
-        flag=Flag("allocator-dealloc-delay", FlagForm.VALUE),
-        aic=AicField("buffer_dealloc_delay", 2, "compiler_buffer_dealloc_delay", JsonForm.INT),
+        aic=AicField("buffer_dealloc_delay", 2, "compiler_buffer_dealloc_delay"),
         in_container=True,
     )
     size_split_granularity: int | None = option(
@@ -89,8 +84,7 @@ class SchedulingOptions:
         default=None,
         summary="Largest tile of a split operation.",
         effect=Effect.RECORDED,
-        flag=Flag("size-split-granularity", FlagForm.VALUE),
-        aic=AicField("size_split_granularity", 1024, "compiler_size_split_granularity", JsonForm.INT),
+        aic=AicField("size_split_granularity", 1024, "compiler_size_split_granularity"),
         in_container=True,
     )
     vtcm_working_set_limit_ratio: float | None = option(
@@ -98,10 +92,7 @@ class SchedulingOptions:
         default=None,
         summary="Share of the fast memory that one instruction may use.",
         effect=Effect.RECORDED,
-        flag=Flag("vtcm-working-set-limit-ratio", FlagForm.VALUE),
-        aic=AicField(
-            "vtcm_working_set_limit_ratio", 1.0, "compiler_VTCM_working_set_limit_ratio", JsonForm.FLOAT
-        ),
+        aic=AicField("vtcm_working_set_limit_ratio", 1.0, "compiler_VTCM_working_set_limit_ratio"),
         in_container=True,
     )
     force_vtcm_spill: bool | None = option(
@@ -109,10 +100,9 @@ class SchedulingOptions:
         default=None,
         summary="Move buffers from the fast memory to DDR.",
         effect=Effect.RECORDED,
+        flag=None,
         documented=Documented.CONFIG,
-        aic=AicField(
-            "force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill", form=JsonForm.BOOL
-        ),
+        aic=AicField("force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill"),
         in_container=True,
     )
     aic_enable_depth_first: bool = option(
@@ -120,10 +110,7 @@ class SchedulingOptions:
         default=False,
         summary="Schedule depth first.",
         effect=Effect.RECORDED,
-        flag=Flag("aic-enable-depth-first", FlagForm.SWITCH),
-        aic=AicField(
-            "enable_depth_first", default=True, json_key="compiler_enable_depth_first", form=JsonForm.BOOL
-        ),
+        aic=AicField("enable_depth_first", default=True, json_key="compiler_enable_depth_first"),
         in_container=True,
     )
     aic_depth_first_mem: int | None = option(
@@ -132,7 +119,6 @@ class SchedulingOptions:
         summary="Memory for scheduling depth first.",
         effect=Effect.RECORDED,
         aliases=("compiler_depth_first_mem",),
-        flag=Flag("aic-depth-first-mem", FlagForm.VALUE),
         in_container=True,
     )
     sdp_cluster_sizes: tuple[int, ...] = option(
@@ -140,7 +126,6 @@ class SchedulingOptions:
         default=(),
         summary="Cores of the clusters that one device is divided into.",
         effect=Effect.RECORDED,
-        flag=Flag("sdp-cluster-sizes", FlagForm.VALUE),
         aic=AicField("cluster_sizes", "1 2 0", "compiler_cluster_sizes", JsonForm.SPACED),
         in_container=True,
     )
@@ -149,10 +134,7 @@ class SchedulingOptions:
         default=False,
         summary="Load shared weights once for all cores.",
         effect=Effect.RECORDED,
-        flag=Flag("multicast-weights", FlagForm.SWITCH),
-        aic=AicField(
-            "do_ddr_to_multicast", default=True, json_key="compiler_do_DDR_to_multicast", form=JsonForm.BOOL
-        ),
+        aic=AicField("do_ddr_to_multicast", default=True, json_key="compiler_do_DDR_to_multicast"),
         in_container=True,
     )
     use_producer_dma: bool | None = option(
@@ -160,12 +142,8 @@ class SchedulingOptions:
         default=None,
         summary="Let the thread that makes data start its transfer.",
         effect=Effect.RECORDED,
-        flag=Flag("use-producer-dma", FlagForm.SWITCH),
         aic=AicField(
-            "user_dma_producer_dma_enabled",
-            default=True,
-            json_key="compiler_userDMAProducerDMAEnabled",
-            form=JsonForm.BOOL,
+            "user_dma_producer_dma_enabled", default=True, json_key="compiler_userDMAProducerDMAEnabled"
         ),
         in_container=True,
     )
@@ -174,8 +152,7 @@ class SchedulingOptions:
         default=True,
         summary="All inputs share one DMA buffer; false gives each its own.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("combine-inputs", FlagForm.SWITCH),
-        aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs", form=JsonForm.BOOL),
+        aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs"),
         in_container=True,
     )
     combine_outputs: bool = option(
@@ -183,10 +160,7 @@ class SchedulingOptions:
         default=True,
         summary="All outputs share one DMA buffer; false gives each its own.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("combine-outputs", FlagForm.SWITCH),
-        aic=AicField(
-            "combine_outputs", default=True, json_key="compiler_combine_outputs", form=JsonForm.BOOL
-        ),
+        aic=AicField("combine_outputs", default=True, json_key="compiler_combine_outputs"),
         in_container=True,
     )
     direct_api: bool | None = option(
@@ -194,8 +168,9 @@ class SchedulingOptions:
         default=None,
         summary="Use the shared-memory interface of the platform.",
         effect=Effect.RECORDED,
+        flag=None,
         documented=Documented.CONFIG,
-        aic=AicField("direct_api", default=True, json_key="compiler_directApi", form=JsonForm.BOOL),
+        aic=AicField("direct_api", default=True, json_key="compiler_directApi"),
         in_container=True,
     )
     compile_threads: int | None = option(
@@ -203,15 +178,14 @@ class SchedulingOptions:
         default=None,
         summary="Threads of the compiler; the container does not depend on their number.",
         effect=Effect.TIMING,
-        flag=Flag("compile-threads", FlagForm.VALUE, inferred=True),
-        aic=AicField("compile_threads", 2, "compiler_compileThreads", JsonForm.INT),
+        flag=Flag(inferred=True),
+        aic=AicField("compile_threads", 2, "compiler_compileThreads"),
     )
     user_tiled: bool = option(
         Bool(),
         default=False,
         summary="The model is already cut into tiles.",
         effect=Effect.RECORDED,
-        flag=Flag("user-tiled", FlagForm.SWITCH),
         documented=Documented.CLI,
         in_container=True,
     )
@@ -220,13 +194,7 @@ class SchedulingOptions:
         default=None,
         summary="Devices that share the program; the CPU device asks for as many and runs it in one.",
         effect=Effect.VALIDATED,
-        flag=Flag("mdp-load-partition-config", FlagForm.VALUE),
-        aic=AicField(
-            "mdp_load_partition_config",
-            "mdp_config.json",
-            "compiler_mdp_load_partition_config",
-            JsonForm.TEXT,
-        ),
+        aic=AicField("mdp_load_partition_config", "mdp_config.json", "compiler_mdp_load_partition_config"),
         in_container=True,
     )
     mdp_dump_partition_config: Path | None = option(
@@ -234,11 +202,7 @@ class SchedulingOptions:
         default=None,
         summary="Write a template of the file for `mdp_load_partition_config`.",
         effect=Effect.FILE,
-        flag=Flag("mdp-dump-partition-config", FlagForm.VALUE),
         aic=AicField(
-            "mdp_dump_partition_config",
-            "mdp_pipeline_template.json",
-            "compiler_mdp_dump_partition_config",
-            JsonForm.TEXT,
+            "mdp_dump_partition_config", "mdp_pipeline_template.json", "compiler_mdp_dump_partition_config"
         ),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs.scalars import Bool, Enum, FilePath
-from qaic.options.spec import Effect, Flag, FlagForm, option
+from qaic.options.spec import Effect, Flag, option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,31 +25,33 @@ class SessionOptions:
         default=None,
         summary="Model to compile (`.onnx`) or container to load (`.bin`).",
         effect=Effect.BEHAVIOR,
-        flag=Flag("m", FlagForm.VALUE, others=("model",)),
+        flag=Flag("m", others=("model",)),
     )
     options_path: Path | None = option(
         FilePath("YAML file"),
         default=None,
         summary="YAML file with options; keyword arguments win over it.",
         effect=Effect.BEHAVIOR,
+        flag=None,
     )
     backend: str = option(
         Enum("aic", "qaic"),
         default="aic",
         summary="Backend; both names mean the same.",
         effect=Effect.VALIDATED,
+        flag=None,
     )
     compile: bool = option(
         Bool(),
         default=True,
         summary="Compile the model; false requires a compiled container.",
         effect=Effect.BEHAVIOR,
+        flag=None,
     )
     strict_options: bool = option(
         Bool(),
         default=False,
         summary="Unknown keys of a YAML file, and keys that only the tools use, are errors, not warnings.",
         effect=Effect.BEHAVIOR,
-        flag=Flag("strict-options", FlagForm.SWITCH),
         ours=True,
     )
