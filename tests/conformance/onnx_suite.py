@@ -230,7 +230,7 @@ _CLASSIFIERS: dict[str, Callable[[BaseException], Outcome]] = {
 
 def run_way(way: str) -> dict[str, Outcome]:
     """Run all tests on ``qaic``, compiled in one way."""
-    from qaic.backend import QaicBackend
+    from qaic_backend import QaicBackend
 
     return run(QaicBackend, names(QaicBackend), WAYS[way])
 
