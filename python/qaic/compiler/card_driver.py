@@ -11,28 +11,25 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic import _core
 from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
+from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.output_folder import check_container, move_results, writable_folder
 from qaic.compiler.reports import extra_artifacts
 from qaic.errors import CompileError, OptionError, QpcError
 from qaic.options.argv import to_argv, without_flag
+from qaic.options.resolution import ResolvedOptions
 from qaic.support.atomic_io import work_folder
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import onnx
-
-    from qaic.compiler.frontend.files.onnx_file import OnnxFile
-    from qaic.options.resolution import ResolvedOptions
 
 _log = logging.getLogger("qaic.compiler")
 

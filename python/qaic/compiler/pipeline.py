@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.backend.op_profiling.describe_operations import DescribeOperations
@@ -18,6 +19,7 @@ from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
 from qaic.compiler.backend.op_profiling.record_provenance import RecordProvenance
 from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops, value_options
 from qaic.compiler.frontend.check_model import (
     CheckModel,
@@ -26,14 +28,16 @@ from qaic.compiler.frontend.check_model import (
     Normalize,
     RemoveUnused,
 )
+from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.specialization import FixInterface
 from qaic.compiler.frontend.value_options import TranslateNames
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.initializers import ExternalizeConstants
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import LowerOpsetVersion
+from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import AssignPrecision
@@ -77,17 +81,9 @@ from qaic.compiler.quantization.plan_quantization import PlanQuantization
 from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
+from qaic.errors import CompileError
+from qaic.options.models import CompileOptions
 from qaic.support.library_errors import library_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.frontend.files.onnx_file import OnnxFile
-    from qaic.compiler.ir.context import WorkFolder
-    from qaic.compiler.ir.pass_contract import Pass
-    from qaic.errors import CompileError
-    from qaic.options.models import CompileOptions
 
 #: what makes the float graph that values are measured on
 _FLOAT_GRAPH: Final[Sequence[Pass]] = (UpcastFloat16(), FoldForIntegers())

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from qaic.compiler.frontend import specialization, validation
 from qaic.compiler.ir.constants import initializers
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import add_output
+from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.legalize.legalize_captured_values import legalize_captured_values
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.options.models import CompileOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 def write_instrumented(path: Path, model: Model, context: Context, results: Sequence[str]) -> int:

@@ -10,35 +10,27 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from os import sched_getaffinity
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.compiler.calibration.add_observers import write_instrumented
-from qaic.compiler.calibration.dataset import fitted
-from qaic.compiler.calibration.observed_tensors import model_inputs
+from qaic.compiler.calibration.dataset import Sample, SampledInput, SampleSource, fitted
+from qaic.compiler.calibration.observed_tensors import ObservedTensors, model_inputs
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.quantization.profile import TensorProfile
-from qaic.errors import InferenceError
+from qaic.errors import CompileError, InferenceError
+from qaic.options.models import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from concurrent.futures import Future
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from qaic.compiler.calibration.dataset import Sample, SampledInput, SampleSource
-    from qaic.compiler.calibration.observed_tensors import ObservedTensors
-    from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.errors import CompileError
-    from qaic.options.models import CompileOptions
 
 #: of the virtual device
 _CORES: Final = 16

@@ -14,15 +14,13 @@ version     form
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.errors import OptionError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from qaic.errors import OptionError
-
-    #: makes the error for what, found and expected
     Wrong = Callable[[str, str, str], OptionError]
 
 ACTIVATIONS: Final = "activation_encodings"

@@ -8,11 +8,13 @@ are read as the first of them (`encoding_versions`).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import numpy as np
+import onnx
 
-from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, entries_of
+from qaic.compiler.calibration.encoding_versions import ACTIVATIONS, PARAMETERS, Entry, entries_of
 from qaic.compiler.calibration.encodings_yaml import is_yaml_of_encodings, read_yaml
 from qaic.compiler.calibration.glow_names import legalize
 from qaic.compiler.calibration.glow_profile import read_profile
@@ -20,13 +22,6 @@ from qaic.compiler.calibration.glow_profile_entries import fixed
 from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    import onnx
-
-    from qaic.compiler.calibration.encoding_versions import Entry
 
 #: of an encodings file
 _MOST_BYTES: Final = 256 << 20

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import onnx
+import onnx
 
 #: longer names are cut
 _MOST_CHARS: Final = 500

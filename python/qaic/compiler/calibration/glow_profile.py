@@ -6,23 +6,24 @@ that these files have in practice comes first; what it does not know goes to PyY
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
+import onnx
 
 from qaic import _core
 from qaic.compiler.calibration.glow_names import entry_keys
-from qaic.compiler.calibration.glow_profile_entries import HEADERS, NAME, TOOL, ProfileBuilder, wrong
+from qaic.compiler.calibration.glow_profile_entries import (
+    HEADERS,
+    NAME,
+    TOOL,
+    ProfileBuilder,
+    ProfileFile,
+    wrong,
+)
 from qaic.compiler.calibration.glow_profile_readers import UnusualError, read_general, read_plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    import onnx
-
-    from qaic.compiler.calibration.glow_profile_entries import ProfileFile
-    from qaic.compiler.ir.quantization.profile import CalibrationProfile
+from qaic.compiler.ir.quantization.profile import CalibrationProfile
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20

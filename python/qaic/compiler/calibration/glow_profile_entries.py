@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
+import onnx
 
 from qaic.compiler.calibration.glow_names import entry_keys, find_keys
 from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    import onnx
 
 TOOL: Final = "openqaic"
 NAME: Final = "NodeOutputName"

@@ -6,16 +6,11 @@ Neither decides what is right; they hand keys and values to a `ProfileBuilder`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
-from qaic.compiler.calibration.glow_profile_entries import DECIMAL, MOST_BINS, wrong
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from qaic.compiler.calibration.glow_profile_entries import ProfileBuilder
-    from qaic.errors import OptionError
+from qaic.compiler.calibration.glow_profile_entries import DECIMAL, MOST_BINS, ProfileBuilder, wrong
+from qaic.errors import OptionError
 
 _ITEM: Final = re.compile(r"\s*-\s+([0-9.eE+-]+)\s*", re.ASCII)
 _KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)

@@ -7,19 +7,15 @@ anyway; a graph whose names changed loses entries and not its identity.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+import onnx
 
 from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.graph_edits import plain
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import TensorSpec
+from qaic.compiler.ir.interface import TensorSpec
 
 
 def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[TensorSpec]) -> int:

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from qaic.compiler.calibration.collector import collect
-from qaic.compiler.calibration.dataset import FileSource, ObjectSource
+from qaic.compiler.calibration.dataset import FileSource, ObjectSource, SampleSource
 from qaic.compiler.calibration.encodings import read_external
 from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
 from qaic.compiler.calibration.graph_hash import graph_hash
-from qaic.compiler.calibration.observed_tensors import choose, model_inputs
+from qaic.compiler.calibration.observed_tensors import ObservedTensors, choose, model_inputs
 from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
-from qaic.compiler.ir.context import SideFile
-from qaic.compiler.ir.pass_contract import WhenQuantizing
+from qaic.compiler.ir.context import Context, SideFile
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import Pass, WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.quantization.profile import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from qaic.compiler.calibration.dataset import SampleSource
-    from qaic.compiler.calibration.observed_tensors import ObservedTensors
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.pass_contract import Pass
-    from qaic.options.files.file_content import InputFileContent
-    from qaic.options.models import CompileOptions
+from qaic.options.files.file_content import InputFileContent
+from qaic.options.models import CompileOptions
 
 
 class DumpProfile:

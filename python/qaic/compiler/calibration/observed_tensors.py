@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import onnx
 
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.model import Model
-
 
 #: operators whose first result holds exactly the values of the first input, each as often as before
 _REARRANGING: Final = frozenset(

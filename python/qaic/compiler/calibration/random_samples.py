@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
-from qaic.compiler.calibration.dataset import Sample
+from qaic.compiler.calibration.dataset import Sample, SampledInput
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import onnx
-    from numpy.typing import NDArray
-
-    from qaic.compiler.calibration.dataset import SampledInput
 
 #: more would only widen ranges that mean nothing
 RANDOM_SAMPLES: Final = 8

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qaic.compiler.calibration.dataset import read_list
+from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.support.open_regular import open_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.compiler.frontend.files.content_digest import DigestIndex
 
 
 @dataclass(frozen=True, slots=True)

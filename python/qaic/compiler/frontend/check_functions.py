@@ -8,15 +8,13 @@ that has the name of an operator means one thing where it is expanded and anothe
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import onnx
 
 #: nodes of an expanded model at most; compiling as many takes minutes
 MAX_NODES: Final = 1_000_000

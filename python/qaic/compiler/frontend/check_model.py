@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qaic.compiler.frontend import custom_ops, validation
 from qaic.compiler.frontend.check_functions import check_functions
 from qaic.compiler.frontend.check_subgraph_tensors import check_inner_tensors
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 class CheckModel(Always):

@@ -6,21 +6,17 @@ becomes a weight, which is streamed like any other; the rest is read into the gr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.ir import elem_types
-from qaic.compiler.ir.constants.weights import INLINE_LIMIT, Weight, read_all
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, all_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import onnx
-
-    from qaic.compiler.frontend.files.external_data import ExternalData
-    from qaic.compiler.ir.constants.weights import FileRange
 
 #: TensorProto.data_location
 _EXTERNAL: Final = 1

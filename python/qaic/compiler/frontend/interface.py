@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, TABLE, type_name
 from qaic.compiler.ir.interface import TensorSpec, check_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import onnx
 
 MAX_DIMS: Final = 8
 #: the only hardware family with brain floats

@@ -8,11 +8,9 @@ name may hold a hyphen.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Final
 
 #: texts that are longer, or numbers of more digits, are names
 _LONGEST: Final = 200

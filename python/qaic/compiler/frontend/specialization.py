@@ -7,24 +7,20 @@ kernels are shared; only the dims of inputs and outputs are written down per set
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.interface import read_spec
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec, check_size
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.options.files.specializations import SpecializationEntry
+from qaic.options.files.specializations import SpecializationEntry
 
 _OPTION = "network_specialization_config"
 

@@ -7,7 +7,10 @@ is decided.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
@@ -18,14 +21,8 @@ from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.value_info import may_follow_values
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import onnx
-
-    from qaic.options.codecs.structures import ModelInput
-    from qaic.options.files.specializations import SpecializationEntry
+from qaic.options.codecs.structures import ModelInput
+from qaic.options.files.specializations import SpecializationEntry
 
 _log = logging.getLogger("qaic.compiler")
 

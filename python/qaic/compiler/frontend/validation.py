@@ -6,11 +6,15 @@ The onnx checker sees the model with weights declared as inputs, so it never ask
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator, MutableSequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constants.initializers import as_weight
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.graph_edits import rename_output
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
@@ -21,13 +25,6 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     read_values,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, MutableSequence
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
 
 #: domains of operators the engine brings along without onnx knowing their schemas
 _ENGINE_DOMAINS: Final = frozenset({"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_declared, rename_values
 from qaic.compiler.ir.graph_walk import value_names
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.inlined_names import InlinedNames
-    from qaic.compiler.ir.model import Model
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 #: names that are compared for a hint; models have up to a million
 _COMPARED = 5000

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import all_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import onnx
 
 #: number of a call, and the name of a value, behind the name of a function
 _INSTANCE: Final = re.compile(r"_([0-9]{1,9})_(.+)", re.DOTALL)

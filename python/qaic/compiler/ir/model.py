@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol, Self
 
-from qaic.compiler.ir.constants.weights import initializers_of, with_weights_as_inputs
+import onnx
+
+from qaic.compiler.ir.constants.weights import Weight, initializers_of, with_weights_as_inputs
+from qaic.compiler.ir.custom_ops import Library
 from qaic.compiler.ir.graph_edits import clone
-from qaic.compiler.ir.value_info import ValueInfo, describe_added
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.custom_ops import Library
-    from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
-    from qaic.compiler.ir.value_info import Added
-    from qaic.options.files.specializations import SpecializationEntry
+from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
+from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
+from qaic.options.files.specializations import SpecializationEntry
 
 
 class Provenance(Protocol):

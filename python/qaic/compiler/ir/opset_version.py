@@ -7,16 +7,14 @@ can say the version of the latest such change instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: IR version that every engine we accept reads; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10

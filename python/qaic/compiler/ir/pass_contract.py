@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import is_quantizing
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 class Pass(Protocol):

@@ -5,13 +5,12 @@ A format is the set of values of float16 or bfloat16, named by its element type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    import onnx
 
 #: element types whose values a float can be rounded to
 FLOAT_FORMATS: Final = (FLOAT16, BFLOAT16)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
 
 #: elements of a list, and of another dimension, up to which inference follows values
 _LONGEST_LIST: Final = 1 << 14

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import onnx
-
-    from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.model import Model
 
 
 class InvalidModelError(AssertionError):

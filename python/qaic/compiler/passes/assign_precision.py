@@ -6,31 +6,28 @@ that quantize and that round floats act on what is decided here and look at no o
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
+from qaic.compiler.ir.quantization.profile import TensorProfile
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.codecs.op_types import operator_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.profile import TensorProfile
-    from qaic.compiler.ir.value_info import ValueInfo
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 _LARGEST_FLOAT16: Final = 65504
 

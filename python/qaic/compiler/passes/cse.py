@@ -6,21 +6,18 @@ engine does not see that they are equal, because their constants are copies too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import RANDOM, standard
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 _RANDOM: Final = RANDOM | {"Dropout"}
 

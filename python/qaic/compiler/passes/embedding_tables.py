@@ -12,31 +12,26 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import IO, Any, Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
-from qaic.compiler.ir.context import SideFile
+from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
+from qaic.errors import CompileError
 from qaic.support.program_names import archive_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import IO
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.errors import CompileError
 
 _SUFFIX: Final = ".npy"
 

@@ -7,25 +7,21 @@ outputs serves the users of the one without.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.frontend.value_options import as_outputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL
 from qaic.compiler.ir.graph_edits import add_output
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.passes.prune_outputs import unknown_result
 from qaic.errors import CompileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.inlined_names import InlinedNames
-    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 

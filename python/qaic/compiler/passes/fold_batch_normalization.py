@@ -6,28 +6,24 @@ like any other constant.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 @dataclass(frozen=True, slots=True)

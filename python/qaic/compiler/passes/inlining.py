@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols, validation
 from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, find_nodes
-from qaic.compiler.ir.inlined_names import Call, calls_in
+from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.inlined_names import InlinedNames
-    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 

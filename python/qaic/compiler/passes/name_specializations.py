@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import specialization
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.interface import Interface
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.support.profiling_types import STATS_OUTPUT
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Interface
-    from qaic.compiler.ir.model import Model
 
 
 class NameSpecializations(Always):

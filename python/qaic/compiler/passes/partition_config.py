@@ -7,27 +7,23 @@ node without a name goes by its first result.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.survey import Survey
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.context import SideFile
+from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.graph_walk import all_nodes, producers, read_values, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    import onnx
-
-    from qaic.compiler.diagnostics.survey import Survey
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.options.files.partitions import PartitionConfig
+from qaic.options.files.partitions import PartitionConfig
 
 #: operators that the card's compiler keeps although all their inputs are constants
 _KEPT: Final = ("Constant", "DequantizeLinear", "Identity", "If", "Loop")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
 from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.passes.inlining import expand
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.errors import CompileError
+from qaic.errors import CompileError
 
 
 def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:

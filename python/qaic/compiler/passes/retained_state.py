@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Interface, TensorSpec
-    from qaic.compiler.ir.model import Model
 
 
 def check_retained(interface: Interface) -> None:

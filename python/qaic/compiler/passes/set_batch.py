@@ -7,29 +7,25 @@ of its outputs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
 from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
 from qaic.errors import OptionConflictError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: the batch that exporters trace with
 _TRACED: Final = 1

@@ -7,31 +7,27 @@ each inference. Its rows are those that the kernels of the device read; scales a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import UNIT
-from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, Weight, read_all
+from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import producers, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import TensorSource
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 _PACKED_PRODUCT: Final = "MatMulNBits"
 _ENGINE_DOMAIN: Final = "com.microsoft"

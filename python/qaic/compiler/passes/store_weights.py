@@ -10,28 +10,24 @@ would take gigabytes. Programs whose weights fit the caches of a processor stay 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.constants.stored_rows import UNIT, RowsSource
-from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, Weight
+from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import cast_target, standard
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import TensorSource
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"

@@ -6,19 +6,15 @@ name need every name of a model to mean one value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:

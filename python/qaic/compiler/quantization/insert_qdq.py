@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
@@ -24,24 +28,23 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
 )
 from qaic.compiler.ir.graph_walk import subgraphs, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization.op_types import operands, results
-from qaic.compiler.ir.quantization.quantization_plan import FloatNodes, Scheme
+from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization.quantization_plan import (
+    FloatNodes,
+    Group,
+    QuantizationPlan,
+    QuantizedGroup,
+    Scheme,
+)
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization import rowwise_embeddings
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
 from qaic.compiler.quantization.insert_kernel import insert_kernel
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
-    from qaic.compiler.ir.quantization.quantization_plan import Group, QuantizationPlan, QuantizedGroup
-    from qaic.compiler.ir.value_info import ValueInfo
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 

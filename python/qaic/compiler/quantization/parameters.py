@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
+from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
 from qaic.compiler.ir.quantization.quant_params import QuantParams
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
 

@@ -8,22 +8,19 @@ normalization stays in float like the operator of that name.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, consumers, producers, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.value_info import ValueInfo
+from qaic.compiler.ir.value_info import ValueInfo
 
 #: operators that compute each element from the elements at its place
 _POINTWISE: Final = frozenset(

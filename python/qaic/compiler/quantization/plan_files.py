@@ -9,20 +9,18 @@ groups, and a float type for results of nodes that stay in a float precision by 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization.quantization_plan import (
+    PlannedWeight,
+    QuantizationPlan,
+    QuantizedGroup,
+)
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
-    from qaic.compiler.ir.quantization.quantization_plan import (
-        PlannedWeight,
-        QuantizationPlan,
-        QuantizedGroup,
-    )
 
 _BITS = {"Int8": 8, "Int16": 16}
 _FLOAT_BITS = {"fp16": 16, "fp32": 32}

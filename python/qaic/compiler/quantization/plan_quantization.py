@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
@@ -22,32 +28,23 @@ from qaic.compiler.ir.quantization.op_types import (
     quantizable,
     results,
 )
+from qaic.compiler.ir.quantization.profile import CalibrationProfile
 from qaic.compiler.ir.quantization.quant_params import QuantParams
 from qaic.compiler.ir.quantization.quantization_plan import (
     FloatNodes,
     Group,
+    PlannedTable,
     QuantizationPlan,
     QuantizedGroup,
     Scheme,
 )
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.groups import find_groups
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.profile import CalibrationProfile
-    from qaic.compiler.ir.quantization.quantization_plan import PlannedTable
-    from qaic.compiler.ir.value_info import ValueInfo
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 #: operators by which the engine knows an activation that it has a kernel for
 _FUSED: Final = frozenset({"Erf", "Tanh"})

@@ -7,16 +7,14 @@ step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from qaic import _core
 from qaic.compiler.ir.quantization.quantization_plan import QuantizedBias
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from qaic.compiler.quantization.parameters import QuantParamsChooser
+from qaic.compiler.quantization.parameters import QuantParamsChooser
 
 _INT32_MAX: Final = 2**31 - 1
 #: product of scales that a float32 holds with all its digits, whichever way it is rounded

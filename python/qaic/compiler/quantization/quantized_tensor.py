@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from qaic import _core
 from qaic.compiler.ir.constants.reader import read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
 
 _WIDTHS: Final = {"Int8": 1, "Int16": 2}
 

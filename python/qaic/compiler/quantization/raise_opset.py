@@ -5,27 +5,22 @@ Version 10 brought the integer convolution, version 12 MaxPool and Clip on integ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.reader import ConstantReader
-from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inputs, replace_graph
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
-from qaic.compiler.ir.precision import INTEGERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.precision import PrecisionClass
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 
 #: the engine fuses into operators of this version, whatever the model says
 NEEDED: Final = 10

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.compiler.ir.constants.reader import read_array
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization.quantization_plan import PlannedTable
+from qaic.compiler.ir.quantization.quantization_plan import PlannedTable, QuantizedGroup
 from qaic.compiler.quantization.parameters import value_range
+from qaic.options.models import CompileOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.quantization.quantization_plan import QuantizedGroup
     from qaic.compiler.quantization.insert_qdq import Inserter
-    from qaic.options.models import CompileOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,28 +5,22 @@ A weight has one scale, or one per output channel; the bias is quantized after i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.reader import read_array
-from qaic.compiler.ir.quantization.quantization_plan import PlannedWeight
-from qaic.compiler.quantization.parameters import value_range
+from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.quantization.profile import TensorProfile
+from qaic.compiler.ir.quantization.quantization_plan import Group, PlannedWeight
+from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.quantize_bias import quantize_bias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.constants.reader import ConstantReader
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.quantization.profile import TensorProfile
-    from qaic.compiler.ir.quantization.quantization_plan import Group
-    from qaic.compiler.quantization.parameters import QuantParamsChooser
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
 

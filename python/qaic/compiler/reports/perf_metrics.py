@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import onnx
+
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
 
 _Shape = tuple[int, ...]
 

@@ -5,21 +5,18 @@ They are printed when asked for and never more than hints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, INT64
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, producers, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
 
 #: operators whose arithmetic the card does in its integer units, if it is not done while compiling
 _ARITHMETIC: Final = frozenset(

@@ -8,10 +8,13 @@ says what it makes of rows. An operator without a rule is not proved.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from qaic.compiler.ir.graph_edits import add_input, clear_shape, clone, set_initializers, set_shape
 from qaic.compiler.ir.graph_walk import subgraphs
@@ -30,12 +33,6 @@ from qaic.compiler.reports.row_rules import (
     Rows,
 )
 from qaic.errors import CompileError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-    from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import onnx
-    from numpy.typing import NDArray
-
     from qaic.compiler.reports.row_independence import Analysis
 
     Rule = Callable[["Node"], int | list[int]]

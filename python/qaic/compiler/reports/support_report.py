@@ -7,29 +7,26 @@ and is a warning, or with ``strict_aic`` an error; never more than an estimate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.diagnostics.survey import Survey
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
+from qaic.compiler.ir.interface import Interface
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
+from qaic.compiler.reports.operator_list import OperatorList
+from qaic.options.models import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    import onnx
-
-    from qaic.compiler.diagnostics.survey import Survey
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Interface
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.reports.operator_list import OperatorList
-    from qaic.options.models import CompileOptions
 
 #: functions of this domain are operators of the card; what their bodies are made of does not matter
 _CARD_DOMAIN: Final = "com.qualcomm.cloud"

@@ -6,23 +6,20 @@ A file that the user has is passed on as it is: the user knows what the compiler
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import onnx
+
+from qaic.options.codecs.scalars import Json
+from qaic.options.files.custom_io import CustomIo
+from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.partitions import Partitions
+from qaic.options.files.specializations import SpecializationEntry
+from qaic.options.models import CompileOptions
+from qaic.options.resolution import ResolvedOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import onnx
-
-    from qaic.options.codecs.scalars import Json
-    from qaic.options.files.custom_io import CustomIo
-    from qaic.options.files.node_precision import NodePrecision
-    from qaic.options.files.specializations import SpecializationEntry
-    from qaic.options.models import CompileOptions
-    from qaic.options.resolution import ResolvedOptions
 
 
 def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:

@@ -9,11 +9,9 @@ import signal
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import IO, Final
 
 #: what the compiler prints: its stdout as INFO, its stderr as WARNING
 OUTPUT_LOGGER: Final = "qaic.compiler.card"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+import onnx
 
 from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
 from qaic.compiler.backend.op_profiling.operations import describe_operations, engine_graph, named_throughout
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: how deep the standard functions are nested that an engine has no kernel for
 _FUNCTION_DEPTH: Final = 4

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.errors import QaicError
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -7,7 +7,9 @@ Element types alone would call such a node one of float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import usages
@@ -19,8 +21,6 @@ from qaic.compiler.ir.precision_ops import (
     standard,
 )
 
-if TYPE_CHECKING:
-    import onnx
 #: what the name of a result ends in before it is rounded; a number may follow
 UNROUNDED: Final = "/unrounded"
 

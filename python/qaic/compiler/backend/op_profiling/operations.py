@@ -10,7 +10,11 @@ last one.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
 
 from qaic import _core
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
@@ -19,13 +23,6 @@ from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
 from qaic.compiler.ir.model import OpsTable
 from qaic.support.atomic_io import work_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    import onnx
-
 
 _log = logging.getLogger("qaic.compiler")
 

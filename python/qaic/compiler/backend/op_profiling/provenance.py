@@ -7,14 +7,12 @@ which are made up in many ways, decide only where a value has got a new name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, subgraphs
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    import onnx
 
 #: before the name of a node that was fused late
 _FUSED: Final = "fused "

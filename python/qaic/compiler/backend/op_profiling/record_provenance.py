@@ -8,18 +8,14 @@ engine's nodes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import onnx
 
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 class NodeProvenance:

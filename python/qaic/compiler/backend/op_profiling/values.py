@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.value_info import may_follow_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import onnx
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -9,14 +9,12 @@ cache of a model hub every file is a link from ``models--NAME/snapshots`` to ``m
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.files.data_files import DataFiles
 from qaic.compiler.frontend.files.safetensors_file import StoredTensor, read_tensors
-
-if TYPE_CHECKING:
-    from qaic.compiler.frontend.files.data_files import DataFiles
-    from qaic.compiler.frontend.files.weight_spec import WeightPlace
+from qaic.compiler.frontend.files.weight_spec import WeightPlace
 
 #: variable with the folder that is searched first
 DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"

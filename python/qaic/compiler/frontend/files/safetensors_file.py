@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.weights import FileRange, read_all
+from qaic.compiler.ir.constants.weights import FileRange, InputFile, read_all
 from qaic.compiler.ir.elem_types import CODES
+from qaic.errors import CompileError
 from qaic.support.json import parse_json
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.constants.weights import InputFile
-    from qaic.errors import CompileError
 
 #: bytes of the object at most, some hundred thousand tensors; parsing takes about twenty times as much memory
 _LARGEST_HEADER: Final = 32 << 20

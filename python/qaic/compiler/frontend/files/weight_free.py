@@ -6,23 +6,19 @@ does not depend on their size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
 from qaic.compiler.frontend.files.safetensors_file import TYPES, StoredTensor
+from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
 from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.float_conversion import CONVERTED, ConvertedFloats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import onnx
-
-    from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
-    from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec
-    from qaic.compiler.ir.constants.float16_weights import Overflows
 
 
 def take_weights(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.weights import TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, TABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from qaic.compiler.ir.constants.float16_weights import Overflows
-    from qaic.compiler.ir.constants.weights import TensorSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, MemoryRange, Weight, read_all
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import register_initializer, remove_initializers, remove_nodes
 from qaic.compiler.ir.graph_walk import all_graphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.errors import CompileError
+from qaic.errors import CompileError
 
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})

@@ -7,8 +7,11 @@ shapes are fixed, the results of Shape and Size are constants too: index arithme
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, usages
 from qaic.compiler.ir.precision_ops import (
@@ -20,11 +23,6 @@ from qaic.compiler.ir.precision_ops import (
     selected_inputs,
     standard,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    import onnx
 
 
 class FormatRules(Protocol):

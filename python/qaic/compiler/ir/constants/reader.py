@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, TABLE
 from qaic.compiler.ir.graph_edits import register_initializer
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
 
 
 class ConstantReader:

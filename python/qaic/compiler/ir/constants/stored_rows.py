@@ -6,18 +6,14 @@ that one pass over the memory reads every weight once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.compiler.ir.constants.weights import whole_pieces
+import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from qaic.compiler.ir.constants.weights import TensorSource
+from qaic.compiler.ir.constants.weights import TensorSource, whole_pieces
 
 #: elements to a multiple of which rows are padded
 UNIT: Final = 32

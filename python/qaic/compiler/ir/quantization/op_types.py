@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    import onnx
 
 #: operators that only pick, move or repeat values: their output has the scale and offset of their input.
 #: Split is several Slices.

@@ -7,20 +7,16 @@ everything the group reads and makes, or outside of them, with the reason.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.precision import FloatReason
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.precision import FloatReason
+from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 
 @dataclass(slots=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.frontend.interface import check_hardware
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
     permute_shape,
@@ -13,24 +18,15 @@ from qaic.compiler.ir.graph_edits import (
     rename_values,
     set_nodes,
 )
-from qaic.compiler.ir.interface import Interface, check_size
+from qaic.compiler.ir.interface import Interface, TensorSpec, check_size
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.passes.custom_io.conversion import Converter
 from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import TensorSpec
-    from qaic.compiler.ir.model import Model
-    from qaic.options.files.custom_io import CustomIo
-    from qaic.options.models import CompileOptions
+from qaic.options.files.custom_io import CustomIo
+from qaic.options.models import CompileOptions
 
 #: dims of the model (NCHW) in the order of the border (NHWC)
 _CHANNELS_LAST: Final = (0, 2, 3, 1)

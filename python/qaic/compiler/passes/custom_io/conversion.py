@@ -7,21 +7,18 @@ are converted by the device: the graph has float32 in their place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, INT8
 from qaic.compiler.ir.graph_edits import register_initializer, rename_output
 from qaic.compiler.ir.graph_walk import FreshNames
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.opset_version import standard_version
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.interface import TensorSpec
-    from qaic.options.files.custom_io import CustomIo
+from qaic.options.files.custom_io import CustomIo
 
 #: the permutation of `Transpose` from the border to the model, and back
 _TO_MODEL: Final = (0, 3, 1, 2)

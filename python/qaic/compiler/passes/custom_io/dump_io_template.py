@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
-from qaic.compiler.ir.context import SideFile
+from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.ir.interface import Interface, TensorSpec
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.interface import Interface, TensorSpec
-    from qaic.compiler.ir.model import Model
 
 _PRECISIONS: Final = {FLOAT: "float", FLOAT16: "float16", BFLOAT16: "bfloat16"}
 

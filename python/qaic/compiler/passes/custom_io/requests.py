@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
+from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CONVERSIONS, CustomIo
+from qaic.options.models import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from qaic.compiler.ir.interface import Interface, TensorSpec
-    from qaic.options.models import CompileOptions
 
 FILE: Final = "custom_io_list_file"
 CACHE: Final = "mxint8_kv_cache"

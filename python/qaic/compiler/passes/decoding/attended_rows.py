@@ -7,25 +7,22 @@ position. The device has one operator for the three. It moves numbers and comput
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import consumers, producers
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.decoding.state_rows import keep_numbers
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: domain of the operators that the device brings
 DOMAIN: Final = "com.openqaic"

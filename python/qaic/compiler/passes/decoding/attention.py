@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
 
 #: functions that write rows into a cache and that read rows of it, with the number of their operands
 SCATTERS: Final = {"CtxScatter": 3, "CtxScatterCB": 4}

@@ -7,16 +7,13 @@ it takes from its input of positions.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision_ops import standard
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import onnx
 
 
 def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], positions: str) -> dict[str, int]:

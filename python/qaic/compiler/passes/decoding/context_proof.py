@@ -7,7 +7,10 @@ larger than `HIDDEN_SCORE` by more than a softmax keeps of, and queries that are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision_ops import standard
@@ -24,11 +27,6 @@ from qaic.compiler.passes.decoding.attention import (
     calls,
 )
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import onnx
 
 #: a score that is hidden is at most this: no visible one is so small that the softmax leaves any of it
 HIDDEN_SCORE: Final = -1e4

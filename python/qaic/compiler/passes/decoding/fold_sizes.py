@@ -9,11 +9,16 @@ which one size is open is written with -1, and sizes that are those of the opera
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import onnx
 
 from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_operands, replace_all_uses_with, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers, read_values, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.decoding.attention import AttentionGraph
@@ -21,14 +26,6 @@ from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import QaicError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -14,10 +14,13 @@ what is left out was zero: results are equal bit by bit.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.size_expressions import evaluate
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import (
     add_function,
@@ -29,6 +32,7 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
 )
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import GATHERS, RANK, SCATTERS, SLOTS, Attention
 from qaic.compiler.passes.decoding.context_proof import find_attention
@@ -36,13 +40,7 @@ from qaic.compiler.passes.decoding.shared_heads import SharedHeads, shared_heads
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.options.models import CompileOptions
+from qaic.options.models import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -5,16 +5,13 @@ Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))``. A product that broadcas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import OF_ROWS, RANK, VIEWS, Attention, AttentionGraph, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
 
 
 @dataclass(frozen=True, slots=True)

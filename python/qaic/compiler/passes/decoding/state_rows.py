@@ -11,10 +11,14 @@ of a buffer and the float32 of kernels. They then apply to the rows, and to what
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import (
     add_output,
@@ -25,7 +29,7 @@ from qaic.compiler.ir.graph_edits import (
     set_outputs,
 )
 from qaic.compiler.ir.graph_walk import FreshNames, uses
-from qaic.compiler.ir.model import RowTensor, RowUpdate, StateRows
+from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
@@ -34,14 +38,6 @@ from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import QaicError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 _log = logging.getLogger("qaic.compiler")
 

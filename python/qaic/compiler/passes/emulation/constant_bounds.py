@@ -7,19 +7,17 @@ where the operators show that they are not needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
 
 #: operators whose results lie in [-1, 1] whatever they read
 _OF_ONE: Final = (

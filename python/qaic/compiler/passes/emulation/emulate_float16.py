@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Float16Source, Overflows
 from qaic.compiler.ir.constants.initializers import dense
@@ -21,6 +23,7 @@ from qaic.compiler.ir.constants.propagation import (
     value_preserving_inputs,
 )
 from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
 from qaic.compiler.ir.graph_edits import (
     clone_unnamed,
@@ -32,6 +35,7 @@ from qaic.compiler.ir.graph_edits import (
     set_values,
 )
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs, usages, uses
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
@@ -45,18 +49,12 @@ from qaic.compiler.ir.precision_ops import (
     parameter_outputs,
     standard,
 )
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
 from qaic.compiler.passes.emulation.integer_sums import IntegerSums
 from qaic.compiler.passes.emulation.vanishing_constants import note_vanishing
 from qaic.options.models import CompileOptions
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.value_info import ValueInfo
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 

@@ -7,7 +7,10 @@ numbers. Only the product fits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
@@ -16,11 +19,6 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_graphs, usages
 from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import parameter_outputs, standard
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    import onnx
 
 #: operators that sum integers
 _SUMMING: Final = ("ConvInteger", "MatMulInteger", "ReduceSum", "MatMul")

@@ -8,20 +8,17 @@ filled up with zeros. A block with a NaN or an infinity becomes NaN as a whole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import DOUBLE, FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes
 from qaic.compiler.ir.graph_walk import FreshNames
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-    import onnx
 
 #: elements that share a scale
 BLOCK: Final = 32

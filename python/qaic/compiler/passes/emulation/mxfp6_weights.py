@@ -8,8 +8,13 @@ weights, and nothing else changes. Blocks lie along the dimension that the produ
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
 
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
@@ -18,24 +23,15 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WithOption
-from qaic.compiler.ir.precision import INTEGERS
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy as np
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.precision import PrecisionClass
 
 #: format of weights
 ENCODING: Final = "mxfp6_e2m3"

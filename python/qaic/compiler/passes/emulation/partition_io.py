@@ -7,26 +7,22 @@ only the card's compiler knows; for those the option is recorded and changes not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+
+import onnx
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WithOption
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.options.files.partitions import PartitionConfig
+from qaic.options.files.partitions import PartitionConfig
 
 
 def round_traffic(model: Model, config: PartitionConfig | None) -> int:

@@ -7,21 +7,16 @@ engine, so this module computes the few nodes of a small one.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from qaic.compiler.ir.constants.propagation import node_key
+import numpy.typing as npt
+import onnx
+
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.propagation import ConstantClasses, node_key
 from qaic.compiler.ir.elem_types import FLOAT16
 from qaic.compiler.passes.emulation.constant_bounds import filling
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    import numpy.typing as npt
-    import onnx
-
-    from qaic.compiler.ir.constants.float16_weights import Overflows
-    from qaic.compiler.ir.constants.propagation import ConstantClasses
 
 #: elements of a constant, and nodes that compute it, at most
 _ELEMENTS: Final = 64

@@ -9,8 +9,12 @@ condition into the graph around it, so results of control flow are treated as mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOATS
 from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import (
@@ -21,16 +25,9 @@ from qaic.compiler.ir.graph_walk import (
     read_values,
     subgraphs,
 )
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: operators whose results may be moved or taken over from elsewhere
 _MOVING: Final = (

@@ -7,23 +7,20 @@ its sign, so the smallest integer stays as it is, as with int8 and int16. All ot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})

@@ -9,10 +9,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import INT32, INT64
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
@@ -30,17 +34,10 @@ from qaic.compiler.ir.graph_walk import (
     find_nodes,
     subgraphs,
 )
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: from this version of the operator set on, a mask may have fewer columns than keys, so one is not for all
 _PADDED_MASKS: Final = 24

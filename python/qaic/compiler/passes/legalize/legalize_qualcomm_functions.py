@@ -9,23 +9,20 @@ Such a function stands for an operator of the card. Its body is plain ONNX, whic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: domains of functions that stand for operators of the card
 DOMAINS: Final = frozenset({"com.qualcomm.cloud", "com.qti.aisw.onnx"})

@@ -10,13 +10,17 @@ its groups has its zero points as floats, because the engine reads packed ones i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
 from qaic.compiler.ir.graph_walk import (
@@ -28,17 +32,10 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: the operator set with types of four bits and scales of blocks
 _HAS_BLOCKS: Final = 21

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+import onnx
+
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, INT8, INT16, INT32, UINT16
 from qaic.compiler.ir.graph_edits import set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 #: types of which some supported engine lacks the kernel
 _WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import specialization, symbols
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.specialization import TensorSpecs
-from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clear_shape
+from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.passes.shape_inference.inference import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Interface, TensorSpec
 
 #: sets of shapes at most: the container lists them all
 MAX_SETS: Final = 16_384

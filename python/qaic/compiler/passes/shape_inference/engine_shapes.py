@@ -5,7 +5,10 @@ Used only when onnx left something open: creating an engine session costs millis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
 
 from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
@@ -15,12 +18,6 @@ from qaic.compiler.ir.value_info import collect_types, known_dims
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_where import legalize_where
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import onnx
 
 #: where the engine's spelling of a type differs from ours
 _SPELLINGS = {"float": "float32", "double": "float64"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copy_with
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import clone
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.inlining import inline_functions
@@ -15,11 +17,6 @@ from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializa
 from qaic.compiler.passes.shape_inference.inference import inferred_alone
 from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck, Sizes, refusal
 from qaic.errors import CompileError
-
-if TYPE_CHECKING:
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-
 
 #: sets of sizes that are checked one by one
 _CHECKED: Final = 16

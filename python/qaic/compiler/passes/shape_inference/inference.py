@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
-from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.value_info import collect_shapes, known_dims, untyped_values
 from qaic.compiler.passes.shape_inference import (
     engine_shapes,
@@ -14,14 +17,6 @@ from qaic.compiler.passes.shape_inference import (
     pool_shapes,
     shape_arithmetic,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import onnx
-
-    from qaic.compiler.ir.constants.weights import Weight
 
 
 def inferred(

@@ -6,7 +6,10 @@ back. Bodies without annotations, as older exporters write them, are inferred wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.ir.graph_edits import (
     add_input,
@@ -25,10 +28,6 @@ from qaic.compiler.ir.value_info import known_dims
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import onnx
-
     Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 #: places of the operands that a Loop has before its states

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import onnx
 
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import clear_dim, clone
 from qaic.compiler.ir.graph_walk import all_nodes
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.shape_inference import engine_shapes
-
-if TYPE_CHECKING:
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
 
 
 class OpenSizes(Always):

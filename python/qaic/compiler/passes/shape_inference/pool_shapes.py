@@ -7,17 +7,15 @@ a size that no inference makes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_edits import add_attribute, clear_attributes, clone
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
 
 _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
 

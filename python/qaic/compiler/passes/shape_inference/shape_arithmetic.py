@@ -7,7 +7,11 @@ each node whose inputs are known numbers is computed with numpy, as long as the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+import onnx
+from numpy.typing import NDArray
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
@@ -15,11 +19,6 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import onnx
-    from numpy.typing import NDArray
-
     Array = NDArray[Any]
     Attributes = Mapping[str, Any]
 

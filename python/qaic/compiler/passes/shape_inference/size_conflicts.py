@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import onnx
+from numpy.typing import NDArray
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
@@ -34,11 +38,6 @@ from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_value
 from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    import onnx
-    from numpy.typing import NDArray
-
     Dims = tuple[int | str, ...]
 
 #: operators of the standard set of which inference does not compare all sizes
