@@ -149,6 +149,8 @@ fn pending_without_a_free_exec_object_starts_when_one_is_given_back() {
         rig.control.release().unwrap();
         starter.join().unwrap().unwrap();
     });
+    // The exec object is given back before the first one has its outputs.
+    first.wait(&mut WaitScope::default()).unwrap();
     second.wait(&mut WaitScope::default()).unwrap();
     assert!(gives(&first, 1.0) && gives(&second, 2.0));
 }
