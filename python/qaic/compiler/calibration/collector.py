@@ -23,8 +23,9 @@ from qaic import _core
 from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import Sample, SampledInput, SampleSource, fitted
 from qaic.compiler.calibration.observed_tensors import ObservedTensors, model_inputs
-from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.quantization.profile import TensorProfile
@@ -80,13 +81,12 @@ class HistogramRecord:
         return TensorProfile(found.minimum, found.maximum, found.counts(bins)) if found.count else None
 
 
-def _not_finite(name: str, place: str, values: NDArray[np.float32]) -> CompileError:
-    nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+def _not_a_number(name: str, place: str, values: NDArray[np.float32]) -> CompileError:
     return refuse(
         f"tensor {name!r} in {place}",
         code="calibration_not_finite",
-        found=f"{nan} NaN and {infinite} infinite values of {values.size}",
-        expected="finite numbers, because a range is measured",
+        found=f"{int(np.isnan(values).sum())} NaN of {values.size} values",
+        expected="numbers, because a range is measured",
         fix="use samples as the model gets them, or keep the operators around this tensor in a float "
         "precision: node_precision_info_file, keep_original_precision_for_nodes",
         context={"tensor": name},
@@ -101,7 +101,7 @@ def collect(
     *,
     with_histograms: bool,
 ) -> dict[str, TensorProfile]:
-    """Run every sample and return the profiles of the measured tensors.
+    """Run every sample and return the profiles of the measured tensors whose values are finite.
 
     Blocking, without the interpreter lock for most of the time; Ctrl-C ends it and leaves nothing behind.
 
@@ -121,7 +121,7 @@ def collect(
     Raises
     ------
     CompileError
-        A tensor holds NaN or infinity.
+        A tensor holds NaN.
     OptionError
         A sample does not fit the model, or there is none.
     """
@@ -133,8 +133,21 @@ def collect(
         kind = HistogramRecord if with_histograms else RangeRecord
         records = {name: kind() for name in (*measured.inputs, *measured.results)}
         workers = workers_of(inputs, output_bytes, options)
-        _Run(inputs, measured, source, records, context.progress).run(path, workers)
-    profiles = {name: record.profile(options.num_histogram_bins) for name, record in records.items()}
+        run = _Run(inputs, measured, source, records, context.progress)
+        run.run(path, workers)
+    if run.infinite:
+        warn(
+            "calibration.infinite_values",
+            "%s: %d of %d tensors hold infinite values (%s), which no range has; the nodes around them stay "
+            "in floating point",
+            source.option,
+            len(run.infinite),
+            len(records),
+            listing(sorted(run.infinite)),
+            nodes=sorted(run.infinite),
+        )
+    finite = {name: record for name, record in records.items() if name not in run.infinite}
+    profiles = {name: record.profile(options.num_histogram_bins) for name, record in finite.items()}
     return {name: profile for name, profile in profiles.items() if profile is not None}
 
 
@@ -165,6 +178,8 @@ class _Run:
         self._source = source
         self._records = records
         self._progress = progress
+        #: tensors that held an infinite value in any sample
+        self.infinite: set[str] = set()
 
     def run(self, path: Path, workers: int) -> None:
         """Run all samples with some workers."""
@@ -276,7 +291,9 @@ class _Run:
         try:
             self._records[name].add(values)
         except ValueError:
-            raise _not_finite(name, sample.place, values) from None
+            if np.isnan(values).any():
+                raise _not_a_number(name, sample.place, values) from None
+            self.infinite.add(name)
 
 
 def _refit(name: str, value: object, dtype: str, shape: Sequence[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001
