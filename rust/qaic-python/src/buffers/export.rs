@@ -77,7 +77,7 @@ impl BufferExport {
         let (address, len) = (memory.as_ptr().cast_mut(), memory.len());
         let is_readonly = self.view.0.readonly != 0;
         // SAFETY: the export keeps the memory, and says whether it may be written. Python code must not write an array while an
-        // inference has it, as the documentation of bindings says.
+        // inference has it: the documentation of `QBuffer` states that rule.
         unsafe { SharedMemory::foreign(address, len, is_readonly, self) }
     }
 }

@@ -87,7 +87,7 @@ impl CancellationToken {
         self.0.is_cancelled.store(false, Ordering::Release);
     }
 
-    /// Has `hook` run when the token is cancelled, beside those of other work with this token, until the returned guard is
+    /// Registers `hook`, which runs with the hooks of other work when the token is cancelled, until the returned guard is
     /// dropped. Fails when the token already is cancelled.
     ///
     /// The hook runs with an internal lock held, so that it never runs after the guard is gone.

@@ -27,7 +27,7 @@ pub(super) struct Operand {
 /// State that the threads of one execution share.
 struct Parts<'a, F> {
     part: &'a F,
-    // Of one part that panicked.
+    // The failure of a part that panicked.
     failure: Mutex<Option<String>>,
 }
 
