@@ -5,6 +5,7 @@ property tests without a stop-watch and without chance, emulated cards that are 
 marks that follow from what a test is about.
 """
 
+import gc
 import os
 import random
 import re
@@ -95,6 +96,12 @@ def pytest_collection_modifyitems(config, items):
         for marker in item.iter_markers("virtual_card"):
             (reason,) = marker.args
             item.add_marker(pytest.mark.skip(reason=f"on cards: {reason}"))
+
+
+def pytest_collection_finish():
+    # A collection of garbage visits every object, and the items of ten thousand tests live until the end.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
