@@ -1,6 +1,7 @@
 """Errors of outputs against formulas written down once more, on whole arrays."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from qaic.accuracy.decibels import decibels
 from qaic.accuracy.metrics import OutputAccuracy, OutputSums
+from qaic.accuracy.reports.tables import outputs_table
 
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e30])
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -166,6 +168,8 @@ def test_scores_beside_boxes_that_are_lost_are_the_worst_channel(axis):
     assert result.worst_channel is not None
     assert (result.worst_channel.axis, result.worst_channel.is_dead) == (axis, True)
     assert result.worst_channel.index >= 4
+    (row,) = outputs_table([SimpleNamespace(to="int8", outputs=[result])]).rows
+    assert f"{result.worst_channel.index} of dimension {axis}, constant" in row
 
 
 def test_channels_of_no_weight_or_of_single_elements_are_not_judged():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qaic.accuracy.decoding import DecodingAccuracy
+    from qaic.accuracy.metrics import OutputAccuracy
     from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
     from qaic.stats.reports.render.table import Cell
 
@@ -66,6 +67,8 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
         Column("mean error", None, "significant"),
         Column("largest relative", None, "significant"),
         Column("mean relative", None, "significant"),
+        Column("worst channel"),
+        Column("of that channel", "dB", "float"),
         Column("not finite from"),
     )
     rows: list[tuple[Cell, ...]] = [
@@ -79,6 +82,7 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
             _finite(output.mean_error),
             _finite(output.largest_relative_error),
             _finite(output.mean_relative_error),
+            *_worst_channel(output),
             None
             if output.first_not_finite is None
             else f"sample {output.first_not_finite[0] + 1}, element {output.first_not_finite[1]}",
@@ -87,6 +91,15 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
         for output in item.outputs
     ]
     return Table("outputs", "Outputs", columns, rows)
+
+
+def _worst_channel(output: OutputAccuracy) -> tuple[str | None, float | None]:
+    """Return the channel of an output that loses most, and its SQNR."""
+    channel = output.worst_channel
+    if channel is None:
+        return None, None
+    dead = ", constant" if channel.is_dead else ""
+    return f"{channel.index} of dimension {channel.axis}{dead}", _decibels(channel.sqnr_db)
 
 
 def card_table(item: PrecisionAccuracy) -> Table:

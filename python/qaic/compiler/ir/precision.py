@@ -44,6 +44,7 @@ class FloatReason(enum.Enum):
     OPERATOR_SET = "The operator set of the model is too old and cannot be converted."
     NORMALIZATION = "It is part of a normalization, which loses too much in integers."
     UNLIKE_RANGES = "It joins values whose ranges are too different for one scale, or reads what is joined."
+    MAGNIFIED = "What reads its result magnifies small values, which one scale makes zero."
     NOT_FINITE = "One of its constants is infinite or not a number."
 
     @property

@@ -47,10 +47,14 @@ class QuantParamsChooser:
         """Return whether the profile has a tensor."""
         return name in self._tensors
 
-    def varies(self, name: str) -> bool:
-        """Return whether a profiled tensor had more than one value."""
+    def profile(self, name: str) -> TensorProfile | None:
+        """Return the profile of a tensor."""
+        return self._tensors.get(name)
+
+    def spread(self, name: str) -> float:
+        """Return the distance of the smallest and largest value of a tensor; 0 where it has no profile."""
         found = self._tensors.get(name)
-        return found is not None and found.minimum != found.maximum
+        return 0.0 if found is None else found.maximum - found.minimum
 
     def activation(self, name: str, precision: str, *, scalar: bool) -> QuantParams:
         """Choose for a profiled tensor; a scalar is never calibrated."""

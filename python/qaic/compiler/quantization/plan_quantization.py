@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import onnx
@@ -15,7 +15,7 @@ from qaic.compiler.ir.constants.reader import ConstantReader
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
@@ -43,6 +43,7 @@ from qaic.compiler.quantization.groups import find_groups
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
+from qaic.compiler.quantization.small_values import SmallValues
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
 from qaic.options.models import CompileOptions
 
@@ -56,17 +57,12 @@ _CHOSEN: Final = frozenset(
         FloatReason.EXECUTED_IN_FP16,
         FloatReason.EXTERNAL_FILE,
         FloatReason.KEPT_PRECISION,
+        FloatReason.MAGNIFIED,
         FloatReason.NODE_PRECISION_FILE,
         FloatReason.NO_RANGE,
         FloatReason.UNLIKE_RANGES,
     }
 )
-
-#: levels of the common scale that the values of each operand of a Concat need, or the Concat stays in float
-_LEAST_LEVELS: Final = 16
-
-#: operators whose results have one range, whatever the range of their operand
-_EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 
 #: operator set from which on Clip takes its bounds as inputs
 _CLIP_INPUTS_VERSION: Final = 11
@@ -186,33 +182,35 @@ class _Planner:
         #: results of planned groups
         self.made: set[str] = set()
         self.tables: dict[str, PlannedTable] = {}
-        #: joined values of unlike ranges, and what is computed from them -> the Concat
-        self.unlike: dict[str, str] = {}
-        #: quantized products that read such values -> the Concat
-        self.flattened: dict[str, str] = {}
         #: constant operand -> whether all its values are finite
         self.finite: dict[str, bool] = {}
         self.precision = "Int8"
 
     def run(self) -> QuantizationPlan:
         plan = QuantizationPlan(nested=_nested(self.graph))
-        groups = find_groups(
-            self.graph, dict(self.classes), self.constants, self.facts, self.parameters.profiled
+        groups = list(
+            find_groups(self.graph, dict(self.classes), self.constants, self.facts, self.parameters.profiled)
+        )
+        small = SmallValues(
+            self.graph.node,
+            groups=groups,
+            classes=self.classes,
+            constants=self.constants,
+            parameters=self.parameters,
+            precision=self.options.quantization_precision,
         )
         for group in groups:
             kind = self.classes.get(node_key(group.node))
             self.precision = "Int16" if kind is PrecisionClass.INT16 else "Int8"
-            reason = self._reason(group, kind)
-            if self._passes_on_unlike_ranges(group):
-                reason = reason or FloatReason.UNLIKE_RANGES
+            reason = self._reason(group, kind) or small.reason(group)
             if kind in INTEGERS:
                 self._note_ranges(group, plan)
             if reason is not None:
                 shared = self._shared_operands(group)
                 plan.entries.append(FloatNodes(group.nodes, reason, shared, group.normalization))
-                is_unlike = reason is FloatReason.UNLIKE_RANGES
+                is_kept = reason in {FloatReason.MAGNIFIED, FloatReason.UNLIKE_RANGES}
                 for node in group.nodes:
-                    chosen = PrecisionClass.FP32 if is_unlike else self.classes.get(node_key(node))
+                    chosen = PrecisionClass.FP32 if is_kept else self.classes.get(node_key(node))
                     _note_chosen(node, chosen, reason, plan)
                 continue
             planned = self._plan(group)
@@ -220,7 +218,7 @@ class _Planner:
             self.known |= planned.operands | planned.results
             self.made |= planned.results.keys()
         plan.constants = {name for name in plan.values() if name in self.constants}
-        self._warn_flattened()
+        small.report()
         infinite = sorted(name for name, finite in self.finite.items() if not finite)
         if infinite:
             warn(
@@ -282,68 +280,6 @@ class _Planner:
         if is_preserving and not self._is_rowwise(group):
             return None
         return None if self.parameters.profiled(group.output) else FloatReason.NO_RANGE
-
-    def _passes_on_unlike_ranges(self, group: Group) -> bool:
-        """Return whether a group makes or reads joined values that one scale is too coarse for.
-
-        One scale for pixels from 0 to 640 and scores from 0 to 1 makes all scores zero. Products read such
-        values with one scale nevertheless, and are noted.
-        """
-        node = group.node
-        origin = next((self.unlike[name] for name in node.input if name in self.unlike), "")
-        if (
-            not origin
-            and node.op_type == "Concat"
-            and node.domain in STANDARD_DOMAINS
-            and self._joins_unlike(group)
-        ):
-            origin = node_key(node)
-        if not origin:
-            return False
-        if node.op_type in WEIGHTED:
-            if self.classes.get(node_key(node)) in INTEGERS:
-                self.flattened[node_key(node)] = origin
-            return False
-        if not _EQUALIZING.intersection(inner.op_type for inner in group.nodes):
-            self.unlike.update((name, origin) for inner in group.nodes for name in inner.output)
-        return quantizable(node)
-
-    def _joins_unlike(self, group: Group) -> bool:
-        """Return whether the scale of a Concat leaves too few levels to one of its operands."""
-        result = group.output
-        if not self.parameters.profiled(result):
-            return False
-        needed = self._result(result).scale * _LEAST_LEVELS
-        return any(
-            params.scale * (params.limits[1] - params.limits[0]) < needed
-            for params in self._known_operands(group.node)
-        )
-
-    def _known_operands(self, node: onnx.NodeProto) -> Iterator[QuantParams]:
-        """Yield the parameters that the operands of a node have by themselves, as far as they vary."""
-        for name in node.input:
-            if name in self.constants:
-                if (
-                    self.constants.is_float(name)
-                    and self._is_finite(name)
-                    and self.constants.read(name).any()
-                ):
-                    yield self._constant(name)
-            elif self.parameters.varies(name):
-                yield self.known.get(name) or self._result(name)
-
-    def _warn_flattened(self) -> None:
-        """Name the joined values that products read with one scale."""
-        joined = sorted(set(self.flattened.values()))
-        if joined:
-            warn(
-                "quantization.unlike_ranges",
-                f"quantization: Concat {listing(joined)} joins values whose ranges are too different for "
-                f"one scale, and {listing(sorted(self.flattened))} reads them as integers, so the smaller "
-                "values lose most of their digits; node_precision_info_file keeps the readers in floating "
-                "point, and `openqaic accuracy MODEL --to int8` shows what it costs",
-                nodes=joined,
-            )
 
     def _is_rowwise(self, group: Group) -> bool:
         return is_rowwise(group.node, self.constants, self.options, self.precision)

@@ -1,0 +1,208 @@
+"""Small values that one scale for a whole tensor would make zero: nodes around them stay in floating point.
+
+Integers have the same step for all values of a tensor. That is too coarse for scores next to pixels, for
+scores to which a mask of -10000 is added, and for what a logarithm or a quotient magnifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import onnx
+
+from qaic.compiler.diagnostics.compile_error import listing
+from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.graph_walk import producers
+from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING, WEIGHTED, quantizable, results
+from qaic.compiler.ir.quantization.quantization_plan import Group
+from qaic.compiler.quantization.parameters import QuantParamsChooser
+
+#: levels of a common scale that the values of one operand or result need
+_LEAST_LEVELS: Final = 16
+#: levels that an operand of a sum needs that no equalizing operator reads
+_LEAST_LEVELS_OF_SUM: Final = 2
+
+#: operators each of whose results is a value of one operand
+_JOINING: Final = ("Concat", "Max", "Min", "Pad", "Scatter", "ScatterElements", "ScatterND", "Where")
+_SUMMING: Final = ("Add", "Sub")
+#: operators that read a part of their operand
+_PICKING: Final = ("Gather", "Slice", "Split")
+
+#: operators whose results have one range, whatever the range of their operand
+_EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
+
+#: operators with a slope that grows without bound near zero -> the position of that operand
+_MAGNIFYING: Final = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
+
+#: operators whose small results are made of small operands, where no operand is negative
+_PROPORTIONAL: Final = VALUE_PRESERVING | {
+    *("Abs", "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "Identity", "Max", "Min", "Mul"),
+    *("Pow", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Sqrt"),
+}
+
+
+class SmallValues:
+    """Finds the nodes of a graph that would lose small values.
+
+    Parameters
+    ----------
+    nodes : sequence of onnx.NodeProto
+        Nodes of the main graph, in order.
+    groups : sequence of Group
+        The same in groups; nothing is rounded inside of a group.
+    classes : Mapping[str, PrecisionClass]
+        Class of each node by its first output.
+    constants : ConstantReader
+        Constants of the graph.
+    parameters : QuantParamsChooser
+        Ranges of its tensors.
+    precision : str
+        ``Int8`` or ``Int16``.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        *,
+        groups: Sequence[Group],
+        classes: Mapping[str, PrecisionClass],
+        constants: ConstantReader,
+        parameters: QuantParamsChooser,
+        precision: str,
+    ) -> None:
+        self._constants = constants
+        self._parameters = parameters
+        self._precision = precision
+        self._makers = producers(nodes)
+        self._group_of = {node_key(node): group for group in groups for node in group.nodes}
+        #: node that stays in float, by first output, and why
+        self._reasons: dict[str, FloatReason] = {}
+        #: quantized products that read joined values -> the node that joins these
+        self._flattened: dict[str, onnx.NodeProto] = {}
+        self._equalized = {name for node in nodes if node.op_type in _EQUALIZING for name in node.input}
+        joined: dict[str, onnx.NodeProto] = {}
+        for node in nodes:
+            self._keep_joined(node, joined, classes)
+        for node in nodes:
+            self._keep_picked(node)
+            self._keep_magnified(node)
+
+    def reason(self, group: Group) -> FloatReason | None:
+        """Return why a group stays in float; None if it does not."""
+        keys = map(node_key, group.nodes)
+        return next((self._reasons[key] for key in keys if key in self._reasons), None)
+
+    def report(self) -> None:
+        """Name the joined values that products read with one scale."""
+        joined = {node_key(node): node.op_type for node in self._flattened.values()}
+        if joined:
+            named = sorted(f"{op_type} {key!r}" for key, op_type in joined.items())
+            rest = f" and {len(named) - 5} more" if len(named) > 5 else ""
+            warn(
+                "quantization.unlike_ranges",
+                f"quantization: {', '.join(named[:5])}{rest} joins values whose ranges are too different for "
+                f"one scale, and {listing(sorted(self._flattened))} reads them as integers, so the smaller "
+                "values lose most of their digits; node_precision_info_file keeps the readers in floating "
+                "point, and `openqaic accuracy MODEL --to int8` shows what it costs",
+                nodes=sorted(joined),
+            )
+
+    def _keep_joined(
+        self,
+        node: onnx.NodeProto,
+        joined: dict[str, onnx.NodeProto],
+        classes: Mapping[str, PrecisionClass],
+    ) -> None:
+        """Keep a node that joins unlike values, or reads them; products read them with one scale."""
+        origin = next((joined[name] for name in node.input if name in joined), None)
+        if origin is None and self._joins_unlike(node):
+            origin = node
+        if origin is None:
+            return
+        if node.op_type in WEIGHTED:
+            if classes.get(node_key(node)) in INTEGERS:
+                self._flattened[node_key(node)] = origin
+            return
+        self._reasons[node_key(node)] = FloatReason.UNLIKE_RANGES
+        if node.op_type not in _EQUALIZING:
+            joined.update(dict.fromkeys(node.output, origin))
+
+    def _joins_unlike(self, node: onnx.NodeProto) -> bool:
+        """Return whether the scale of a result leaves too few levels to one of the operands."""
+        is_sum = standard(node, *_SUMMING)
+        if not (is_sum or standard(node, *_JOINING)) or not self._parameters.profiled(node.output[0]):
+            return False
+        step = self._step(node.output[0])
+        if is_sum:
+            levels = _LEAST_LEVELS if node.output[0] in self._equalized else _LEAST_LEVELS_OF_SUM
+            return any(0 < self._parameters.spread(name) < step * levels for name in node.input)
+        # A small constant that fills or bounds is as good as zero.
+        names = [name for name in node.input if node.op_type == "Concat" or name not in self._constants]
+        return any(0 < self._size(name) < step * _LEAST_LEVELS for name in names)
+
+    def _keep_picked(self, node: onnx.NodeProto) -> None:
+        """Keep a node whose results are too small for the scale of its operand, and the makers of that."""
+        if not standard(node, *_PICKING) or not self._parameters.profiled(node.input[0]):
+            return
+        needed = self._step(node.input[0]) * _LEAST_LEVELS
+        maker: onnx.NodeProto | None = node
+        if any(0 < self._size(node.output[position]) < needed for position in results(node)):
+            while maker is not None:
+                self._reasons.setdefault(node_key(maker), FloatReason.UNLIKE_RANGES)
+                maker = self._makers.get(maker.input[0]) if maker.op_type in VALUE_PRESERVING else None
+
+    def _keep_magnified(self, node: onnx.NodeProto) -> None:
+        """Keep what makes the small values that a node magnifies, as far as no operand is negative."""
+        position = _MAGNIFYING.get(node.op_type) if standard(node, *_MAGNIFYING) else None
+        if position is None or (node.op_type == "Pow" and not self._is_root(node)):
+            return
+        pending, seen = [node.input[position]], set[str]()
+        if not self._needs_small(pending[0], node):
+            return
+        while pending:
+            name = pending.pop()
+            maker, found = self._makers.get(name), self._parameters.profile(name)
+            if maker is None or name in seen or (found is not None and found.minimum < 0):
+                continue
+            seen.add(name)
+            self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
+            if maker.op_type in _PROPORTIONAL or self._has_positive_weight(maker):
+                pending.extend(maker.input)
+
+    def _is_root(self, node: onnx.NodeProto) -> bool:
+        exponent = node.input[1]
+        return self._constants.is_float(exponent) and bool((self._constants.read(exponent) < 1).any())
+
+    def _needs_small(self, name: str, reader: onnx.NodeProto) -> bool:
+        """Return whether a magnified operand is rounded, and has positive values of too few levels."""
+        maker, found = self._makers.get(name), self._parameters.profile(name)
+        if maker is None or self._group_of[node_key(maker)] is self._group_of[node_key(reader)]:
+            return False
+        if found is None:
+            return not quantizable(maker)
+        # Parameters that a file fixes say nothing of the smallest value.
+        return not found.is_fixed and 0 <= found.minimum < self._step(name) * _LEAST_LEVELS
+
+    def _has_positive_weight(self, node: onnx.NodeProto) -> bool:
+        if not standard(node, *WEIGHTED) or not self._constants.is_float(node.input[1]):
+            return False
+        return float(np.min(self._constants.read(node.input[1]), initial=0)) >= 0
+
+    def _step(self, name: str) -> float:
+        return self._parameters.of_range(name, self._precision).scale
+
+    def _size(self, name: str) -> float:
+        """Return the range of a value, zero included; 0 where it does not vary or is not known."""
+        if self._constants.is_float(name):
+            values = self._constants.read(name)
+            return float(np.max(values, initial=0)) - float(np.min(values, initial=0))
+        if not self._parameters.spread(name):
+            return 0.0
+        params = self._parameters.of_range(name, self._precision)
+        return params.scale * (params.limits[1] - params.limits[0])

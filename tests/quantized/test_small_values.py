@@ -1,0 +1,204 @@
+"""Small values survive in an int8 program, where one scale for a whole tensor would make them zero."""
+
+import logging
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+import qaic
+
+node = helper.make_node
+SHAPE = (1, 4, 6, 6)
+
+
+def compiled(nodes, constants, seed=0):
+    """Compile to int8 and run; returns onnxruntime's float32 results on the same model, and ours."""
+    rng = np.random.default_rng(seed)
+    feeds = {"x": rng.standard_normal((1, 8, 6, 6)).astype(np.float32)}
+    given_constants = {
+        "w": rng.standard_normal((4, 8, 1, 1)) / 2,
+        "v": rng.standard_normal((4, 8, 1, 1)) / 2,
+        **constants,
+    }
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", 1, [1, 8, 6, 6])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [
+            numpy_helper.from_array(
+                np.asarray(value, np.float32 if np.asarray(value).dtype.kind == "f" else None), name
+            )
+            for name, value in given_constants.items()
+        ],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+    (expected,) = onnxruntime.InferenceSession(model).run(None, feeds)
+    options = {"convert_to_quantize": True, "enable_channelwise": True, "calibration_data": [feeds]}
+    with qaic.Session(model, **options) as session:
+        return expected, np.array(session.run(feeds)["y"])
+
+
+def sqnr(expected, found):
+    noise = float(((expected - found).astype(np.float64) ** 2).sum())
+    power = float((expected.astype(np.float64) ** 2).sum())
+    return 10 * np.log10(power / noise) if noise else np.inf
+
+
+#: scores between 0 and 1, and values between 0 and `size`
+PARTS = [
+    *(node("Conv", ["x", "w"], ["s0"]), node("Sigmoid", ["s0"], ["scores"])),
+    *(
+        node("Conv", ["x", "v"], ["b0"]),
+        node("Sigmoid", ["b0"], ["b1"]),
+        node("Mul", ["b1", "size"], ["boxes"]),
+    ),
+]
+CHOICE = np.random.default_rng(1).random(SHAPE) < 0.5
+#: ways to join them to `c`
+JOINED = {
+    "Concat": [node("Concat", ["boxes", "scores"], ["c"], axis=1)],
+    "Where": [node("Where", ["choice", "scores", "boxes"], ["c"])],
+    "Max": [node("Neg", ["boxes"], ["less"]), node("Max", ["less", "scores"], ["c"])],
+    "Min": [node("Min", ["boxes", "scores"], ["c"])],
+    "Pad": [node("Pad", ["scores", "pads", "size"], ["c"])],
+    "ScatterElements": [node("ScatterElements", ["boxes", "places", "scores"], ["c"], axis=1)],
+    "stack": [
+        *(node("Unsqueeze", [name, "first"], [f"{name}1"]) for name in ("boxes", "scores")),
+        node("Concat", ["boxes1", "scores1"], ["c"], axis=0),
+    ],
+}
+#: operators that read joined values; the small ones stay small
+READERS = {
+    "Transpose": [node("Transpose", ["{}"], ["{}t"])],
+    "Neg": [node("Neg", ["{}"], ["{}n"])],
+    "Mul": [node("Mul", ["{}", "half"], ["{}m"])],
+    "Relu": [node("Relu", ["{}"], ["{}r"])],
+    "Reshape": [node("Reshape", ["{}", "flat"], ["{}f"])],
+}
+
+
+def chain(value, names):
+    """Append readers to a value; returns their nodes, the last of which makes `y`."""
+    made = []
+    for name in names:
+        (reader,) = READERS[name]
+        made.append(
+            node(
+                reader.op_type,
+                [text.format(value) for text in reader.input],
+                [reader.output[0].format(value)],
+            )
+        )
+        value = made[-1].output[0]
+    return [*made, node("Identity", [value], ["y"])]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    join=st.sampled_from(sorted(JOINED)),
+    readers=st.lists(st.sampled_from(sorted(READERS)), max_size=3),
+    exponent=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+)
+def test_scores_survive_next_to_larger_values(join, readers, exponent, seed):
+    constants = {
+        "size": 10.0**exponent,
+        "half": 0.5,
+        "choice": CHOICE,
+        "pads": np.int64([0, 0, 1, 1, 0, 0, 1, 1]),
+        "places": np.broadcast_to(np.int64([0, 2, 0, 2]).reshape(1, 4, 1, 1), SHAPE),
+        "first": np.int64([0]),
+        "flat": np.int64([-1]),
+    }
+    expected, found = compiled([*PARTS, *JOINED[join], *chain("c", readers)], constants, seed)
+    small = (np.abs(expected) < 1) & (expected != 0)
+    assert small.any() or "Relu" in readers
+    assert sqnr(expected[small], found[small]) > 20
+
+
+@pytest.mark.parametrize("large", [-1e4, -1e9, 300.0])
+@pytest.mark.parametrize("how", ["Add", "Sub", "Where"])
+def test_softmax_sees_scores_beside_a_mask(how, large):
+    mask = np.where(CHOICE, large, 0.0)
+    join = {
+        "Add": node("Add", ["s0", "mask"], ["c"]),
+        "Sub": node("Sub", ["s0", "less"], ["c"]),
+        "Where": node("Where", ["choice", "large", "s0"], ["c"]),
+    }[how]
+    constants = {"mask": mask, "less": -mask, "choice": CHOICE, "large": large, "size": 1.0}
+    nodes = [PARTS[0], join, node("Softmax", ["c"], ["y"])]
+    expected, found = compiled(nodes, constants)
+    rows = CHOICE.any(-1) & ~CHOICE.all(-1) if large < 0 else ~CHOICE.any(-1)
+    assert sqnr(expected[rows], found[rows]) > 25
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        [node("Slice", ["c", "four", "eight", "one"], ["y"])],
+        [node("Gather", ["c", "last"], ["y"], axis=1)],
+        [node("Split", ["c"], ["b", "y"], axis=1)],
+        [
+            node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]),
+            node("Slice", ["t", "four", "eight", "three"], ["y"]),
+        ],
+        [node("Relu", ["c"], ["r"]), node("Slice", ["r", "four", "eight", "one"], ["y"])],
+    ],
+    ids=["slice", "gather", "split", "transposed", "limited"],
+)
+def test_what_is_read_of_an_unlike_tensor_survives(pick):
+    weight = np.random.default_rng(3).standard_normal((8, 8, 1, 1))
+    weight[:4] *= 500
+    constants = {
+        "w8": weight,
+        "size": 1.0,
+        "four": np.int64([4]),
+        "eight": np.int64([8]),
+        "one": np.int64([1]),
+        "three": np.int64([3]),
+        "last": np.int64([5, 7]),
+    }
+    assert sqnr(*compiled([node("Conv", ["x", "w8"], ["c"]), *pick], constants)) > 25
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        [node("Log", ["p"], ["y"])],
+        [node("Sqrt", ["p"], ["y"])],
+        [node("Reciprocal", ["p"], ["y"])],
+        [node("Div", ["one", "p"], ["y"])],
+        [node("Pow", ["p", "root"], ["y"])],
+        [node("Add", ["p", "epsilon"], ["e"]), node("Log", ["e"], ["y"])],
+        [node("ReduceSum", ["p", "axes"], ["e"]), node("Log", ["e"], ["y"])],
+        [node("Mul", ["p", "p"], ["e"]), node("Conv", ["e", "positive"], ["f"]), node("Log", ["f"], ["y"])],
+    ],
+    ids=["log", "root", "reciprocal", "quotient", "power", "epsilon", "sum", "filters"],
+)
+def test_what_is_magnified_keeps_its_digits(reader):
+    constants = {
+        "w": np.random.default_rng(3).standard_normal((4, 8, 1, 1)),
+        "one": 1.0,
+        "root": 0.5,
+        "epsilon": 1e-6,
+        "axes": np.int64([1]),
+        "positive": np.eye(4).reshape(4, 4, 1, 1),
+        "size": 1.0,
+    }
+    nodes = [PARTS[0], node("Sigmoid", ["s0"], ["p"]), *reader]
+    assert sqnr(*compiled(nodes, constants)) > 20
+
+
+def test_a_product_that_reads_unlike_values_is_named(caplog):
+    nodes = [*PARTS, *JOINED["Where"], node("Conv", ["c", "k"], ["y"])]
+    with caplog.at_level(logging.WARNING, "qaic"):
+        compiled(nodes, {"size": 1e4, "choice": CHOICE, "k": np.ones((2, 4, 1, 1))})
+    assert "Where 'c' joins values whose ranges are too different" in caplog.text
+    assert "'y' reads them" in caplog.text
