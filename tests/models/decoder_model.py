@@ -35,6 +35,8 @@ class Sizes:
     #: heads of keys and values; each serves `heads / groups` heads of queries
     groups: int = 2
     width: int = 4
+    #: width between the two products of a layer's last part; twice the hidden size without
+    inner: int | None = None
     vocabulary: int = 23
     context: int = 32
     #: whether the caches have rows that `batch_index` chooses (continuous batching)
@@ -204,34 +206,45 @@ def norm_function(opset=OPSET):
     return body.function(AISW, "CustomRMSNorm", ["hidden_states", "weight"], "normalized", ["epsilon"])
 
 
+def weight_shapes(sizes):
+    """Name the weights of a decoder, but the tables of angles, with their shapes."""
+    hidden, kept = sizes.hidden, sizes.groups * sizes.width
+    inner = sizes.inner or 2 * hidden
+    layer = {
+        "input_norm": (hidden,),
+        "q_proj": (hidden, hidden),
+        "k_proj": (hidden, kept),
+        "v_proj": (hidden, kept),
+        "o_proj": (hidden, hidden),
+        "post_norm": (hidden,),
+        "gate_proj": (hidden, inner),
+        "up_proj": (hidden, inner),
+        "down_proj": (inner, hidden),
+    }
+    shapes = {"embed_tokens": (sizes.vocabulary, hidden)}
+    shapes |= {f"layers.{at}.{name}": shape for at in range(sizes.layers) for name, shape in layer.items()}
+    return shapes | {"norm": (hidden,), "lm_head": (hidden, sizes.vocabulary)}
+
+
+def angle_tables(sizes):
+    """Compute the cosines and sines of every position."""
+    angles = np.arange(sizes.context)[:, None] * 100.0 ** (-2 * np.arange(sizes.width // 2) / sizes.width)
+    tables = {"cos": np.tile(np.cos(angles), 2), "sin": np.tile(np.sin(angles), 2)}
+    return {name: value.astype(np.float32).astype(sizes.dtype) for name, value in tables.items()}
+
+
 def _weights(sizes, seed):
     """Draw the weights of a decoder; matrices keep the size of what they multiply."""
     rng = np.random.default_rng(seed)
 
-    def matrix(rows, columns):
-        return rng.standard_normal((rows, columns)) * rows**-0.5
+    def drawn(name, shape):
+        if len(shape) == 1:
+            return rng.uniform(0.5, 1.5, shape)
+        return rng.standard_normal(shape) * (1 if name == "embed_tokens" else shape[0] ** -0.5)
 
-    hidden, kept = sizes.hidden, sizes.groups * sizes.width
-    weights = {"embed_tokens": rng.standard_normal((sizes.vocabulary, hidden))}
-    for layer in range(sizes.layers):
-        weights |= {
-            f"layers.{layer}.{name}": value
-            for name, value in {
-                "input_norm": rng.uniform(0.5, 1.5, hidden),
-                "q_proj": matrix(hidden, hidden),
-                "k_proj": matrix(hidden, kept),
-                "v_proj": matrix(hidden, kept),
-                "o_proj": matrix(hidden, hidden),
-                "post_norm": rng.uniform(0.5, 1.5, hidden),
-                "gate_proj": matrix(hidden, 2 * hidden),
-                "up_proj": matrix(hidden, 2 * hidden),
-                "down_proj": matrix(2 * hidden, hidden),
-            }.items()
-        }
-    weights |= {"norm": rng.uniform(0.5, 1.5, hidden), "lm_head": matrix(hidden, sizes.vocabulary)}
-    angles = np.arange(sizes.context)[:, None] * 100.0 ** (-2 * np.arange(sizes.width // 2) / sizes.width)
-    weights |= {"cos": np.tile(np.cos(angles), 2), "sin": np.tile(np.sin(angles), 2)}
-    return {name: value.astype(np.float32).astype(sizes.dtype) for name, value in weights.items()}
+    weights = {name: drawn(name, shape) for name, shape in weight_shapes(sizes).items()}
+    weights = {name: value.astype(np.float32).astype(sizes.dtype) for name, value in weights.items()}
+    return weights | angle_tables(sizes)
 
 
 class _Layers:
@@ -388,12 +401,12 @@ def _slots_that_are_read(body, sizes, cache):
     return body.add("Gather", body.add("Shape", source), body.constant(np.int64(axis)))
 
 
-def decoder(sizes=Sizes(), seed=0):
+def decoder(sizes=Sizes(), seed=0, initializers=None):
     """Build the model: ``input_ids``, ``position_ids``, [``batch_index``] and caches to logits and caches.
 
     With `compute_lengths` the last of the inputs without caches is ``comp_ctx_lengths``, whose size counts.
+    Weights are drawn, or are `initializers`, whose numbers may be in files.
     """
-    weights = _weights(sizes, seed)
     body = Body(sizes.opset)
     layers = _Layers(body, sizes)
     x = body.add("Gather", "embed_tokens", "input_ids")
@@ -407,7 +420,7 @@ def decoder(sizes=Sizes(), seed=0):
         norm_function(sizes.opset),
     ]
     for layer in range(sizes.layers):
-        own = {name: f"layers.{layer}.{name}" for name in _names_of_layer(weights)}
+        own = {name: f"layers.{layer}.{name}" for name in _names_of_layer(sizes)}
         caches = [f"past_{kind}.{layer}" for kind in ("key", "value")]
         results = [f"{cache}_RetainedState" for cache in caches]
         if sizes.layer_functions:
@@ -450,7 +463,7 @@ def decoder(sizes=Sizes(), seed=0):
             helper.make_tensor_value_info(f"{name}_RetainedState", sizes.elem_type, cache)
             for name in sizes.caches
         ],
-        _initializers(weights),
+        _initializers(_weights(sizes, seed)) if initializers is None else initializers,
     )
     domains = [AISW, CLOUD, *([LOCAL] if sizes.layer_functions else [])]
     return helper.make_model(
@@ -461,12 +474,12 @@ def decoder(sizes=Sizes(), seed=0):
     )
 
 
-def _names_of_layer(weights):
-    return [name.removeprefix("layers.0.") for name in weights if name.startswith("layers.0.")]
+def _names_of_layer(sizes):
+    return [name.removeprefix("layers.0.") for name in weight_shapes(sizes) if name.startswith("layers.0.")]
 
 
 def _initializers(weights):
-    renamed = {"sin": "table_sin", "cos": "table_cos"}
+    renamed = {name: f"table_{name}" for name in ("sin", "cos")}
     return [numpy_helper.from_array(array, renamed.get(name, name)) for name, array in weights.items()]
 
 
