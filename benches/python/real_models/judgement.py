@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -58,15 +59,18 @@ def judged(model: RealModel, file: Path, precision: str) -> Judgement:
     specification = {"symbols": model.symbols, "inputs": model.inputs, "options": model.options}
     home = Path(__file__).parents[2]
     try:
-        child = subprocess.run(
-            command,
-            input=json.dumps(specification),
-            capture_output=True,
-            text=True,
-            cwd=home,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        # A cache may hold programs of the same version that other code compiled.
+        with tempfile.TemporaryDirectory() as cache:
+            child = subprocess.run(
+                command,
+                input=json.dumps(specification),
+                capture_output=True,
+                text=True,
+                cwd=home,
+                env={**os.environ, "QAIC_CACHE_DIR": cache},
+                timeout=LIMIT_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return Judgement("endless", message=f"not done after {LIMIT_S} s")
     if child.returncode < 0:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("qaic.compiler")
 
 #: changes when the meaning of cached files changes without a change of version
-_FORMAT: Final = 7
+_FORMAT: Final = 8
 
 #: position of the u64 container size in the header
 _SIZE_AT: Final = 8
