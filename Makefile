@@ -17,7 +17,7 @@ PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/config
 # Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
 # Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
 DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/options \
-	tests/page tests/stats tests/support
+	tests/page tests/repository tests/stats tests/support
 # What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
 # That random programs give the same on both is tested in every run, by tests/property/test_kmd_models.py.
 ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized \
@@ -106,18 +106,16 @@ test: test-rust test-py test-kmd ## Run all tests, Rust and Python, these also o
 test-rust: setup
 	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
-# A file's tests stay in one process, in their order. Tests of threads count switches and wake-ups, so nothing runs beside them.
+# A file's tests stay in one process, in their order.
 JOBS ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 DURATIONS := --durations=50 --durations-min=1
 
 test-py: setup
-	$(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) tests --ignore=tests/threads
-	$(BIN)/python -m pytest -q tests/threads
+	$(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) tests
 
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS) --ignore=tests/threads
-	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q tests/threads
+	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS)
 
 test-kmd-numbers: setup ## Run on an emulated card what says the same on every device: numbers, texts, tools
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \

@@ -16,6 +16,7 @@ FOLDERS = (
     "tests/configs",
     "tests/options",
     "tests/page",
+    "tests/repository",
     "tests/stats",
     "tests/support",
 )

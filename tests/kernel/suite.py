@@ -1,8 +1,8 @@
 """Which tests of the suite run again in the guest, on the mainline driver, and why others do not.
 
 Every file of tests that opens a device is in :data:`FILES` or, by itself or with its folder, in
-:data:`LEFT_OUT` (tests/unit/test_card_differences.py checks that). `make test-kmd` runs those left out on the
-emulated driver, whose calls answer as the mainline one's do (rust/qaic-emu/tests/differential).
+:data:`LEFT_OUT` (tests/repository/test_card_differences.py checks that). `make test-kmd` runs those left
+out on the emulated driver, whose calls answer as the mainline one's do (rust/qaic-emu/tests/differential).
 """
 
 #: files of tests

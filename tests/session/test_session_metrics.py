@@ -245,7 +245,7 @@ def test_inferences_ended_by_the_failure_of_another_leave_their_objects_usable(t
     )
     with qaic.Session(session_models.save(tmp_path, built), num_activations=2, set_size=4) as session:
         # On cards every failure takes the cores away, and most of the time.
-        for _ in range(10 if emulated_cards.are_meant() else 200):
+        for _ in range(3 if emulated_cards.are_meant() else 200):
             with pytest.raises(emulated_cards.inference_error()):
                 session.run_benchmark(16, input_dict={"i": np.array([99])})
             emulated_cards.end_stuck_inference(session)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "kernel"
 #: what the scripts themselves need
 BASICS = (
     *(

@@ -23,7 +23,7 @@ def test_each_source_counts_for_its_crate_or_package():
         "python/qaic/compiler/ir/graph.py": "python/qaic/compiler",
         "python/qaicrt/__init__.py": "python/qaicrt",
         "docs/index.md": None,
-        "tests/unit/test_size.py": None,
+        "tests/repository/test_size.py": None,
         "benches/report.py": None,
     }
     assert {name: part(PurePosixPath(name)) for name in owners} == owners
