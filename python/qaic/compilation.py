@@ -357,5 +357,5 @@ def _hint_about_fp16(qpc: Qpc) -> None:
         warn(
             "config.float32",
             "the model is compiled in float32: convert_to_fp16 is not set in the configuration, and the "
-            "default of AicCompilerConfig is not sent; set it to True or False to say which is meant",
+            "default of AicCompilerConfig has no effect; set it to True or False",
         )

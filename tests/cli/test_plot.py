@@ -63,7 +63,7 @@ def test_figures_in_the_terminal(files, capsys):
 
     assert run(files / "stats.bin") == 0
     shown = capsys.readouterr()
-    assert shown.err.startswith("hint: --qpc takes the container that was running")
+    assert shown.err.startswith("hint: --qpc takes the container of the buffer")
     assert "Key figures" in shown.out
 
 
@@ -98,7 +98,7 @@ def test_pictures(files, capsys, name, suffix):
         (b"{}", "a Chrome trace"),
         (b'{"avg_latency"', "metrics JSON"),
         (b'{"avg_latency": 1}', "num_of_inferences is None"),
-        (b"OQSTATS1", "it was cut off"),
+        (b"OQSTATS1", "the buffer is truncated"),
         (LATENCY.encode(), "no latencies"),
         (LATENCY.encode() + b"1, 2\n", "columns"),
     ],

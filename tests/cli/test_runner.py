@@ -471,7 +471,7 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-num-itr", "5"], 2, "did you mean --num-iter?"),
         (["--num-iterations", "5"], 2, "did you mean --num-iter?"),
         (["stray"], 2, "unexpected argument stray"),
-        (["-n", "4", "--time", "1"], 2, "-n and --time both say how long to run"),
+        (["-n", "4", "--time", "1"], 2, "-n and --time both set the length of the run"),
         (["-d", "0", "-D", "0"], 2, "-d and -D both choose devices"),
         (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
         (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),

@@ -345,7 +345,7 @@ def test_help_shows_the_flags_of_the_stages_asked_for():
         "Model, interface, container:\n  -aic-binary-dir=DIR\n        Directory",
         "  -onnx-define-symbol=SYMBOL,N ...\n",
         "  -combine-inputs[=true|false]\n",
-        "  -stats-level=N\n        What is measured",
+        "  -stats-level=N\n        Device statistics",
         "  -size-split-granularity=N\n        Largest tile of a split operation. [512 to 2048; no effect",
         "  -v, -vv, -vvv\n",
     ):

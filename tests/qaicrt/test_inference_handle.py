@@ -157,7 +157,7 @@ def test_a_dim_of_zero_leaves_out(dynamic, capfd):
     # The output is back with its dims. The program retains no state, so an input must come from somewhere.
     assert handle.setBufferDimensions([(8, [0]), *dims[1:]]) == S.QS_SUCCESS
     assert [buffer.size for buffer in take(handle.getBuffers())] == [0, arrays[1].nbytes, arrays[2].nbytes]
-    refused(capfd, handles.submit(handle, 1), "input `input_ids` was left out")
+    refused(capfd, handles.submit(handle, 1), "input `input_ids` is missing")
     assert handle.setBufferDimensions(dims) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
 

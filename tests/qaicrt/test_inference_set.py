@@ -198,7 +198,7 @@ def test_what_is_no_id(affine, capfd):
 
 def test_nothing_to_get(affine, capfd):
     handles = affine.inference_set()
-    refused(capfd, handles.getCompleted(), "no inference is under way")
+    refused(capfd, handles.getCompleted(), "no inference is in flight")
     refused(capfd, handles.getCompletedId(3), "no inference with id 3")
     assert handles.submit(affine.vector(), 1) == S.QS_SUCCESS
     refused(capfd, handles.getCompletedId(2), "no inference with id 2")
@@ -228,11 +228,11 @@ def test_submit_twice(noop, capfd):
     noop.hold()
     assert handles.submit(handle, 1) == S.QS_SUCCESS
     assert noop.wait_executing(1)
-    refused(capfd, handles.submit(handle, 2), "under way")
-    refused(capfd, handles.putCompleted(handle), "under way")
-    refused(capfd, handle.setBuffers(given), "under way")
-    refused(capfd, handle.setInputBuffers(given[:1]), "under way")
-    refused(capfd, handle.setBufferDimensions([(4, [1, 3, 8, 8]), (4, [1, 10])]), "under way")
+    refused(capfd, handles.submit(handle, 2), "in flight")
+    refused(capfd, handles.putCompleted(handle), "in flight")
+    refused(capfd, handle.setBuffers(given), "in flight")
+    refused(capfd, handle.setInputBuffers(given[:1]), "in flight")
+    refused(capfd, handle.setBufferDimensions([(4, [1, 3, 8, 8]), (4, [1, 10])]), "in flight")
     refused(capfd, handles.getCompletedId(2), "no inference with id 2")
     noop.release()
     assert take(handles.getCompletedId(1)) is handle
@@ -271,7 +271,7 @@ def test_a_handle_outlives_its_set(affine, capfd):
 def test_submit_without_buffers(affine, capfd):
     handles = affine.inference_set(1)
     handle = take(handles.getAvailable())
-    refused(capfd, handles.submit(handle, 1), "input `x` was left out")
+    refused(capfd, handles.submit(handle, 1), "input `x` is missing")
     refused(capfd, handles.getCompletedId(1), "no inference with id 1")
     with pytest.raises(TypeError, match="InferenceHandle or an InferenceVector, not list"):
         handles.submit([], 1)

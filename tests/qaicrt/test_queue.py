@@ -62,12 +62,12 @@ def test_an_exec_obj_is_in_flight_once(noop, capfd):
     exec_obj = wired(client)
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert client.queue.enqueue(exec_obj) == S.QS_BUSY
-    assert "under way" in capfd.readouterr().err
+    assert "in flight" in capfd.readouterr().err
     assert exec_obj.run() == S.QS_INVAL
     # What it uses cannot be changed meanwhile.
     for data in ([(0, np.zeros(4, np.uint8))], [qaicrt.QBuffer(b"")] * len(exec_obj.getData()[1])):
         assert exec_obj.setData(data) in (S.QS_BUSY, S.QS_INVAL)
-    assert "under way" in capfd.readouterr().err
+    assert "in flight" in capfd.readouterr().err
     assert [buffer.size > 0 for buffer in exec_obj.getData()[1]] == [True] * len(exec_obj.getData()[1])
     control.release()
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS

@@ -221,7 +221,7 @@ def test_the_older_generation_fixes_parameters(tmp_path, caplog):
     assert tensor.is_fixed
     assert (tensor.scale, tensor.offset) == (0.5, -3)
     assert (tensor.minimum, tensor.maximum) == (-62.5, 65)
-    assert "does not say which model" in caplog.text
+    assert "does not name its model" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs`. Edit the sources, not this page. -->
 
-`qaic` raises exceptions of one tree. Each has a `code` that never changes, a `context` with the figures, and
-`hints`. Python's own `OSError` and `KeyboardInterrupt` pass as they are.
+`qaic` raises exceptions of one tree. Each has a stable `code`, a `context` with the values, and `hints`.
+`OSError` and `KeyboardInterrupt` of Python are not converted. `openqaic explain CODE` describes a code.
 
-`qaicrt` answers most calls with a `QStatus` and writes the message to the log of the context. Constructors
-raise `ExceptionInit`, or `ExceptionNullPtr` where memory or a needed object is missing; the few other calls
-that answer with no status raise `ExceptionRuntime`. All three are a `RuntimeError` and a `QaicError` with the
-same codes as below; the exception of the table is their `__cause__` where there is one.
+Most calls of `qaicrt` return a `QStatus` and write the message to the log of the context. Constructors
+raise `ExceptionInit`, or `ExceptionNullPtr` if memory or a required object is missing. The few other calls
+without a status raise `ExceptionRuntime`. All three are a `RuntimeError` and a `QaicError` with the codes
+below. If an exception of the table caused one, it is the `__cause__`.
 
 ## Exceptions
 
@@ -34,7 +34,7 @@ same codes as below; the exception of the table is their `__cause__` where there
 _RUNTIME = """
 ## While running
 
-The message is an example.
+The messages are examples.
 
 | code | exception | status | message |
 |---|---|---|---|
@@ -46,17 +46,17 @@ Statuses that depend on the call:
 * `inference.in_flight` is `QS_BUSY` from `Queue.enqueue` and from calls that would change the buffers of a
   running inference, and `QS_INVAL` from `InferenceSet.submit`.
 * `program.live_exec_objs` is `QS_ERROR` from `Program.unload`.
-* A buffer behind a descriptor is `QS_UNSUPPORTED` on devices that are no cards, and so is a buffer whose type
-  is not that of its memory.
+* A buffer from a descriptor is `QS_UNSUPPORTED` on virtual cards, and so is a buffer whose type differs
+  from the type of its memory.
 
-The error handler of the context also gets what failed on the device. A mistake of the caller
-(`QS_INVAL`, `QS_BUSY`, `QS_UNSUPPORTED`) is only in the log.
+The error handler of the context also receives failures of the device. Errors of the caller (`QS_INVAL`,
+`QS_BUSY`, `QS_UNSUPPORTED`) are only in the log.
 """
 
 _CONTAINERS = """
 ## Containers
 
-What is wrong with a file that should be a program container. `qaicrt.Qpc` raises `ExceptionInit` for all.
+Defects of a program container. `qaicrt.Qpc` raises `ExceptionInit` for all of them.
 
 | code | exception | message |
 |---|---|---|
@@ -65,7 +65,7 @@ What is wrong with a file that should be a program container. `qaicrt.Qpc` raise
 _STATISTICS = """
 ## Statistics
 
-What is wrong with a stats buffer or with the description of its operations.
+Defects of a stats buffer, or of the description of its operations.
 
 | code | exception | message |
 |---|---|---|
@@ -74,7 +74,8 @@ What is wrong with a stats buffer or with the description of its operations.
 _OTHERS = """
 ## Arguments, options, compiler and tools
 
-Raised by `qaic` and its tools only. The messages name the argument, what was found and what was expected.
+Only `qaic` and its tools raise these errors. The message names the argument, the found and the expected
+value.
 
 | exception | codes |
 |---|---|

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _STAGES = {
-    Stage.SESSION: "What to do, and with which other options.",
+    Stage.SESSION: "Model, other options, and backend.",
     Stage.COMPILE: "Used when the model is an ONNX file. A container ignores them, with one warning.",
     Stage.RUNTIME: (
         "Never stored in the container. Those that *can change* after construction are the keys of\n"
@@ -46,50 +46,49 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs`. Edit the table in python/qaic/options, not this page. -->
 
-Options are keyword arguments of `qaic.Session` and `qaic.compile`, keys of a YAML file given as
-`options_path`, or flags of `qaic-compile`. A keyword argument or flag wins over the file, the file over the
-default. `None` as a keyword argument means "not given". Everything that is wrong is reported at once, before
-any work.
+Options are keyword arguments of `qaic.Session` and `qaic.compile`, keys of the YAML file `options_path`, or
+flags of `qaic-compile`. Keyword arguments and flags take precedence over the file. `None` as a keyword
+argument means "not set". All errors of one kind are reported together, before any work starts.
 
-Case, hyphens and underscores do not matter in a name, and leading dashes are dropped: `aic_num_cores`,
-`aic-num-cores` and `-aic-num-cores` are one option. An unknown keyword argument is an `UnknownOptionError`,
-which is a `TypeError` too; an unknown key of a file is ignored with a warning, or an error with
-`strict_options`.
+Names ignore case, hyphens, underscores and leading dashes: `aic_num_cores`, `aic-num-cores` and
+`-aic-num-cores` are one option. An unknown keyword argument is an `UnknownOptionError`
+(also a `TypeError`). An unknown key of a file is ignored with a warning, or refused with `strict_options`.
 
 [options.schema.json](options.schema.json) is a JSON Schema of the file, for editors;
 [flags.txt](flags.txt) is the list of flags that `qaic-compile -h` shows.
 
-The column *effect* says what an option does on the CPU device:
+The column *effect* shows the effect of an option on the CPU device:
 
 | effect | meaning |
 |---|---|
-| behavior | changes what is computed, kept or accepted |
-| timing | changes how fast, never what |
+| behavior | changes results, stored data or accepted input |
+| timing | changes the speed only |
 | file | writes a file |
-| diagnostic | changes what is measured or reported |
-| validated | checked, with no effect of its own |
-| recorded only | steers hardware that the CPU device has not: checked, in the container, with a message |
+| diagnostic | changes measurements or reports |
+| validated | checked, without another effect |
+| recorded only | for hardware only: checked and stored in the container, with a message |
 
-The column *documented* says where the vendor's documents have an option: for `Session`, for the command line
-(`tools`), or for the configuration classes (`classes`); those with `ours` are additions, and one is only in
-use. An asterisk stands after a flag whose spelling follows from the general rule only.
+The column *documented* shows where the vendor documents an option: for `Session`, for the command line
+(`tools`), or for the configuration classes (`classes`). `ours` marks additions. An empty cell marks an
+option that code uses without documentation. An asterisk marks a flag whose spelling is derived from its
+keyword.
 
 ## Values
 
 | type | Python | YAML |
 |---|---|---|
-| true or false | `True`, `False`, `1`, `0` | `true`, `false`, `yes`, `no`, `on`, `off`, `1`, `0`, any case |
-| integer | `int` | decimal digits, which `_` may group; a leading zero means nothing |
+| true or false | `True`, `False`, `1`, `0` | `true`, `false`, `yes`, `no`, `on`, `off`, `1`, `0`; any case |
+| integer | `int` | decimal digits, optionally grouped by `_`; leading zeros are ignored |
 | number | `int` or `float`, finite | decimal, also with an exponent |
 | text | `str` | any text |
-| path | `str` or `os.PathLike` | text, relative to the current directory |
+| path | `str` or `os.PathLike` | text, relative to the current folder |
 | list | a sequence, or text with commas | a sequence, or text with commas |
-| file that is read | as a path | text; the content counts, so that a copy elsewhere is the same option |
+| input file | as a path | text; two files with the same content are equal |
 
-Text is accepted for every option, also from Python. In a YAML file every value is read as text and converted
-by the type of its option, so a symbol may be called `on` or `no`. `null`, `None`, `~` and nothing mean "not
-given" unless they are quoted. With the key `relative-path: true` the paths of a file start from the
-directory of the file. A key that stands twice, also in two spellings, is an error.
+Every option accepts text, also in Python. A YAML file is read as text and converted to the type of each
+option, so a symbol may have the name `on` or `no`. `null`, `None`, `~` and an empty value mean "not set"
+unless they are quoted. With the key `relative-path: true`, paths are relative to the folder of the file. A
+repeated key, also in another spelling, is an error.
 
 `onnx_define_symbol` takes a mapping (`{"batch": 4}`), a list of pairs (`[("batch", 4)]`), a list of texts
 (`["batch,4"]`), or one text (`"batch,4"`, or `"batch 4 seq 128"` for several).
@@ -97,18 +96,18 @@ directory of the file. A key that stands twice, also in two spellings, is an err
 `model_inputs` takes a list of mappings with `input_name`, `input_type` and `input_shape`, one such mapping,
 or texts of the form `"data,float32,[1,3,224,224]"`.
 
-`network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file; from Python also
-its content, the first also the list in it. See the guide [shapes and state](../guide/shapes-and-state.md).
-`custom_io_list_file` and `node_precision_info_file` take the path of a YAML file, from Python also its
+`network_specialization_config` and `mdp_load_partition_config` take the path of a JSON file, and in Python
+also its content, and the first one also its list ([shapes and state](../guide/shapes-and-state.md)).
+`custom_io_list_file` and `node_precision_info_file` take the path of a YAML file, and in Python also its
 content.
 
-`mos`, `sdp_cluster_sizes`, `exclude_mxfp6_matmul` and `aic_pmu_events` also take text with spaces. The events
-are hexadecimal, also without letters: `aic_pmu_events: 70` in a file is the event 0x70. From Python one
-integer is refused, because it could mean either.
+`mos`, `sdp_cluster_sizes`, `exclude_mxfp6_matmul` and `aic_pmu_events` also accept text with spaces. Events
+are hexadecimal: `aic_pmu_events: 70` in a file is the event 0x70. In Python a single integer is refused,
+because it is ambiguous.
 
-A flag has one dash or two, and its value after `=` or as the next argument. A switch alone is true; it takes
-`=true`, `=false`, `=1` and `=0`. Flags of lists may be repeated; `-onnx-define-symbol`, `-model-input` and
-`-register-custom-op` have one entry each.
+A flag has one or two dashes, and its value after `=` or as the next argument. A switch without a value is
+true; it also accepts `=true`, `=false`, `=1` and `=0`. List flags can be repeated; `-onnx-define-symbol`,
+`-model-input` and `-register-custom-op` take one entry each.
 
 ```yaml
 aic_num_cores: 4
@@ -136,8 +135,8 @@ def render() -> str:
 def _runner() -> str:
     """Return the section of the options that ``qaic-runner`` alone has."""
     text = (
-        "Flags of a command line of its own: no keyword arguments, and no keys of a YAML file. A flag\n"
-        "that is longer than a letter has two dashes or one.\n\n"
+        "Flags of `qaic-runner` only, without keyword arguments and YAML keys. Flags with more than one\n"
+        "letter have one or two dashes.\n\n"
     )
     specs = (row.spec(name, Stage.CLI, "") for name, row in rows_of(RunnerOptions).items())
     return f"## {RunnerOptions.SECTION}\n\n{text}" + _table(_RUNNER_COLUMNS, map(_runner_row, specs))

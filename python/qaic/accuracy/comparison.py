@@ -97,7 +97,7 @@ def compare(
     if against is not None and (len(names) != 1 or tokens is not None):
         beside = "tokens" if len(names) == 1 else f"the precisions {', '.join(names)}"
         raise OptionError(
-            f"against: found {beside} beside it, expected the one precision that the card computed in, and "
+            f"against: found {beside}, expected the one precision that the card computed in, and "
             "outputs of samples",
             code="option.accuracy_against",
         )

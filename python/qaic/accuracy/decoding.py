@@ -144,7 +144,7 @@ class Decoder:
         if self._step[0] != 1 and len({count for count, _, _ in sets}) > 1:
             raise OptionError(
                 f"tokens: found no set of shapes with one token, but {self._step[0]} as the least, expected "
-                "one for steps beside that for prompts",
+                "one for steps, in addition to the one for prompts",
                 code="option.accuracy_tokens",
             )
         #: tokens of a prompt and of its continuation, at most; infinite where no cache says so

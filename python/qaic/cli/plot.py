@@ -35,11 +35,11 @@ _EXPECTED: Final = (
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("file", metavar="FILE", help="what was measured; its kind is seen from its content")
+    parser.add_argument("file", metavar="FILE", help="measurements; the content determines their kind")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", help="picture, .html or .png; without it figures in the terminal"
+        "-o", "--output", metavar="OUT", help="picture, .html or .png (default: text on the terminal)"
     )
-    parser.add_argument("-q", "--qpc", metavar="QPC", help="the program that a stats buffer is of")
+    parser.add_argument("-q", "--qpc", metavar="QPC", help="program of a stats buffer")
     set_examples(
         parser,
         "openqaic plot measured/aic-profiling-program-0-latency.txt",
@@ -140,7 +140,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
 
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
     if qpc is None and buffer.has("OP"):
-        print_message("hint", "--qpc takes the container that was running: it names the operations")
+        print_message("hint", "--qpc takes the container of the buffer, which names the operations")
     capture: Capture = Capture([buffer], name=path.name)
     if target is None:
         _show_reports([REPORTS["overview"](capture), REPORTS["ops"](capture)])

@@ -306,7 +306,7 @@ def _checked(compiler: Path, path: Path) -> Path:
             f"result of {compiler}",
             code="card_compiler_result",
             found=found,
-            expected="a program container, as its exit code 0 says",
+            expected="a program container, because its exit code is 0",
         ) from error
     return path
 

@@ -307,14 +307,14 @@ RULES: tuple[Rule, ...] = (
         "same_kind",
         ("execute_nodes_in_fp16", "keep_original_precision_for_nodes"),
         Severity.ERROR,
-        "`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different kinds.",
+        "`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different operators.",
         _same_kind,
     ),
     Rule(
         "schemas",
         ("quantization_schema", "quantization_schema_activations", "quantization_schema_constants"),
         Severity.ERROR,
-        "`quantization_schema` agrees with the other two schemas where they are given.",
+        "`quantization_schema` must equal the other two schemas if they are set.",
         _schemas,
     ),
     Rule(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.options.codecs.enumerations import HexCodes, MostCores, RandomInputData
 from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf
-from qaic.options.codecs.structures import DeviceIds, ModelInputs, SymbolMap
+from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.file_content import FileContent
 from qaic.options.files.parsed_file import ParsedFile
 from qaic.options.spec import Effect, Flag, FlagForm, Stage
@@ -25,6 +25,21 @@ _WIDTH = 100
 _LARGEST = 2**31 - 1
 
 _INDENT = " " * 8
+
+#: placeholders of values whose form depends on the codec alone
+_FIXED: Final = (
+    (Int, "N"),
+    (Float, "X"),
+    (Bool, "true|false"),
+    (FileContent, "FILE"),
+    (ParsedFile, "FILE"),
+    (MostCores, "N,..."),
+    (HexCodes, "HEX,..."),
+    (SymbolMap, "SYMBOL,N"),
+    (OutputShapes, "OUTPUT,[N,...]"),
+    (ModelInputs, "INPUT,TYPE,[N,...]"),
+    (DeviceIds, "N[:N...]"),
+)
 
 
 def render_help(stages: Collection[Stage]) -> str:
@@ -81,27 +96,8 @@ def flag_text(spec: OptionSpec, flag: Flag) -> str:
 
 @singledispatch
 def placeholder(codec: Codec[Any]) -> str:
-    """Return what stands for a value in a line of help."""
-    del codec
-    return "VALUE"
-
-
-@placeholder.register
-def _(codec: Int) -> str:
-    del codec
-    return "N"
-
-
-@placeholder.register
-def _(codec: Float) -> str:
-    del codec
-    return "X"
-
-
-@placeholder.register
-def _(codec: Bool) -> str:
-    del codec
-    return "true|false"
+    """Return the placeholder of a value in a line of help: ``NAME`` for text."""
+    return next((text for kind, text in _FIXED if isinstance(codec, kind)), "NAME")
 
 
 @placeholder.register
@@ -120,43 +116,6 @@ def _(codec: FilePath) -> str:
     return "DIR" if codec.noun == "directory" else "FILE"
 
 
-@placeholder.register(FileContent)
-@placeholder.register(ParsedFile)
-def _(codec: Codec[Any]) -> str:
-    del codec
-    return "FILE"
-
-
 @placeholder.register
 def _(codec: RandomInputData) -> str:
     return "|".join(codec.kinds.values)
-
-
-@placeholder.register
-def _(codec: MostCores) -> str:
-    del codec
-    return "N,..."
-
-
-@placeholder.register
-def _(codec: HexCodes) -> str:
-    del codec
-    return "HEX,..."
-
-
-@placeholder.register
-def _(codec: SymbolMap) -> str:
-    del codec
-    return "SYMBOL,N"
-
-
-@placeholder.register
-def _(codec: ModelInputs) -> str:
-    del codec
-    return "INPUT,TYPE,[N,...]"
-
-
-@placeholder.register
-def _(codec: DeviceIds) -> str:
-    del codec
-    return "N[:N...]"

@@ -66,7 +66,7 @@ class ProgramInfo:
     program_index: int
     num_cores: int
     size: int
-    """Always 0; the sizes of the segments tell the rest."""
+    """Always 0; the sizes of the segments contain the rest."""
     batch_size: int
     num_semaphores: int
     num_mc_id: int

@@ -131,7 +131,7 @@ class BatchInference:
                         f"the dataset has no column {column!r} for input {spec.name!r}; it has "
                         f"{table.column_names}",
                         code="ray.columns",
-                        hints=(f"say which column it is: inputs={{{spec.name!r}: '...'}}",),
+                        hints=(f"name the column: inputs={{{spec.name!r}: '...'}}",),
                     )
                 # The one array of a program with one input needs no name, as for `Session.run`.
                 column = table.column_names[0]
@@ -154,7 +154,7 @@ class BatchInference:
                     f"output {name!r} is to be column {column!r}, which the dataset has already",
                     code="ray.column_exists",
                     hints=(
-                        f"write another, outputs={{{name!r}: '...'}}, or say with keep=[...] what else stays",
+                        f"write another, outputs={{{name!r}: '...'}}, or list other columns in keep=[...]",
                     ),
                 )
             kept = kept.append_column(column, column_of(outputs[name], columns.output_format))

@@ -16,4 +16,4 @@ class ExceptionRuntime(QaicError, RuntimeError):
 
 @of_qaicrt
 class ExceptionNullPtr(QaicError, RuntimeError):
-    """Memory could not be had, or an object that is needed is missing."""
+    """Memory could not be allocated, or a required object is missing."""

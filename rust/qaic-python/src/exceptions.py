@@ -11,7 +11,7 @@ __name__ = "qaic.errors"
 
 
 class QaicError(Exception):
-    """Base of every error openqaic raises on purpose.
+    """Base class of all errors of openqaic.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class QpcLimitError(QpcError):
 
 
 class OptionError(QaicError, ValueError):
-    """An option has a value it cannot have."""
+    """An option has an invalid value."""
 
 
 class UnknownOptionError(OptionError, TypeError):
@@ -106,7 +106,7 @@ class StateError(QaicError, RuntimeError):
 
 
 class DeviceError(QaicError, RuntimeError):
-    """A device cannot do what was asked."""
+    """A device cannot execute a request."""
 
 
 class DeviceNotFoundError(DeviceError):
@@ -118,11 +118,11 @@ class DeviceBusyError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device went away."""
+    """The device was lost."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """Memory could not be had."""
+    """Memory could not be allocated."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):
@@ -130,7 +130,7 @@ class DeviceTimeoutError(DeviceError, TimeoutError):
 
 
 class InferenceError(QaicError, RuntimeError):
-    """An inference failed; the message holds the status name and the device's words."""
+    """An inference failed; the message contains the status and the message of the device."""
 
 
 class StatsError(QaicError, ValueError):
@@ -138,11 +138,11 @@ class StatsError(QaicError, ValueError):
 
 
 class UnknownStatsLayoutError(StatsError):
-    """No layout knows these statistics."""
+    """No registered layout matches the statistics."""
 
 
 class StatsFormatError(StatsError):
-    """The bytes break a rule of their layout."""
+    """The bytes violate the rules of their layout."""
 
 
 class StatsVersionError(StatsError):
@@ -150,7 +150,7 @@ class StatsVersionError(StatsError):
 
 
 class StatsMismatchError(StatsError):
-    """The statistics are sound and belong to another program."""
+    """The statistics belong to another program."""
 
 
 class InternalError(QaicError, RuntimeError):

@@ -130,7 +130,7 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["cache", "prune", "--limit", "much"], "'much' is not a size"),
         (["devices", "--watch", "--json"], "without --json"),
         (["devices", "--watch", "--format", "spark"], "without --format"),
-        (["devices", "--json", "--format", "dask"], "without --json"),
+        (["devices", "--json", "--format", "dask"], "--format and --json"),
         (["explain", "device.bsy"], "did you mean device.busy?"),
     ],
 )

@@ -131,10 +131,10 @@ def test_the_hint_for_the_buffer_of_another_program_names_options(report, stats,
         assert code == 1
         hints = [line for line in err.splitlines() if line.startswith("hint: ")]
         assert hints == [
-            f"hint: {option} takes the container that was running; --force reads the buffers anyway"
+            f"hint: {option} takes the container of the buffers; --force reads the buffers anyway"
         ]
         # One mistake is one error, whatever the number of files.
-        mistakes = [line for line in err.splitlines() if "written by another program" in line]
+        mistakes = [line for line in err.splitlines() if "from another program" in line]
         assert len(mistakes) == 1
         assert f"{other / name_of(1)} and 1 other file: " in mistakes[0]
 
@@ -158,7 +158,7 @@ def test_only_bad_files_are_a_failure(report, tmp_path):
         ([], "no stats buffer: give files"),
         (["overveiw", "-i", "."], "did you mean overview?"),
         (["diff", "-i", "."], "diff compares with --against"),
-        (["-i", ".", "--format", "html"], "--output-dir says where"),
+        (["-i", ".", "--format", "html"], "--format html needs --output-dir"),
         (["-i", ".", "--fromat", "csv"], "did you mean --format?"),
     ],
 )

@@ -357,7 +357,7 @@ def test_validate_shows_warnings(run):
 def test_validate_of_what_does_not_open(run):
     assert run("validate", TRUNCATED) == (
         1,
-        "error: the header says 2830 bytes, 2730 are there [qpc.size_mismatch]\nnot valid\n",
+        "error: the header declares 2830 bytes, the file has 2730 [qpc.size_mismatch]\nnot valid\n",
         "",
     )
 
@@ -372,7 +372,7 @@ def test_validate_json(run):
                 "severity": "error",
                 "code": "qpc.size_mismatch",
                 "segment": None,
-                "message": "the header says 2830 bytes, 2730 are there",
+                "message": "the header declares 2830 bytes, the file has 2730",
             }
         ],
         "facts": None,
@@ -404,7 +404,7 @@ def test_a_broken_file_is_one_line_on_stderr(run, command):
     arguments = ["-o", "out"] if command == "extract" else []
     code, out, err = run(command, TRUNCATED, *arguments)
     assert (code, out) == (1, "")
-    assert err == f"error: {TRUNCATED}: the header says 2830 bytes, 2730 are there\n"
+    assert err == f"error: {TRUNCATED}: the header declares 2830 bytes, the file has 2730\n"
     assert list(Path().iterdir()) == []
 
 

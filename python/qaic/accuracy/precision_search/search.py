@@ -101,12 +101,12 @@ def search(
         )
     if keep not in _KEPT or (keep == "fp16" and "int" not in names[0]):
         raise OptionError(
-            f"keep: found {keep!r} for {names[0]}, expected fp32, or fp16 beside int8 or int16",
+            f"keep: found {keep!r} for {names[0]}, expected fp32, or fp16 for int8 or int16",
             code="option.accuracy_keep",
         )
     if wanted.tokens is not None and tokens not in {None, wanted.tokens}:
         raise OptionError(
-            f"tokens: found {tokens} beside the target {wanted.text}, expected one number of tokens",
+            f"tokens: found {tokens} and the target {wanted.text}, expected one number of tokens",
             code="option.accuracy_tokens",
         )
     given = Samples(samples)

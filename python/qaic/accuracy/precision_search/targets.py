@@ -142,8 +142,8 @@ class Target:
                 code="option.samples",
             )
         raise OptionError(
-            f"target: {self.metric!r} says nothing about the outputs {names}; expected a metric that does, "
-            "as sqnr>=40",
+            f"target: {self.metric!r} does not apply to the outputs {names}; expected another metric, "
+            "such as sqnr>=40",
             code="option.target",
         )
 

@@ -344,8 +344,8 @@ def _figures(output: OutputAccuracy) -> str:
         parts.append(f"channel {channel.index} of dimension {channel.axis} has {lost}")
     if output.not_finite:
         parts.append(
-            f"{output.not_finite} of {output.elements} elements not finite in float32 itself, which say "
-            "nothing: look at the samples"
+            f"{output.not_finite} of {output.elements} elements are not finite in float32 itself and are not "
+            "compared: check the samples"
         )
     if output.first_not_finite is not None:
         sample, element = output.first_not_finite

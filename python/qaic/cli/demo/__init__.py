@@ -47,9 +47,9 @@ _TOLERANCE = 1e-4
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="files or folders; default: the present folder"
+        "paths", nargs="*", metavar="PATH", help="files or folders (default: the current folder)"
     )
-    parser.add_argument("--limit", type=int, default=12, help="files shown one by one (default %(default)s)")
+    parser.add_argument("--limit", type=int, default=12, help="number of files to list (default %(default)s)")
     set_examples(parser, "openqaic demo", "openqaic demo ~/Downloads --limit 30")
 
 
@@ -152,7 +152,7 @@ def _classify(
 
 def _measure(tokens: NDArray[Any], session: Session, reference: OnnxRuntimeSession, threads: int) -> None:
     print_line()
-    print_line("measuring beside onnxruntime, a few seconds")
+    print_line("comparing with onnxruntime, a few seconds")
     feeds = {"bytes": tokens}
     ours: list[float] = []
     theirs: list[float] = []

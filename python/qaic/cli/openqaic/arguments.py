@@ -26,7 +26,7 @@ def add_device(parser: Parser) -> None:
         dest="device_id",
         metavar="ID",
         type=count_or_zero,
-        help="device to run on, as openqaic devices lists them (default: 0, or as many as the program needs)",
+        help="id of the device, from `openqaic devices` (default: as many devices as the program needs)",
     )
 
 

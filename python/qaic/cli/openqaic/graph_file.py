@@ -38,7 +38,7 @@ def check_output(output: Path | None, command: str) -> Path:
     """
     if output is None:
         raise OptionError(
-            "a graph is drawn as a page, and -o says where",
+            "-o is missing: the graph is written to a page",
             code="inspect.output",
             hints=(f"`{command} -o graph.html` draws it",),
         )

@@ -72,7 +72,7 @@ SUBCOMMANDS = (
     Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli.plot"),
     Subcommand("demo", "compile a real model and classify files with it", "qaic.cli.demo"),
     Subcommand("info", "versions, the engine found, devices and free cores", "qaic.cli.info"),
-    Subcommand("explain", "say what an error code means", "qaic.cli.openqaic.commands.explain"),
+    Subcommand("explain", "explain an error code", "qaic.cli.openqaic.commands.explain"),
     Subcommand("shims", "lay the tools at the vendor's paths, or take them away", "qaic.cli.shims"),
     Subcommand("transcript", "show or compare recorded system calls of cards", "qaic.cli.transcript"),
     Subcommand(

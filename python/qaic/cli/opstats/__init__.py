@@ -50,19 +50,19 @@ def _parser() -> console.Parser:
         description="Decode the stats buffers that devices wrote for inferences.",
         epilog="qaic-opstats report --help shows the reports.",
     )
-    parser.add_argument("-q", "--qpc", required=True, metavar="FILE", help="programqpc.bin that was running")
-    parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="where the buffers are")
+    parser.add_argument("-q", "--qpc", required=True, metavar="FILE", help="programqpc.bin of the buffers")
+    parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="folder of the buffers")
     parser.add_argument(
-        "-o", "--output-dir", default=".", metavar="DIR", help="made if needed (current directory)"
+        "-o", "--output-dir", default=".", metavar="DIR", help="output folder (default: the current folder)"
     )
-    parser.add_argument("--summary", action="store_true", help="write a text per buffer")
-    parser.add_argument("--trace", action="store_true", help="write a timeline per inference")
+    parser.add_argument("--summary", action="store_true", help="write a text for each buffer")
+    parser.add_argument("--trace", action="store_true", help="write a timeline for each inference")
     parser.add_argument(
-        "--host-trace", metavar="FILE", help="a Chrome trace of the host, shown beside the devices"
+        "--host-trace", metavar="FILE", help="Chrome trace of the host, added to the timelines"
     )
-    parser.add_argument("-c", "--select-cores", type=_numbers, metavar="LIST", help="as 0,5,1 (all)")
+    parser.add_argument("-c", "--select-cores", type=_numbers, metavar="LIST", help="cores (default: all)")
     parser.add_argument(
-        "-d", "--select-devices", type=_numbers, metavar="LIST", help="by number in the program (all)"
+        "-d", "--select-devices", type=_numbers, metavar="LIST", help="numbers of devices (default: all)"
     )
     for name, text in (
         ("--merge-mq-traces", "one trace for all devices of a program (true)"),
@@ -73,18 +73,18 @@ def _parser() -> console.Parser:
         )
     parser.add_argument("--flow-events", choices=["none", "full"], default="none", help="dependencies (none)")
     parser.add_argument(
-        "--show-barrier-events", action="store_true", help="tracks for the waits after operations"
+        "--show-barrier-events", action="store_true", help="add tracks for the waits after operations"
     )
     parser.add_argument(
         "--format",
         choices=["json", "perfetto"],
         default="json",
-        help="of traces: Chrome's or Perfetto's (json)",
+        help="format of traces: Chrome or Perfetto (default: json)",
     )
     parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
-    parser.add_argument("--force", action="store_true", help="take buffers of another program, too")
+    parser.add_argument("--force", action="store_true", help="also decode buffers of another program")
     parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what is read")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the names of files that are read")
     return parser
 
 

@@ -51,7 +51,7 @@ def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ..
     if not isinstance(error, QaicError):
         return ()
     if error.code == "stats.other_program":
-        return (f"{option} takes the container that was running; --force reads the buffers anyway",)
+        return (f"{option} takes the container of the buffers; --force reads the buffers anyway",)
     return tuple(error.hints)
 
 

@@ -52,25 +52,25 @@ def _parser() -> console.Parser:
 
     parser = console.Parser(
         prog="qaic-opstats report",
-        description="Say what measured inferences tell: what bounds them, and where the time goes.",
+        description="Report what limits the measured inferences, and which operations take the time.",
         epilog=f"NAME is one of {', '.join(REPORTS)}, diff, or all; without one: {', '.join(_FIRST)}"
         " (all with --format json, csv or html)",
     )
-    parser.add_argument("things", nargs="*", metavar="NAME|FILE", help="a report, or a stats buffer to read")
+    parser.add_argument("things", nargs="*", metavar="NAME|FILE", help="name of a report, or a stats buffer")
     parser.add_argument("-q", "--qpc", metavar="FILE", help="programqpc.bin, for the names of operations")
     parser.add_argument("-i", "--input-dir", metavar="DIR", help="read the stats buffers of this directory")
     parser.add_argument(
         "-a",
         "--against",
         metavar="PATH",
-        help="baseline to compare with: buffers of a directory, or a buffer",
+        help="baseline: a directory of buffers, or a buffer",
     )
-    parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, when it is another")
+    parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, if it differs")
     parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")
-    parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="text")
-    parser.add_argument("-o", "--output-dir", metavar="DIR", help="write files there; made if needed")
+    parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="format")
+    parser.add_argument("-o", "--output-dir", metavar="DIR", help="folder for files, created if missing")
     parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
-    parser.add_argument("--force", action="store_true", help="read buffers of another program too")
+    parser.add_argument("--force", action="store_true", help="also read buffers of another program")
     parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
     return parser
 
@@ -96,7 +96,7 @@ def _split(parser: console.Parser, arguments: argparse.Namespace) -> tuple[list[
     if "diff" in names and arguments.against is None:
         parser.error("diff compares with --against PATH, which is missing")
     if arguments.format == "html" and arguments.output_dir is None:
-        parser.error("--format html writes a file: --output-dir says where")
+        parser.error("--format html needs --output-dir")
     if not names and not arguments.against:
         names = list(REPORTS) if arguments.format != "text" else list(_FIRST)
     if not files and arguments.input_dir is None:

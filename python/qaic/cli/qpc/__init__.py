@@ -42,7 +42,7 @@ def _parser() -> console.Parser:
         file.add_argument("-i", "-q", "--qpc", dest="option_file", metavar="FILE", help="FILE as an option")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name == "extract":
-            command.add_argument("-o", "--output-dir", required=True, metavar="DIR", help="made if needed")
+            command.add_argument("-o", "--output-dir", required=True, metavar="DIR", help="output folder")
             command.add_argument(
                 "-s", dest="pattern", default="*", metavar="GLOB", help="only files whose path matches"
             )

@@ -160,7 +160,7 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
     if options.aic_device_id is not None and options.aic_device_map is not None:
         raise _conflict("-d and -D both choose devices; give one of them")
     if options.num_iter is not None and options.time is not None:
-        raise _conflict("-n and --time both say how long to run; give one of them")
+        raise _conflict("-n and --time both set the length of the run; give one of them")
     if options.time == 0:
         raise _conflict("--time 0 is no time to run; a number of seconds greater than 0 is expected")
     if (message := contradiction(options)) is not None:

@@ -29,14 +29,14 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listed = actions.add_parser("show", help="list the calls")
-    listed.add_argument("file", metavar="FILE", help="what QAIC_KMD_TRANSCRIPT wrote")
-    difference = actions.add_parser("diff", help="compare the calls: 0 same, 1 different, 2 trouble")
+    listed.add_argument("file", metavar="FILE", help="file that QAIC_KMD_TRANSCRIPT wrote")
+    difference = actions.add_parser("diff", help="compare the calls; 0: same, 1: different, 2: error")
     difference.add_argument("a", metavar="A", help="a transcript")
-    difference.add_argument("b", metavar="B", help="another")
+    difference.add_argument("b", metavar="B", help="another transcript")
     difference.add_argument(
         "--lrt",
         action="store_true",
-        help="B is the open runtime's: leave out what it is known to do otherwise",
+        help="B is from the open runtime: ignore its known differences",
     )
     set_examples(parser, "openqaic transcript show calls.jsonl", "openqaic transcript diff a.jsonl b.jsonl")
 

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> console.Parser:
     parser = console.Parser(prog="qaic-util", description="List and query Cloud AI 100 devices.")
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("-q", "--query", action="store_true", help="list devices; this is what it does alone")
+    action.add_argument("-q", "--query", action="store_true", help="list devices (default action)")
     action.add_argument(
         "-t", "--table", type=_seconds, metavar="SECONDS", help="table on the whole screen, until Ctrl-C"
     )
@@ -43,7 +43,7 @@ def _parser() -> console.Parser:
     parser.add_argument(
         "-f", "--filter", metavar="KEY==VALUE", help="only devices with this property, for -q, -t and -j"
     )
-    parser.add_argument("-j", "--json", metavar="FILE", help="write JSON; - is the standard output")
+    parser.add_argument("-j", "--json", metavar="FILE", help="write JSON; - for standard output")
     parser.add_argument("-p", dest="address", metavar="PCI_ADDRESS", help="for -s: the device to reset")
     return parser
 

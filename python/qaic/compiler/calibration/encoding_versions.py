@@ -97,7 +97,7 @@ def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
             yield from _middle(section, _listed(entries, section, wrong), wrong)
         else:
             expected = "an object: name of a tensor -> list of encodings"
-            raise wrong(section, _kind(entries), f"{expected}, or a list beside a version of 1.0.0")
+            raise wrong(section, _kind(entries), f"{expected}, or a list with version 1.0.0")
 
 
 def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> None:

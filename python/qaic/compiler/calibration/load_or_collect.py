@@ -110,13 +110,13 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
     if found.graph_hash is None:
         warn(
             "calibration.profile_without_hash",
-            "load_profile: the profile does not say which model it is of",
+            "load_profile: the profile does not name its model",
         )
     elif found.graph_hash != own and not found.is_ours:
         writer = f"GlowToolsVersion {found.tool}" if found.tool else "without GlowToolsVersion"
         warn(
             "calibration.profile_of_another_compiler",
-            "load_profile: another compiler wrote the profile (%s), so its graph hash says nothing here; "
+            "load_profile: another compiler wrote the profile (%s), so its graph hash is not compared; "
             "entries are matched by the names of nodes and tensors",
             writer,
         )
@@ -218,7 +218,7 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
         warn(
             "calibration.random_samples",
             "no samples are given (input_list_file, calibration_data): ranges are measured on %d samples of "
-            "random data, which says nothing about accuracy",
+            "random data, which do not show accuracy",
             RANDOM_SAMPLES,
         )
     kind = options.use_random_input_data or "uniform"

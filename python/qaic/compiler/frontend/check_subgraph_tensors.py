@@ -81,7 +81,7 @@ def check_inner_tensors(model: onnx.ModelProto) -> None:
                 _named(tensor, place),
                 code="external_data",
                 found="external data without a location",
-                expected="a file beside the model",
+                expected="a file in the folder of the model",
                 fix="export the model again; the file is damaged",
                 context={"tensor": tensor.name},
             )

@@ -24,7 +24,7 @@ class DiagnosticOptions:
     stats_level: int = option(
         Int(ge=0, le=_LARGEST),
         default=40,
-        summary="What is measured: 40 whole inferences, 50 waits for buffers, 70 single nodes; 0 nothing.",
+        summary="Device statistics: 40 whole inferences, 50 waits for buffers, 70 single nodes, 0 none.",
         effect=Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         aic=AicField("stat_level", 10, "compiler_stat_level"),
@@ -33,7 +33,7 @@ class DiagnosticOptions:
     stats_batchsize: int = option(
         Int(ge=1, le=_LARGEST),
         default=1,
-        summary="Samples in one inference: reported rates are counted in them.",
+        summary="Number of samples in one inference, for reported rates.",
         effect=Effect.DIAGNOSTIC,
         aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size"),
         in_container=True,
@@ -70,7 +70,7 @@ class DiagnosticOptions:
     aic_perf_warnings: bool = option(
         Bool(),
         default=False,
-        summary="Report what makes the program slower than it could be.",
+        summary="Report patterns that make the program slow.",
         effect=Effect.DIAGNOSTIC,
         aic=AicField("perf_warnings", default=True, json_key="compiler_perfWarnings"),
     )
@@ -84,7 +84,7 @@ class DiagnosticOptions:
     time_passes: bool = option(
         Bool(),
         default=False,
-        summary="Report how long each pass of the compiler took.",
+        summary="Report the time of each pass of the compiler.",
         effect=Effect.DIAGNOSTIC,
         aic=AicField("time_passes", default=True, json_key="compiler_time_passes"),
     )
@@ -99,7 +99,7 @@ class DiagnosticOptions:
     io_crc: bool = option(
         Bool(),
         default=False,
-        summary="Check every input and output buffer with a CRC on its way.",
+        summary="Verify every input and output buffer with a CRC.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("gen_crc", default=True, json_key="compiler_genCRC"),
@@ -108,7 +108,7 @@ class DiagnosticOptions:
     io_crc_stride: int | None = option(
         Int(ge=1, le=_LARGEST, unit="bytes"),
         default=None,
-        summary="Length of the sections that have a CRC of their own; unset: one for the buffer.",
+        summary="Length of the sections with a separate CRC; unset: one CRC for the buffer.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("crc_stride", 256, "compiler_crc_stride"),
@@ -117,7 +117,7 @@ class DiagnosticOptions:
     verbose: int = option(
         Int(ge=0, le=3),
         default=0,
-        summary="How much the tools report.",
+        summary="Level of detail of messages.",
         effect=Effect.DIAGNOSTIC,
         flag=Flag("v", FlagForm.COUNT),
         documented=Documented.CLI,

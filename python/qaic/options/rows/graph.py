@@ -30,7 +30,7 @@ class GraphOptions:
     output_dir: Path | None = option(
         FilePath("directory"),
         default=None,
-        summary="Directory that receives `programqpc.bin`; unset: the container stays in the compile cache.",
+        summary="Directory for `programqpc.bin`; unset: the container is in the compile cache.",
         effect=Effect.FILE,
         aliases=("compiler_compilationoutputdir",),
         flag=Flag("aic-binary-dir"),
@@ -38,7 +38,7 @@ class GraphOptions:
     output_node_names: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Tensors that become the outputs of the program, in place of the model's.",
+        summary="Tensors that become the outputs of the program instead of those of the model.",
         effect=Effect.BEHAVIOR,
         flag=Flag("output-node-name"),
         in_container=True,
@@ -46,7 +46,7 @@ class GraphOptions:
     extra_output_tensors: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Tensors that become outputs of the program too, behind those of the model.",
+        summary="Tensors that become additional outputs of the program, after those of the model.",
         effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
@@ -54,7 +54,7 @@ class GraphOptions:
     all_intermediate_outputs: bool = option(
         Bool(),
         default=False,
-        summary="Every float and integer tensor with a fixed shape becomes an output of the program too.",
+        summary="Make every float and integer tensor with a fixed shape an additional output.",
         effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
@@ -62,7 +62,7 @@ class GraphOptions:
     model_inputs: tuple[ModelInput, ...] = option(
         ModelInputs(),
         default=(),
-        summary="Element type and shape of graph inputs; gives sizes to symbolic dimensions.",
+        summary="Element types and shapes of inputs; sets the sizes of symbolic dimensions.",
         effect=Effect.BEHAVIOR,
         aliases=("model_inputs_list",),
         flag=Flag("model-input", FlagForm.REPEAT, others=("shapes", "shape")),
@@ -71,7 +71,7 @@ class GraphOptions:
     onnx_define_symbol: Mapping[str, int] = option(
         SymbolMap(),
         default={},
-        summary="Sizes of symbolic dimensions by their names in the model.",
+        summary="Sizes of symbolic dimensions, by name.",
         effect=Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.REPEAT),
         in_container=True,
@@ -79,7 +79,7 @@ class GraphOptions:
     output_shapes: Mapping[str, tuple[int | str, ...]] = option(
         OutputShapes(),
         default={},
-        summary="Shapes of outputs whose dimensions do not follow from those of the inputs.",
+        summary="Shapes of outputs that do not follow from the shapes of the inputs.",
         effect=Effect.BEHAVIOR,
         flag=Flag("output-shape", FlagForm.REPEAT),
         in_container=True,
@@ -88,7 +88,7 @@ class GraphOptions:
     dynamic_shape_input: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Inputs that take any size up to the bound which `onnx_define_symbol` gives each symbol.",
+        summary="Inputs that accept any size up to the value of `onnx_define_symbol`.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         in_container=True,
@@ -96,7 +96,7 @@ class GraphOptions:
     always_expand_onnx_functions: bool = option(
         Bool(),
         default=False,
-        summary="Put the bodies of the model's own functions in place of their calls before anything else.",
+        summary="Inline all functions of the model before other passes.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         in_container=True,
@@ -104,7 +104,7 @@ class GraphOptions:
     batchsize: int | None = option(
         Int(ge=1, le=2**31 - 1),
         default=None,
-        summary="Size of the first dimension of every input where it is 1 or a symbol.",
+        summary="Size of the first dimension of every input that has 1 or a symbol there.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
@@ -112,7 +112,7 @@ class GraphOptions:
     network_specialization_config: tuple[SpecializationEntry, ...] = option(
         Specializations(),
         default=(),
-        summary="Sets of sizes for the symbolic dimensions in one container; the shapes of a run choose.",
+        summary="Specializations: sizes of the symbolic dimensions; the shapes of the inputs select one.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
@@ -120,7 +120,7 @@ class GraphOptions:
     custom_io_list_file: tuple[CustomIo, ...] = option(
         CustomIoList(),
         default=(),
-        summary="Element types, layouts and quantization of inputs and outputs at the edge of the program.",
+        summary="Element types, layouts and quantization of inputs and outputs.",
         effect=Effect.BEHAVIOR,
         aliases=("custom_io_list",),
         flag=Flag("custom-IO-list-file"),
@@ -136,7 +136,7 @@ class GraphOptions:
     retained_state: bool = option(
         Bool(),
         default=False,
-        summary="Output `X_RetainedState` stays on the device and is input `X` of the next inference.",
+        summary="Keep output `X_RetainedState` on the device as input `X` of the next inference.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("retained_state", default=False, json_key="compiler_retained_state"),
@@ -145,7 +145,7 @@ class GraphOptions:
     split_retained_state_io: bool = option(
         Bool(),
         default=False,
-        summary="Let the state of each sequence be read and written from the host.",
+        summary="Allow the host to read and write the state of each sequence.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
@@ -153,7 +153,7 @@ class GraphOptions:
     whole_caches: bool = option(
         Bool(),
         default=False,
-        summary="Read caches whole, also where only a part is attended, and write them whole.",
+        summary="Read and write whole caches, not only the attended rows.",
         effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
@@ -161,7 +161,7 @@ class GraphOptions:
     stored_weights: bool = option(
         Bool(),
         default=True,
-        summary="Compute with large weights where they are stored; if false the engine copies them.",
+        summary="Use large weights in the mapped container; if false, the engine copies them.",
         effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
@@ -169,8 +169,7 @@ class GraphOptions:
     split_model_io: bool = option(
         Bool(),
         default=False,
-        summary="Split inputs and outputs of the program, as clients ask for that serve prefill and decode "
-        "apart.",
+        summary="Split inputs and outputs of the program, for separate prefill and decode.",
         effect=Effect.RECORDED,
         documented=Documented.CLI,
         in_container=True,
@@ -178,7 +177,7 @@ class GraphOptions:
     sub_functions: bool = option(
         Bool(),
         default=False,
-        summary="Keep the model's own functions as functions of the program.",
+        summary="Keep the functions of the model as functions of the program.",
         effect=Effect.RECORDED,
         documented=Documented.CLI,
         in_container=True,
@@ -186,7 +185,7 @@ class GraphOptions:
     register_custom_op: tuple[InputFileContent, ...] = option(
         ListOf(FileContent("YAML file")),
         default=(),
-        summary="Descriptions of custom operators and of the libraries that implement them.",
+        summary="YAML files that describe custom operators and their libraries.",
         effect=Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.REPEAT, others=("registered-custom-op",)),
         documented=Documented.CLI,
@@ -195,7 +194,7 @@ class GraphOptions:
     load_embedding_tables: InputFileContent | None = option(
         FileContent("zip file"),
         default=None,
-        summary="Tables that take the place of the constants of the same name.",
+        summary="Tables that replace the constants of the same name.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         in_container=True,
@@ -203,14 +202,14 @@ class GraphOptions:
     dump_embedding_tables: Path | None = option(
         FilePath("zip file to write"),
         default=None,
-        summary="Write the tables that the model looks rows up in.",
+        summary="Write the embedding tables of the model.",
         effect=Effect.FILE,
         flag=Flag(inferred=True),
     )
     host_preproc: bool | None = option(
         Bool(),
         default=None,
-        summary="Count conversions at the edge of the program as work of the host; the numbers are the same.",
+        summary="Count conversions of inputs and outputs as work of the host; results do not change.",
         effect=Effect.DIAGNOSTIC,
         flag=Flag(inferred=True),
         aic=AicField("do_host_preproc", default=True, json_key="compiler_do_host_preproc"),
@@ -219,21 +218,21 @@ class GraphOptions:
     aic_preproc: bool = option(
         Bool(),
         default=False,
-        summary="Count conversions at the edge of the program as work of the device.",
+        summary="Count conversions of inputs and outputs as work of the device.",
         effect=Effect.DIAGNOSTIC,
         in_container=True,
     )
     compile_only: bool = option(
         Bool(),
         default=False,
-        summary="Do not run after compiling; only `qaic-exec` would, a session and `qaic-compile` never do.",
+        summary="Do not run the program; only `qaic-exec` runs it without this option.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     aic_hw: bool | None = option(
         CompilationTarget(),
         default=None,
-        summary="Compile for the card rather than for the host's reference; here both run the same.",
+        summary="Compile for the card instead of the host's reference; both run the same here.",
         effect=Effect.RECORDED,
         documented=Documented.CLI,
         aic=AicField("compilation_target", "hardware", "compiler_compilation_target", JsonForm.TARGET),
@@ -242,7 +241,7 @@ class GraphOptions:
     aic_hw_version: str | None = option(
         HardwareVersion(),
         default=None,
-        summary="Hardware family of the program; unset is that of `2.0`. Only `ai200` has bfloat16.",
+        summary="Hardware family of the program; unset means `2.0`. Only `ai200` has bfloat16.",
         effect=Effect.VALIDATED,
         aliases=("hwversion",),
         documented=Documented.CLI,
@@ -252,7 +251,7 @@ class GraphOptions:
     graph_names: tuple[str, ...] = option(
         ListOf(Str(), distinct=True),
         default=(),
-        summary="Names of the graphs of the container, one for each set of sizes.",
+        summary="Names of the graphs of the container, one for each specialization.",
         effect=Effect.BEHAVIOR,
         flag=None,
         documented=Documented.CONFIG,
@@ -262,7 +261,7 @@ class GraphOptions:
     qpc_crc: bool = option(
         Bool(),
         default=False,
-        summary="Store a checksum of the container that is verified when it is loaded.",
+        summary="Store checksums of the container, which loading verifies.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
@@ -279,7 +278,7 @@ class GraphOptions:
     target: str = option(
         Enum("cpu", "card"),
         default="cpu",
-        summary="Compiler and container: `cpu` is built in, `card` runs the vendor's compiler.",
+        summary="Target of the compiler: `cpu` uses the embedded one, `card` runs the vendor's.",
         effect=Effect.BEHAVIOR,
         ours=True,
         in_container=True,
@@ -287,14 +286,14 @@ class GraphOptions:
     allow_unknown_options: bool = option(
         Bool(),
         default=False,
-        summary="Pass options that this table does not have on as flags; only for `target` `card`.",
+        summary="Pass unknown options to the vendor's compiler; only for `target` `card`.",
         effect=Effect.BEHAVIOR,
         ours=True,
     )
     strict_aic: bool = option(
         Bool(),
         default=False,
-        summary="Refuse what the card's compiler refuses, and operators that it is not known to support.",
+        summary="Refuse a model that the card's compiler refuses or is unlikely to support.",
         effect=Effect.BEHAVIOR,
         ours=True,
         in_container=True,
@@ -302,7 +301,7 @@ class GraphOptions:
     aic_operator_list: InputFileContent | None = option(
         FileContent("list of operators"),
         default=None,
-        summary="Operator list that replaces the shipped one of what the card's compiler supports.",
+        summary="Operator list of the card's compiler; replaces the built-in estimate.",
         effect=Effect.BEHAVIOR,
         ours=True,
         in_container=True,

@@ -22,7 +22,7 @@ class PrecisionOptions:
     convert_to_fp16: bool = option(
         Bool(),
         default=False,
-        summary="Compute floating point with the rounding of float16, and keep weights as float16.",
+        summary="Compute floating-point nodes in float16, and store weights as float16.",
         effect=Effect.BEHAVIOR,
         aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
         in_container=True,
@@ -30,7 +30,7 @@ class PrecisionOptions:
     clip_fp16_constants: bool = option(
         Bool(),
         default=True,
-        summary="Clip constants beyond the range of float16 to its limits; if false they become infinite.",
+        summary="Clip constants beyond the range of float16; if false, they become infinite.",
         effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
@@ -38,14 +38,14 @@ class PrecisionOptions:
     execute_nodes_in_fp16: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Kinds of operators whose nodes all compute in float16.",
+        summary="Operators whose nodes all compute in float16.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     node_precision_info_file: NodePrecision | None = option(
         NodePrecisionLists(),
         default=None,
-        summary="Single nodes, by their outputs, also inside functions, that compute in float16 or float32.",
+        summary="Nodes, by output name, that compute in float16 or float32.",
         effect=Effect.BEHAVIOR,
         aliases=("node_precision_info",),
         flag=Flag("node-precision-info"),
@@ -54,14 +54,14 @@ class PrecisionOptions:
     keep_original_precision_for_nodes: tuple[str, ...] = option(
         ListOf(Str()),
         default=(),
-        summary="Kinds of operators that keep the precision of the model.",
+        summary="Operators that keep the precision of the model.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     mxfp6_matmul: bool = option(
         Bool(),
         default=False,
-        summary="Keep constant weights of matrix products in the 6-bit block format MXFP6.",
+        summary="Store constant weights of matrix products in the 6-bit block format MXFP6.",
         effect=Effect.BEHAVIOR,
         aliases=("mxfp6",),
         documented=Documented.CLI,
@@ -71,7 +71,7 @@ class PrecisionOptions:
     exclude_mxfp6_matmul: tuple[str, ...] = option(
         ListOf(Str(), spaces=True),
         default=(),
-        summary="Matrix products, by node or output name, whose weights stay as they are.",
+        summary="Matrix products, by node or output name, whose weights do not change.",
         effect=Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         documented=Documented.CONFIG,
@@ -81,7 +81,7 @@ class PrecisionOptions:
     allow_mxint8_mdp_io: bool = option(
         Bool(),
         default=False,
-        summary="Round floats that cross from one partition to the next to the 8-bit block format MXINT8.",
+        summary="Round floats that cross between partitions to the 8-bit block format MXINT8.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),

@@ -34,7 +34,7 @@ class QuantizationOptions:
     external_quantization_file: InputFileContent | None = option(
         FileContent("quantization file"),
         default=None,
-        summary="Quantize with ranges or parameters that another tool has written.",
+        summary="Quantize with ranges or parameters of another tool.",
         effect=Effect.BEHAVIOR,
         aliases=("external_quantization",),
         flag=Flag("external-quantization"),
@@ -43,14 +43,14 @@ class QuantizationOptions:
     quantization_schema_activations: str = option(
         _SCHEMA,
         default="symmetric_with_uint8",
-        summary="How the range of an activation becomes a scale and an offset.",
+        summary="Schema that converts the range of an activation to scale and offset.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     quantization_schema_constants: str = option(
         _SCHEMA,
         default="symmetric_with_uint8",
-        summary="How the range of a constant becomes a scale and an offset.",
+        summary="Schema that converts the range of a constant to scale and offset.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
@@ -65,21 +65,21 @@ class QuantizationOptions:
     quantization_calibration: str = option(
         Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
         default="None",
-        summary="How the range of an activation is chosen from what was seen; `None` takes all of it.",
+        summary="Method that selects the range of an activation; `None` uses the whole measured range.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     percentile_calibration_value: float = option(
         Float(ge=90, le=100),
         default=100.0,
-        summary="Share of the values, in percent, that the range of `Percentile` covers.",
+        summary="Percentage of values that the range of `Percentile` covers.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     num_histogram_bins: int = option(
         Int(ge=32, le=_MOST_BINS),
         default=512,
-        summary="Bins of the histogram of each tensor.",
+        summary="Number of histogram bins of each tensor.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
@@ -100,47 +100,47 @@ class QuantizationOptions:
     enable_rowwise: bool = option(
         Bool(),
         default=False,
-        summary="Quantize each output row of constant Gemm and MatMul weights on its own.",
+        summary="Use one scale for each output row of constant Gemm and MatMul weights.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     enable_channelwise: bool = option(
         Bool(),
         default=False,
-        summary="Quantize each output channel of convolution weights on its own.",
+        summary="Use one scale for each output channel of convolution weights.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     dump_profile: Path | None = option(
         FilePath("profile to write"),
         default=None,
-        summary="Observe the ranges of tensors on samples, write them to a file, and compile without them.",
+        summary="Measure the ranges of tensors on samples and write them; compile in floating point.",
         effect=Effect.FILE,
     )
     load_profile: InputFileContent | None = option(
         FileContent("profile"),
         default=None,
-        summary="Quantize with the ranges of a file.",
+        summary="Quantize with the ranges of a profile.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     convert_to_quantize: bool = option(
         Bool(),
         default=False,
-        summary="Observe the ranges of tensors on samples and quantize with them.",
+        summary="Measure the ranges of tensors on samples, and quantize with them.",
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
     profiling_threads: int | None = option(
         Int(ge=1, le=2**31 - 1),
         default=None,
-        summary="Threads that run samples; the results do not depend on their number.",
+        summary="Threads that run samples; results do not depend on it.",
         effect=Effect.TIMING,
     )
     input_list_file: InputFileContent | None = option(
         FileContent("list of samples"),
         default=None,
-        summary="Files of the samples, a line for each sample.",
+        summary="List of the files of samples, one line for each sample.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
@@ -148,7 +148,7 @@ class QuantizationOptions:
     use_random_input_data: str | None = option(
         RandomInputData(),
         default=None,
-        summary="Random samples, uniform or gaussian: for a first look, not for accuracy.",
+        summary="Use random samples, uniform or gaussian; they do not show accuracy.",
         effect=Effect.BEHAVIOR,
         flag=Flag(form=FlagForm.OPTIONAL),
         documented=Documented.CLI,
@@ -165,7 +165,7 @@ class QuantizationOptions:
     allow_profile_mismatch: bool = option(
         Bool(),
         default=False,
-        summary="Use a profile that was made with another graph.",
+        summary="Accept a profile of another graph.",
         effect=Effect.BEHAVIOR,
         ours=True,
         in_container=True,

@@ -26,14 +26,14 @@ class RunStepOptions:
     json_input_file: Path | None = option(
         FilePath("JSON file"),
         default=None,
-        summary="Input buffers and their shapes for the run.",
+        summary="JSON file with inputs and shapes of the run.",
         effect=Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     aic_num_of_instances: int = option(
         Int(ge=1, le=_LARGEST),
         default=1,
-        summary="Instances of the program that run side by side.",
+        summary="Number of instances of the program.",
         effect=Effect.TIMING,
         documented=Documented.CLI,
         keyword=False,
@@ -81,7 +81,7 @@ class RunStepOptions:
     aic_profiling_type: tuple[str, ...] = option(
         ListOf(Enum("stats", "trace", "latency", "raw_device_stats"), distinct=True),
         default=(),
-        summary="What the run records.",
+        summary="Type of recorded profile.",
         effect=Effect.DIAGNOSTIC,
         flag=Flag(form=FlagForm.REPEAT, others=("aic-profiling-format",)),
         documented=Documented.CLI,
@@ -90,7 +90,7 @@ class RunStepOptions:
     aic_profiling_out_dir: Path | None = option(
         FilePath("directory"),
         default=None,
-        summary="Directory for what the run records.",
+        summary="Directory for recorded profiles.",
         effect=Effect.FILE,
         documented=Documented.CLI,
         keyword=False,
@@ -98,7 +98,7 @@ class RunStepOptions:
     aic_profiling_num_samples: int = option(
         Int(ge=1, le=_LARGEST),
         default=1,
-        summary="Number of inferences that are recorded.",
+        summary="Number of recorded inferences.",
         effect=Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         keyword=False,
@@ -106,7 +106,7 @@ class RunStepOptions:
     aic_profiling_start_iter: int = option(
         Int(ge=0, le=_LARGEST),
         default=1,
-        summary="First inference that is recorded.",
+        summary="First recorded inference.",
         effect=Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         keyword=False,
@@ -114,7 +114,7 @@ class RunStepOptions:
     aic_profiling_start_delay: int | None = option(
         Int(ge=0, le=_LARGEST, unit="ms"),
         default=None,
-        summary="Wait before the recording.",
+        summary="Delay of the recording after the start.",
         effect=Effect.DIAGNOSTIC,
         documented=Documented.CLI,
         keyword=False,

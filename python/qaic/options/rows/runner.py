@@ -65,7 +65,7 @@ class RunnerOptions:
     aic_device_id: int | None = _row(
         Int(ge=0),
         None,
-        "Device; without it as many as the program was partitioned for, of one the first.",
+        "Device; default: as many as the program was partitioned for, or the first.",
         Effect.BEHAVIOR,
         "d",
         "dev",
@@ -73,7 +73,7 @@ class RunnerOptions:
     aic_device_map: str | None = _row(
         Str(),
         None,
-        "3:1:2 runs one program on these devices, in this order; 3,4,5 picks from these.",
+        "3:1:2 runs one program on these devices, in this order; 3,4,5 selects one of them.",
         Effect.BEHAVIOR,
         "D",
         "dev-list",
@@ -81,37 +81,37 @@ class RunnerOptions:
     input_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
-        "Raw input, once per input in their order; without it bindings.json in -t, else random.",
+        "Raw input, once per input, in order; default: bindings.json in -t, else random.",
         Effect.BEHAVIOR,
         "i",
         form=FlagForm.REPEAT,
     )
-    unbound_random: bool = _switch("Random bytes, whatever the type of an input.", Effect.BEHAVIOR)
+    unbound_random: bool = _switch("Fill inputs with random bytes of any value.", Effect.BEHAVIOR)
     bound_random: bool = _switch(
-        "Random inputs of small values, also beside a bindings.json.", Effect.BEHAVIOR
+        "Use random inputs with small values and ignore bindings.json.", Effect.BEHAVIOR
     )
     pre_post_processing: str = _row(
-        Enum("on", "off"), "on", "With off, files hold what the device sees.", Effect.BEHAVIOR, "p"
+        Enum("on", "off"), "on", "With off, files contain raw device buffers.", Effect.BEHAVIOR, "p"
     )
     verbose: int = _row(
-        Int(ge=0), 0, "More messages; repeatable.", Effect.DIAGNOSTIC, "v", form=FlagForm.COUNT
+        Int(ge=0), 0, "Print more messages; repeatable.", Effect.DIAGNOSTIC, "v", form=FlagForm.COUNT
     )
     num_iter: int | None = _row(
-        Int(ge=1), None, "Inferences; without it 40, of a batch each input once.", Effect.BEHAVIOR, "n"
+        Int(ge=1), None, "Inferences; default: 40, or each input of a batch once.", Effect.BEHAVIOR, "n"
     )
     time: float | None = _row(
-        Float(ge=0, unit="seconds"), None, "Run for this many seconds instead.", Effect.BEHAVIOR
+        Float(ge=0, unit="seconds"), None, "Duration of the run, instead of -n.", Effect.BEHAVIOR
     )
     aic_num_of_activations: int = _row(
-        Int(ge=1), 1, "Instances of the program.", Effect.TIMING, "a", "aic-num-activations"
+        Int(ge=1), 1, "Number of instances of the program.", Effect.TIMING, "a", "aic-num-activations"
     )
     warm_up: int = _row(
-        Int(ge=0), 0, "Inferences before the ones that are measured.", Effect.TIMING, ours=True
+        Int(ge=0), 0, "Number of inferences before the measurement.", Effect.TIMING, ours=True
     )
     set_size: int | None = _row(
         Int(ge=1),
         None,
-        "Inferences in flight per activation; without it 10, and 1 where latencies are asked for.",
+        "Inferences in flight per activation; default: 10, or 1 with -s or --json.",
         Effect.TIMING,
         "S",
     )
@@ -119,12 +119,12 @@ class RunnerOptions:
         Int(ge=1), 4, "Threads per queue.", Effect.TIMING, "T", "threads-per-queue"
     )
     submit_timeout: int = _row(
-        Int(ge=0, unit="ms"), 0, "Longest wait for an inference per try; 0 is the device's.", Effect.TIMING
+        Int(ge=0, unit="ms"), 0, "Limit of one wait for an inference; 0: the device's limit.", Effect.TIMING
     )
-    submit_retry_count: int = _row(Int(ge=0), 5, "Further tries of that wait.", Effect.TIMING)
+    submit_retry_count: int = _row(Int(ge=0), 5, "Number of further waits.", Effect.TIMING)
     live_reporting: bool = _switch("Report the rate while running.", Effect.DIAGNOSTIC, "l")
     live_reporting_period: int | None = _row(
-        Int(ge=1, unit="ms"), None, "Period of -l; 1000 without it.", Effect.DIAGNOSTIC, "r"
+        Int(ge=1, unit="ms"), None, "Period of -l; default: 1000.", Effect.DIAGNOSTIC, "r"
     )
     stats: bool = _switch(
         "Report latencies of inferences each second, and their percentiles.", Effect.DIAGNOSTIC, "s"
@@ -139,28 +139,28 @@ class RunnerOptions:
     aic_batch_input_directory: Path | None = _row(
         FilePath("directory"),
         None,
-        "Each file is one inference of a program with one input.",
+        "Run one inference for each file, for programs with one input.",
         Effect.BEHAVIOR,
     )
     aic_batch_input_file_list: Path | None = _row(
-        FilePath("file"), None, "Each line: files of one inference, with commas.", Effect.BEHAVIOR
+        FilePath("file"), None, "Run one inference for each line of comma-separated files.", Effect.BEHAVIOR
     )
     aic_batch_json_input: Path | None = _row(
-        FilePath("file"), None, "JSON with files and shapes of each inference.", Effect.BEHAVIOR
+        FilePath("file"), None, "JSON file with files and shapes of each inference.", Effect.BEHAVIOR
     )
     aic_batch_max_memory: int | None = _row(
         Int(ge=1, unit="MB"),
         None,
-        "Input data of a batch held in memory at a time; 1024 without it.",
+        "Limit of memory for the inputs of a batch; default: 1024.",
         Effect.TIMING,
     )
     auto_batch_input: bool = _switch(
-        "Combine files of batch 1 to the batch size of the program.", Effect.BEHAVIOR
+        "Combine files of batch size 1 to the batch size of the program.", Effect.BEHAVIOR
     )
     output_file: tuple[Path, ...] = _row(
         ListOf(FilePath("file")),
         (),
-        "Expected output, once per output in their order; every inference is compared, the end reports.",
+        "Expected output, once per output, in order; differences are reported at the end.",
         Effect.BEHAVIOR,
         "o",
         form=FlagForm.REPEAT,
@@ -173,72 +173,72 @@ class RunnerOptions:
     rtol: float | None = _row(
         Float(ge=0),
         None,
-        "Relative difference that -o and -c accept in outputs of floats; without a tolerance bytes count.",
+        "Relative tolerance of -o and -c for floats; without a tolerance, bytes are compared.",
         Effect.BEHAVIOR,
         ours=True,
     )
     atol: float | None = _row(
         Float(ge=0),
         None,
-        "Absolute difference that -o and -c accept in outputs of floats.",
+        "Absolute tolerance of -o and -c for floats.",
         Effect.BEHAVIOR,
         ours=True,
     )
     write_output_start_iter: int | None = _row(
-        Int(ge=0), None, "First inference whose outputs are written; 0 without it.", Effect.FILE
+        Int(ge=0), None, "First inference whose outputs are written; default: 0.", Effect.FILE
     )
     write_output_num_samples: int | None = _row(
-        Int(ge=1), None, "Inferences whose outputs are written; 1 without it.", Effect.FILE
+        Int(ge=1), None, "Number of inferences whose outputs are written; default: 1.", Effect.FILE
     )
     write_output_dir: Path | None = _row(
         FilePath("directory"),
         None,
-        "Where to write, made if needed; the present folder without it.",
+        "Folder for outputs, created if missing; default: the current folder.",
         Effect.FILE,
     )
-    dump_input_buffers: bool = _switch("Write the inputs of the same inferences as well.", Effect.FILE)
+    dump_input_buffers: bool = _switch("Also write the inputs of these inferences.", Effect.FILE)
     aic_profiling_type: tuple[str, ...] = _row(
         ListOf(Enum(*COUNTED, *STREAMED)),
         (),
-        "What is recorded of inferences; the second name is deprecated.",
+        "Type of recorded profile; the second name is deprecated.",
         Effect.DIAGNOSTIC,
         "aic-profiling-format",
         form=FlagForm.REPEAT,
     )
     aic_profiling_start_iter: int | None = _row(
-        Int(ge=0), None, "First inference that is recorded; 0 without it.", Effect.DIAGNOSTIC
+        Int(ge=0), None, "First recorded inference; default: 0.", Effect.DIAGNOSTIC
     )
     aic_profiling_start_delay: int | None = _row(
-        Int(ge=0, unit="ms"), None, "Record nothing until this long after the begin.", Effect.DIAGNOSTIC
+        Int(ge=0, unit="ms"), None, "Delay of the recording after the start.", Effect.DIAGNOSTIC
     )
     aic_profiling_num_samples: int | None = _row(
         Int(ge=1),
         None,
-        "Inferences of each activation that are recorded, at most; 1 without it.",
+        "Largest number of recorded inferences per activation; default: 1.",
         Effect.DIAGNOSTIC,
     )
     aic_profiling_duration: int | None = _row(
         Int(ge=1, unit="ms"),
         None,
-        "How long a stream lasts; as long as the run without it.",
+        "Duration of a stream; default: the whole run.",
         Effect.DIAGNOSTIC,
     )
     aic_profiling_sampling_rate: str | None = _row(
         Enum(*SAMPLING_RATES),
         None,
-        "Part of the inferences that a stream records; full without it.",
+        "Share of inferences that a stream records; default: full.",
         Effect.DIAGNOSTIC,
     )
     aic_profiling_reporting_rate: str | None = _row(
         Enum(*map(str, REPORTING_RATES_MS)),
         None,
-        "Milliseconds between reports of a stream; the first of these without it.",
+        "Milliseconds between reports of a stream; default: 500.",
         Effect.DIAGNOSTIC,
     )
     aic_profiling_out_dir: Path | None = _row(
         FilePath("directory"),
         None,
-        "Where profiles are written, made if needed; the present folder without it.",
+        "Folder for profiles, created if missing; default: the current folder.",
         Effect.DIAGNOSTIC,
     )
     aic_lib_path: Path | None = _row(

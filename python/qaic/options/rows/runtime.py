@@ -25,7 +25,7 @@ class RuntimeRows:
     dev_id: int | tuple[int, ...] = option(
         DeviceIds(le=_LARGEST),
         default=0,
-        summary="Device to run on; several for a program that they execute together.",
+        summary="Device, or several devices that run one program together.",
         effect=Effect.BEHAVIOR,
         aliases=("runtime_device_id",),
         flag=Flag("device-id"),
@@ -35,7 +35,7 @@ class RuntimeRows:
     num_activations: int = option(
         Int(ge=1, le=_LARGEST),
         default=1,
-        summary="Instances of the program that run side by side on the device.",
+        summary="Number of instances of the program on the device.",
         effect=Effect.TIMING,
         flag=None,
         aliases=("num_activation", "aic_num_of_activations"),
@@ -53,7 +53,7 @@ class RuntimeRows:
     submit_timeout: int = option(
         Int(ge=0, le=_LARGEST, unit="seconds"),
         default=0,
-        summary="Limit of one wait for completion, in seconds; 0 leaves it to the device.",
+        summary="Limit of one wait for completion, in seconds; 0: the limit of the device.",
         effect=Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
@@ -63,7 +63,7 @@ class RuntimeRows:
     submit_num_retries: int = option(
         Int(ge=0, le=_LARGEST),
         default=5,
-        summary="Further waits after a wait has timed out.",
+        summary="Number of further waits after a timeout.",
         effect=Effect.TIMING,
         flag=None,
         aliases=("submit_retry_count",),
@@ -74,7 +74,7 @@ class RuntimeRows:
     threads_per_queue: int = option(
         Int(ge=1, le=_LARGEST),
         default=4,
-        summary="Host threads per activation that convert inputs and outputs and feed the device.",
+        summary="Host threads per activation that convert and transfer inputs and outputs.",
         effect=Effect.TIMING,
         flag=None,
         documented=Documented.CONFIG,
@@ -84,7 +84,7 @@ class RuntimeRows:
     oversubscription_name: str | None = option(
         Str(),
         default=None,
-        summary="Programs of one device with the same name share cores: those of the largest are enough.",
+        summary="Name of a group of programs on one device that share cores.",
         effect=Effect.BEHAVIOR,
         flag=None,
         documented=Documented.NOWHERE,
@@ -115,7 +115,7 @@ class RuntimeRows:
     process_lock: str | None = option(
         Str(),
         default=None,
-        summary="A key that stands in stored configurations; accepted and not used.",
+        summary="A key in stored configurations; has no effect.",
         effect=Effect.RECORDED,
         flag=None,
         aliases=("runtime_process_lock",),

@@ -32,7 +32,7 @@ class SchedulingOptions:
     aic_num_cores: int = option(
         Int(ge=1, le=16),
         default=1,
-        summary="NSP cores of one activation; on the CPU device the upper bound of its threads.",
+        summary="NSP cores of one activation; on the CPU device, the largest number of threads.",
         effect=Effect.TIMING,
         aic=AicField("num_of_cores", 1, "compiler_num_of_cores"),
         in_container=True,
@@ -40,7 +40,7 @@ class SchedulingOptions:
     mos: tuple[int, ...] = option(
         MostCores(),
         default=(),
-        summary="Effort to use less on-chip memory by splitting output channels, one number per cluster.",
+        summary="Effort to save on-chip memory by splitting output channels, one number per cluster.",
         effect=Effect.RECORDED,
         aic=AicField("max_out_channel_split", "1 2 0", "compiler_max_out_channel_split", JsonForm.SPACED),
         in_container=True,
@@ -48,7 +48,7 @@ class SchedulingOptions:
     ols: int | None = option(
         Int(ge=1, le=_LARGEST),
         default=None,
-        summary="Factor by which operations are split to run side by side.",
+        summary="Factor by which operations are split to run in parallel.",
         effect=Effect.RECORDED,
         aic=AicField("overlap_split_factor", 2, "compiler_overlap_split_factor"),
         in_container=True,
@@ -65,7 +65,7 @@ class SchedulingOptions:
     mdts_mos: int | None = option(
         Int(ge=1, le=_LARGEST),
         default=None,
-        summary="The effort of `mos` where devices share the work on each node.",
+        summary="The effort of `mos` for devices that share the work of each node.",
         effect=Effect.RECORDED,
         documented=Documented.CLI,
         in_container=True,
@@ -73,7 +73,7 @@ class SchedulingOptions:
     allocator_dealloc_delay: int | None = option(
         Int(ge=0, le=10),
         default=None,
-        summary="Keep buffers for this much longer than they are needed.",
+        summary="Delay before an unused buffer is released.",
         effect=Effect.RECORDED,
         aliases=("allocator_dealloac_delay",),
         aic=AicField("buffer_dealloc_delay", 2, "compiler_buffer_dealloc_delay"),
@@ -140,7 +140,7 @@ class SchedulingOptions:
     use_producer_dma: bool | None = option(
         Bool(),
         default=None,
-        summary="Let the thread that makes data start its transfer.",
+        summary="Start a transfer in the thread that produces the data.",
         effect=Effect.RECORDED,
         aic=AicField(
             "user_dma_producer_dma_enabled", default=True, json_key="compiler_userDMAProducerDMAEnabled"
@@ -150,7 +150,7 @@ class SchedulingOptions:
     combine_inputs: bool = option(
         Bool(),
         default=True,
-        summary="All inputs share one DMA buffer; false gives each its own.",
+        summary="Put all inputs into one DMA buffer; false: one buffer for each.",
         effect=Effect.BEHAVIOR,
         aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs"),
         in_container=True,
@@ -158,7 +158,7 @@ class SchedulingOptions:
     combine_outputs: bool = option(
         Bool(),
         default=True,
-        summary="All outputs share one DMA buffer; false gives each its own.",
+        summary="Put all outputs into one DMA buffer; false: one buffer for each.",
         effect=Effect.BEHAVIOR,
         aic=AicField("combine_outputs", default=True, json_key="compiler_combine_outputs"),
         in_container=True,
@@ -176,7 +176,7 @@ class SchedulingOptions:
     compile_threads: int | None = option(
         Int(ge=1, le=_LARGEST),
         default=None,
-        summary="Threads of the compiler; the container does not depend on their number.",
+        summary="Threads of the compiler; the container does not depend on it.",
         effect=Effect.TIMING,
         flag=Flag(inferred=True),
         aic=AicField("compile_threads", 2, "compiler_compileThreads"),
@@ -192,7 +192,7 @@ class SchedulingOptions:
     mdp_load_partition_config: PartitionConfig | None = option(
         Partitions(),
         default=None,
-        summary="Devices that share the program; the CPU device asks for as many and runs it in one.",
+        summary="Partition of the program over devices; the CPU device runs it as one.",
         effect=Effect.VALIDATED,
         aic=AicField("mdp_load_partition_config", "mdp_config.json", "compiler_mdp_load_partition_config"),
         in_container=True,

@@ -30,7 +30,7 @@ class SessionOptions:
     options_path: Path | None = option(
         FilePath("YAML file"),
         default=None,
-        summary="YAML file with options; keyword arguments win over it.",
+        summary="YAML file with options; keyword arguments take precedence.",
         effect=Effect.BEHAVIOR,
         flag=None,
     )
@@ -51,7 +51,7 @@ class SessionOptions:
     strict_options: bool = option(
         Bool(),
         default=False,
-        summary="Unknown keys of a YAML file, and keys that only the tools use, are errors, not warnings.",
+        summary="Refuse unknown keys of a YAML file, and keys that only the tools use, instead of a warning.",
         effect=Effect.BEHAVIOR,
         ours=True,
     )

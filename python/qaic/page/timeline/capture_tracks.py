@@ -72,7 +72,7 @@ def timeline_of(capture: Capture, *, most: int = MOST_BOXES) -> Timeline:
     timeline.shown = capture.typical_place
     if merger.merged_away:
         timeline.notes.append(
-            f"{merger.merged_away} of {counted} operations are too short to be told apart here: those under "
+            f"{merger.merged_away} of {counted} operations are too short to be drawn separately: those under "
             f"{merger.cell * 1e6 / readers[0].hz:.3g} us are drawn together, named by the longest. The "
             "tables count each one."
         )
@@ -116,7 +116,7 @@ def _origins(capture: Capture, notes: list[str]) -> tuple[dict[int, float], int 
         ends[activation] = max(_end_ns(times, reader) for reader in sample.readers)
     if jumbled and not absolute:
         notes.append(
-            "The clocks of these inferences do not tell their order; they are shown one after the other."
+            "The clocks of these inferences do not show their order; they are drawn one after the other."
         )
         times = _in_turn(capture)
     first = min(times.values())

@@ -207,7 +207,7 @@ class _Reader:
                 timeline.tracks.extend(lanes(merger.apply(track)))
         if merger.merged_away:
             timeline.notes.append(
-                f"{merger.merged_away} of {counted} events are too short to be told apart here: those under "
+                f"{merger.merged_away} of {counted} events are too short to be drawn separately: those under "
                 f"{merger.cell / 1000:.3g} us are drawn together, named by the longest."
             )
         if self._others:

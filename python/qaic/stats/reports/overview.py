@@ -63,7 +63,7 @@ def overview(capture: Capture) -> Report:
         rows: list[tuple[Cell, ...]] = [*bottleneck.parts.items(), ("other operations", bottleneck.other)]
         note = (
             "of the cores' time, idle time included; compute is matrix, dequantize, normalize and elementwise"
-            " together; engines work beside each other, so the parts need not add up to 100"
+            " together; engines work in parallel, so the parts need not add up to 100"
         )
         tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
         tables.append(_categories(capture.typical))

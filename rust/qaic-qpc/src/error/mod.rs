@@ -26,13 +26,13 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub enum WireDefect {
     /// The message ends inside a varint.
-    #[error("a varint is cut off")]
+    #[error("a varint is truncated")]
     VarintTruncated,
     /// A varint does not fit 64 bits.
     #[error("a varint is longer than 64 bits")]
     VarintOverflow,
     /// A fixed-size value is cut off.
-    #[error("a fixed-size value is cut off")]
+    #[error("a fixed-size value is truncated")]
     FixedTruncated,
     /// A length-delimited value reaches past the message.
     #[error("a value reaches past the end of its message")]
@@ -144,10 +144,10 @@ pub enum StepDefect {
 #[non_exhaustive]
 pub enum ShapeDefect {
     /// The element type is not that of the binding.
-    #[error("the element type is not that of the binding")]
+    #[error("the element type differs from the binding")]
     Type,
     /// The tensor has more bytes than the binding has room for.
-    #[error("the tensor is larger than that of the binding")]
+    #[error("the tensor is larger than the binding")]
     Size,
 }
 
@@ -157,19 +157,19 @@ pub enum ShapeDefect {
 pub enum QpcError {
     // Container.
     /// Fewer bytes than a header.
-    #[error("a container has at least {needed} bytes, {found} given")]
+    #[error("a container has at least {needed} bytes, found {found}")]
     #[allow(missing_docs)]
     TooShort { needed: u64, found: u64 },
     /// Not a container.
-    #[error("not a QPC: it starts with {found:#010x}, a container with 0x00a1cd7c")]
+    #[error("not a QPC: it starts with {found:#010x}, expected 0x00a1cd7c")]
     #[allow(missing_docs)]
     BadMagic { found: u32 },
     /// The header's size is not the size given.
-    #[error("the header says {declared} bytes, {actual} are there")]
+    #[error("the header declares {declared} bytes, the file has {actual}")]
     #[allow(missing_docs)]
     SizeMismatch { declared: u64, actual: u64 },
     /// Only self-contained containers can be stored.
-    #[error("compression type {found} is not the self-contained one")]
+    #[error("compression type {found} is not supported; only self-contained containers are")]
     #[allow(missing_docs)]
     CompressionType { found: u16 },
     /// The segment table lies outside the container, or inside its header.
@@ -185,7 +185,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     PayloadOutOfBounds { segment: String, pointer: u64, base: u64, len: u64, size: u64 },
     /// The static part of the constants is larger than the constants.
-    #[error("constants.bin has {size} bytes, its static part cannot have {offset}")]
+    #[error("constants.bin has {size} bytes, but its static part has {offset}")]
     #[allow(missing_docs)]
     ConstantsOffset { offset: u64, size: u64 },
     /// Two regions overlap; `first` and `second` are segment names or `header`, `segment table`, `segment names`.
@@ -201,7 +201,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     MissingSegment { name: String },
     /// A segment of fixed layout is too short.
-    #[error("segment {segment} has {found} bytes, {needed} needed")]
+    #[error("segment {segment} has {found} bytes, expected at least {needed}")]
     #[allow(missing_docs)]
     SegmentTooShort { segment: String, needed: u64, found: u64 },
     /// A payload is not what it was when the container was written.
@@ -219,7 +219,7 @@ pub enum QpcError {
 
     // Network descriptor.
     /// An element type without a size where a size is needed.
-    #[error("binding {binding}: element type {code} is not known")]
+    #[error("binding {binding}: unknown element type {code}")]
     #[allow(missing_docs)]
     UnknownElementType { binding: String, code: i32 },
     /// A negative dim.
@@ -231,7 +231,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     TensorTooLarge { binding: String },
     /// An output's first stage is one that needs a stage before it.
-    #[error("output {binding} begins with transform kind {kind}, there is no data before it")]
+    #[error("output {binding} begins with transform kind {kind}, which has no input")]
     #[allow(missing_docs)]
     StageWithoutPredecessor { binding: String, kind: i32 },
     /// A stage that no open implementation can execute.
@@ -243,7 +243,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     TransformMismatch { binding: String, step: u64, defect: StepDefect },
     /// A DMA buffer number without a DMA buffer.
-    #[error("binding {binding}: DMA buffer {buffer} does not exist, there are {count}")]
+    #[error("binding {binding}: DMA buffer {buffer} does not exist; the program has {count}")]
     #[allow(missing_docs)]
     DmaBufferIndex { binding: String, buffer: u32, count: u64 },
     /// A tensor that does not fit its DMA buffer.
@@ -255,7 +255,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     DmaDirection { binding: String, buffer: u32 },
     /// A partial input that is not a one-dimensional plain copy.
-    #[error("binding {binding}: a partial input must be one-dimensional and copied as it is")]
+    #[error("binding {binding}: a partial input must be one-dimensional and not converted")]
     #[allow(missing_docs)]
     PartialInput { binding: String },
     /// `allowed_shapes` has an entry that does not list every binding.
@@ -300,7 +300,7 @@ pub enum QpcError {
     #[allow(missing_docs)]
     LegacyMetadata { field: &'static str, size: u64 },
     /// The metadata has another major version.
-    #[error("metadata version {found} is not supported, {supported} is")]
+    #[error("metadata version {found} is not supported; expected {supported}")]
     #[allow(missing_docs)]
     MetadataVersion { found: u16, supported: u16 },
     /// The metadata demands a feature this library does not know.

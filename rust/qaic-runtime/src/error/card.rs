@@ -31,7 +31,7 @@ pub enum CardError {
     },
 
     /// The firmware of a card speaks another version.
-    #[error("device {id}: its firmware has {what} version {found}, and {expected} is needed")]
+    #[error("device {id}: its firmware has {what} version {found}, expected {expected}")]
     FirmwareVersion {
         /// Device.
         id: u32,
@@ -57,7 +57,7 @@ pub enum CardError {
     },
 
     /// A card answered something else than its protocol says.
-    #[error("device {id}: its answer to \"{what}\" is wrong: {reason}")]
+    #[error("device {id}: invalid reply to \"{what}\": {reason}")]
     FirmwareProtocol {
         /// Device.
         id: u32,
@@ -104,7 +104,7 @@ pub enum CardError {
 
 const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
 const SILENT: &str = "the firmware did not reply in time";
-const NO_ROOM: &str = "the driver had no room to send it, however often it was tried";
+const NO_ROOM: &str = "the driver had no room to send it, after several attempts";
 
 /// Returns the meaning of a system error for a call; errors that the driver uses in a sense of its own, in
 /// that sense.

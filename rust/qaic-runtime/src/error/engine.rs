@@ -55,8 +55,8 @@ impl EngineError {
 
 fn engine_missing(looked_at: &[String]) -> String {
     if looked_at.is_empty() {
-        "the package onnxruntime, which holds the engine of the cpu device, is not installed".to_owned()
+        "the cpu device needs the package onnxruntime, which is not installed".to_owned()
     } else {
-        format!("the library of onnxruntime was not found; looked at: {}", looked_at.join(", "))
+        format!("the library of onnxruntime was not found; searched: {}", looked_at.join(", "))
     }
 }

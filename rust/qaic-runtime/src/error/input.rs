@@ -42,7 +42,7 @@ pub enum InputError {
     },
 
     /// An input was left out that the device does not retain.
-    #[error("input `{binding}` was left out, and the device keeps no value of it")]
+    #[error("input `{binding}` is missing, and the device has no state for it")]
     StateRequired {
         /// Binding name.
         binding: String,

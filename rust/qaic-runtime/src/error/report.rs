@@ -186,7 +186,7 @@ fn arguments(error: &ArgumentError) -> ErrorReport {
         }
         ArgumentError::OutputArray { name, .. } => of("InputError").with("name", name),
         ArgumentError::OutputOverlap { name } => {
-            of("InputError").with("name", name).hint("give every output memory of its own")
+            of("InputError").with("name", name).hint("give every output its own memory")
         }
         ArgumentError::StateNotSplit => {
             of("StateError").hint("compile it with retained_state=True and split_retained_state_io=True")

@@ -12,32 +12,32 @@ pub enum StateError {
     Forked,
 
     /// The exec object or handle carries an inference that has not ended.
-    #[error("its inference is under way; wait until it has ended")]
+    #[error("its inference is in flight; wait until it ends")]
     InFlight,
 
     /// More inferences were submitted than there is room for.
-    #[error("{capacity} inferences are submitted, and there is room for no more; wait for one")]
+    #[error("all {capacity} places for inferences are in use; wait for one inference")]
     QueueFull {
         /// Room.
         capacity: u32,
     },
 
     /// The program holds its cores for exec objects.
-    #[error("exec objects of the program still exist, {count} in number; drop them first")]
+    #[error("{count} exec objects of the program still exist; drop them first")]
     LiveExecObjs {
         /// How many.
         count: u32,
     },
 
     /// No inference with this id is under way or waits to be collected.
-    #[error("no inference with id {id} is under way or waits to be collected")]
+    #[error("no inference with id {id} is in flight or completed")]
     UnknownInference {
         /// Id asked for.
         id: u64,
     },
 
     /// There is no inference to wait for.
-    #[error("no inference is under way or waits to be collected")]
+    #[error("no inference is in flight or completed")]
     NothingSubmitted,
 
     /// The call is not valid in the object's present state.

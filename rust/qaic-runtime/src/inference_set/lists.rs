@@ -85,7 +85,7 @@ impl Lists {
         self.completed.waiters()
     }
 
-    /// Returns true if no inference is under way or waits to be collected, so that waiting for one is in
+    /// Returns true if no inference is in flight or completed, so that waiting for one is in
     /// vain. If false, a thread that waits for completed ones and called this while it was listening is
     /// notified once there is none: `await_one` notifies it of the inference of a number.
     pub(super) fn is_settled(

@@ -474,7 +474,7 @@ impl BoundBuffers {
         let Some((one, other)) = first_overlap(&mut ranges.enumerate().collect()) else { return Ok(()) };
         let name = |output: usize| self.specs.outputs().get(output).map_or("", |spec| spec.name.as_str());
         Err(refused(format!(
-            "outputs `{}` and `{}` share memory; give every output memory of its own",
+            "outputs `{}` and `{}` share memory; give every output its own memory",
             name(one),
             name(other)
         )))

@@ -9,7 +9,7 @@ impl StatsError {
             Self::Empty { bytes: 4096 },
             Self::UnknownLayout { bytes: 885_384, level: 70, cores: 2, threads: 6, ops: vec![2634, 2627] },
             Self::UnknownLayoutName { name: "card".to_owned(), known: vec!["oqstats".to_owned()] },
-            Self::Layout { layout: "card".to_owned(), what: "17 bytes are no whole record".to_owned() },
+            Self::Layout { layout: "card".to_owned(), what: "17 bytes are not a whole record".to_owned() },
             Self::BadMagic { found: *b"\x00\x01\x02\x03\x04\x05\x06\x07" },
             Self::ByteOrder { found: 0xFFFE },
             Self::Version { major: 2, minor: 0 },

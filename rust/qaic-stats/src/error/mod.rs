@@ -56,7 +56,7 @@ pub enum StatsError {
         ops: Vec<usize>,
     },
     /// A layout was asked for that is not registered.
-    #[error("no layout is called {name:?}; there is: {}", known.join(", "))]
+    #[error("unknown layout {name:?}; known: {}", known.join(", "))]
     UnknownLayoutName {
         /// The requested name.
         name: String,
@@ -72,7 +72,7 @@ pub enum StatsError {
         what: String,
     },
     /// The bytes do not begin as this layout does.
-    #[error("the buffer begins with {found:02x?} and not with \"OQSTATS1\"")]
+    #[error("the buffer begins with {found:02x?}, expected \"OQSTATS1\"")]
     BadMagic {
         /// The first bytes.
         found: [u8; 8],
@@ -92,7 +92,7 @@ pub enum StatsError {
         minor: u16,
     },
     /// The buffer ends early.
-    #[error("the buffer has {bytes} bytes, and {needed} are needed: it was cut off")]
+    #[error("the buffer is truncated: {bytes} bytes of {needed}")]
     Truncated {
         /// Bytes there must be.
         needed: u64,
@@ -100,7 +100,7 @@ pub enum StatsError {
         bytes: u64,
     },
     /// The header was damaged.
-    #[error("the header's CRC is {stored:#010x}, its bytes give {computed:#010x}: it was damaged")]
+    #[error("the header is damaged: its CRC is {stored:#010x}, expected {computed:#010x}")]
     HeaderCrc {
         /// The value in the header.
         stored: u32,
@@ -108,13 +108,13 @@ pub enum StatsError {
         computed: u32,
     },
     /// The header says it is smaller than any header.
-    #[error("the header says it has {found} bytes, at least 128 are needed")]
+    #[error("the header has {found} bytes, expected at least 128")]
     HeaderSize {
         /// The value found.
         found: u16,
     },
     /// The entries of the directory are smaller than any entry.
-    #[error("an entry of the section directory has {found} bytes, at least 32 are needed")]
+    #[error("an entry of the section directory has {found} bytes, expected at least 32")]
     EntrySize {
         /// The value in the header.
         found: u32,
@@ -135,7 +135,7 @@ pub enum StatsError {
         used: u64,
     },
     /// More is used than there is.
-    #[error("the header says {used} used bytes of a buffer of {capacity}")]
+    #[error("the header declares {used} used bytes, but the buffer has {capacity}")]
     UsedSize {
         /// Used bytes.
         used: u64,
@@ -143,10 +143,10 @@ pub enum StatsError {
         capacity: u64,
     },
     /// Ticks without a rate.
-    #[error("the clock makes 0 ticks a second")]
+    #[error("the clock has a rate of 0 ticks per second")]
     ClockRate,
     /// A section begins where none may.
-    #[error("section {} begins at {offset}, which is no multiple of 64", name_of(*section))]
+    #[error("section {} begins at {offset}, which is not a multiple of 64", name_of(*section))]
     SectionOffset {
         /// Kind of the section.
         section: u32,
@@ -154,7 +154,7 @@ pub enum StatsError {
         offset: u64,
     },
     /// The records are smaller than those of version 1.
-    #[error("records of section {} have {found} bytes, at least {expected} are needed", name_of(*section))]
+    #[error("records of section {} have {found} bytes, expected at least {expected}", name_of(*section))]
     RecordSize {
         /// Kind of the section.
         section: u32,
@@ -164,7 +164,7 @@ pub enum StatsError {
         expected: usize,
     },
     /// More records than room.
-    #[error("section {} has {count} records and room for {capacity}", name_of(*section))]
+    #[error("section {} declares {count} records, but has room for {capacity}", name_of(*section))]
     SectionCount {
         /// Kind of the section.
         section: u32,
@@ -174,7 +174,7 @@ pub enum StatsError {
         capacity: u32,
     },
     /// Two sections share bytes, or one lies on the header or the directory.
-    #[error("section {} at {at} lies on {}", name_of(*section), other.map_or_else(|| "the header or the directory".to_owned(), |other| format!("section {}", name_of(other))))]
+    #[error("section {} at {at} overlaps {}", name_of(*section), other.map_or_else(|| "the header or the directory".to_owned(), |other| format!("section {}", name_of(other))))]
     SectionOverlap {
         /// Kind of the section.
         section: u32,
@@ -184,7 +184,7 @@ pub enum StatsError {
         other: Option<u32>,
     },
     /// A section ends behind the used bytes.
-    #[error("section {} ends at {end}, behind the {used} used bytes", name_of(*section))]
+    #[error("section {} ends at {end}, after the {used} used bytes", name_of(*section))]
     SectionEnd {
         /// Kind of the section.
         section: u32,
@@ -194,14 +194,14 @@ pub enum StatsError {
         used: u64,
     },
     /// Two sections of one kind.
-    #[error("there are two sections {}", name_of(*section))]
+    #[error("section {} occurs twice", name_of(*section))]
     DuplicateSection {
         /// Kind of both.
         section: u32,
     },
     /// The records were damaged.
     #[error(
-        "section {} has the CRC {stored:#010x}, its bytes give {computed:#010x}: it was damaged",
+        "section {} is damaged: its CRC is {stored:#010x}, expected {computed:#010x}",
         name_of(*section)
     )]
     SectionCrc {
@@ -214,7 +214,7 @@ pub enum StatsError {
     },
     /// The buffer is of another program.
     #[error(
-        "the buffer was written by another program: its descriptor has the hash {}, the program at hand {}",
+        "the buffer is from another program: its descriptor has the hash {}, this program has {}",
         hex(found),
         hex(expected)
     )]
@@ -225,7 +225,7 @@ pub enum StatsError {
         expected: [u8; 16],
     },
     /// Not one record a core.
-    #[error("there are {found} CORE records of {expected} cores")]
+    #[error("found {found} CORE records, expected {expected}")]
     CoreCount {
         /// Records.
         found: usize,
@@ -233,7 +233,7 @@ pub enum StatsError {
         expected: usize,
     },
     /// Not one record a thread.
-    #[error("there are {found} THREAD records of {cores} cores with {threads} threads each")]
+    #[error("found {found} THREAD records for {cores} cores with {threads} threads each")]
     ThreadCount {
         /// Records.
         found: usize,
@@ -285,7 +285,7 @@ pub enum StatsError {
         ops: usize,
     },
     /// An operation lies among those of another thread.
-    #[error("OP record {index} is of core {core} thread {thread} and lies among those of another thread")]
+    #[error("OP record {index} of core {core} thread {thread} is among the records of another thread")]
     OpThread {
         /// Which record.
         index: usize,
@@ -324,7 +324,7 @@ pub enum StatsError {
         thread: u8,
     },
     /// PMU values of an operation that there is none of.
-    #[error("OP_PMU record {index} is of OP record {op}, and there are {ops}")]
+    #[error("OP_PMU record {index} refers to OP record {op} of {ops}")]
     OpIndex {
         /// Which record.
         index: usize,
@@ -349,7 +349,7 @@ pub enum StatsError {
         end: u64,
     },
     /// More PMU values than there are counters.
-    #[error("PMU record {index} has {found} values, at most 8 fit")]
+    #[error("PMU record {index} has {found} values, expected at most 8")]
     PmuCount {
         /// Which record.
         index: usize,
@@ -357,7 +357,7 @@ pub enum StatsError {
         found: u8,
     },
     /// The memory cannot hold even an inference without operations.
-    #[error("the stats buffer has {bytes} bytes, and {needed} are needed without any operation")]
+    #[error("the stats buffer has {bytes} bytes, expected at least {needed}")]
     BufferTooSmall {
         /// Bytes needed.
         needed: u64,
@@ -365,7 +365,7 @@ pub enum StatsError {
         bytes: u64,
     },
     /// More records than the layout can count.
-    #[error("{count} records of section {} are more than the layout can count", name_of(*section))]
+    #[error("{count} records of section {} exceed the limit of the layout", name_of(*section))]
     TooManyRecords {
         /// Kind of the section.
         section: u32,

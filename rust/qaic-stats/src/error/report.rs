@@ -24,9 +24,9 @@ impl StatsError {
                 .with("cores", cores)
                 .with("threads", threads)
                 .with("ops", ops)
-                .hint("qaic.stats.register_layout adds a layout of your own"),
+                .hint("qaic.stats.register_layout adds a layout"),
             Self::OtherProgram { .. } => {
-                report.hint("give the container that was running, or force=True to read the buffer anyway")
+                report.hint("give the container of the buffer, or force=True to read the buffer anyway")
             }
             Self::Version { .. } => report.hint("a newer openqaic may read it"),
             _ => report,

@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     add_model(parser, may_be_container=False)
     parser.add_argument(
-        "--to", required=True, help="precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 is both at once"
+        "--to", required=True, help="target precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 combines two"
     )
     parser.add_argument(
         "--samples",
@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - for standard output")
     parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
     parser.add_argument(
-        "--tokens", type=count, metavar="N", help="continue prompts (input_ids) by N tokens, for decoders"
+        "--tokens", type=count, metavar="N", help="continue each prompt (input_ids) by N tokens, for decoders"
     )
     parser.add_argument(
         "--against",
@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--decide",
         metavar="MODULE:FUNCTION",
-        help="what an output decides: a function of its name and its array (default: the largest value)",
+        help="function of an output's name and array that returns its decision (default: the largest value)",
     )
     parser.add_argument(
         "--target",
@@ -63,10 +63,10 @@ def add_arguments(parser: Parser) -> None:
         "module:function>=1",
     )
     parser.add_argument(
-        "--find", metavar="FILE", help="search for the nodes that have to stay in float32; write them"
+        "--find", metavar="FILE", help="find the nodes that must stay in float32, and write them"
     )
     parser.add_argument(
-        "--keep", choices=("fp32", "fp16"), default="fp32", help="what they compute in (default: fp32)"
+        "--keep", choices=("fp32", "fp16"), default="fp32", help="precision of these nodes (default: fp32)"
     )
     add_compile_options(parser, without=_WITHOUT)
     set_examples(parser, *_EXAMPLES)
@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.find is not None and arguments.against is not None:
         raise OptionError(
-            "--against: found --find beside it, expected one of the two: outputs of a card are compared, "
-            "and nothing is searched with them",
+            "--against and --find: expected one of the two; outputs of a card are compared, not searched",
             code="option.accuracy_search",
         )
     if arguments.model.is_dir():

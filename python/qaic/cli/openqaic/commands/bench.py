@@ -54,19 +54,19 @@ def add_arguments(parser: Parser) -> None:
     add_model(parser)
     parser.add_argument(
         "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
-        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+        help=".npy, .npz or raw data; repeatable (default: random inputs)",
     )  # fmt: skip
     parser.add_argument(
         "--streams",
         type=_streams,
         metavar="N,...",
-        help="inferences at a time, each on cores of its own; default: 1, 2, 4, ... processors",
+        help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors)",
     )
     parser.add_argument(
         "--seconds", type=duration_s, default=2.0, help="time of each measurement (default %(default)s)"
     )
     parser.add_argument(
-        "-n", "--num-iter", type=count, metavar="N", help="inferences of each measurement, in place of a time"
+        "-n", "--num-iter", type=count, metavar="N", help="inferences per measurement, instead of a time"
     )
     parser.add_argument(
         "--warm-up",
@@ -76,7 +76,7 @@ def add_arguments(parser: Parser) -> None:
         help="inferences before (default %(default)s)",
     )
     parser.add_argument(
-        "--beside", choices=("onnxruntime",), help="measure the model there too, in turns with this"
+        "--beside", choices=("onnxruntime",), help="also measure the model in this engine, in turns"
     )
     parser.add_argument(
         "-o",

@@ -23,13 +23,13 @@ def add_arguments(parser: Parser) -> None:
         "action",
         choices=_ACTIONS,
         metavar="|".join(_ACTIONS),
-        help="print the folder; list the programs; remove those not used for the longest time; remove all",
+        help="print the folder; list the programs; remove the least recently used ones; remove all",
     )
     parser.add_argument(
         "--limit",
         type=_limit,
         metavar="SIZE",
-        help="for prune: what may stay, as 500M; default QAIC_CACHE_LIMIT",
+        help="for prune: largest total size, such as 500M (default: QAIC_CACHE_LIMIT)",
     )
     add_json(parser)
     set_examples(

@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     add_model(parser, may_be_container=False)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="folder for programqpc.bin; without it, the cache"
+        "-o", "--output", metavar="DIR", type=Path, help="folder for programqpc.bin (default: the cache)"
     )
     add_json(parser)
     add_compile_options(parser)

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.watch is not None and others:
         raise _conflict(f"--watch is a table for people; it goes without {others[0]}")
     if len(others) > 1:
-        raise _conflict("--format says what is printed; it goes without --json")
+        raise _conflict("--format and --json are different outputs; give one of them")
     if arguments.watch is not None:
         return _watch(arguments.watch)
     from qaic import _core

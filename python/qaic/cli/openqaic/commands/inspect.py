@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
         "view",
         nargs="?",
         choices=("nodes", "tensors", "graph", "fit"),
-        help="without it: target, options, inputs and outputs, constants, segments",
+        help="part to show (default: target, options, inputs and outputs, constants, segments)",
     )
     parser.add_argument(
         "--onnx", metavar="OUT.onnx", type=Path, help="write the graph with its weights as one ONNX file"
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
         "--color",
         choices=("precision", "time"),
         default="precision",
-        help="what colors the drawn graph; time runs inferences with random inputs (default %(default)s)",
+        help="coloring of the graph; time runs inferences with random inputs (default %(default)s)",
     )
     add_json(parser)
     add_compile_options(parser)
@@ -141,7 +141,7 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
         print_text(table(rows, header=header))
     else:
-        print_line("no device to compare with; openqaic info says why")
+        print_line("no device to compare with; `openqaic info` shows the reason")
     return SUCCESS
 
 

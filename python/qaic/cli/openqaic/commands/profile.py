@@ -42,11 +42,11 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", metavar="PAGE.html", type=Path, help="page to write; without it, text is printed"
+        "-o", "--output", metavar="PAGE.html", type=Path, help="page to write (default: text on the terminal)"
     )
     parser.add_argument(
         "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
-        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+        help=".npy, .npz or raw data; repeatable (default: random inputs)",
     )  # fmt: skip
     parser.add_argument(
         "-n", "--num-iter", type=count, default=20, metavar="N", help="inferences (default %(default)s)"

@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="[NAME=]FILE",
         action="append",
         default=[],
-        help=".npy, .npz or raw data; repeatable; without it inputs are random",
+        help=".npy, .npz or raw data; repeatable (default: random inputs)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE.npz", type=Path, help="file for the outputs, by their names"

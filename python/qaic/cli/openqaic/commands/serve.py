@@ -29,32 +29,32 @@ def add_arguments(parser: Parser) -> None:
         nargs="+",
         help="a Triton model repository, a container, a folder of containers, or an ONNX model",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
-        "--http", metavar="PORT", type=_port, default=8000, help="port of HTTP; no: none (8000)"
+        "--http", metavar="PORT", type=_port, default=8000, help="port for HTTP, or no (default: 8000)"
     )
     parser.add_argument(
-        "--grpc", metavar="PORT", type=_port, default=8001, help="port of gRPC; no: none (8001)"
+        "--grpc", metavar="PORT", type=_port, default=8001, help="port for gRPC, or no (default: 8001)"
     )
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=duration_s, default=30.0, help="limit of a clean end (30)"
+        "--drain", metavar="SECONDS", type=duration_s, default=30.0, help="limit of a shutdown (default: 30)"
     )
     parser.add_argument(
-        "--max-body", metavar="MIB", type=count, default=64, help="largest request, in MiB (64)"
+        "--max-body", metavar="MIB", type=count, default=64, help="limit of a request (default: 64)"
     )
     parser.add_argument(
         "--body-timeout",
         metavar="SECONDS",
         type=duration_s,
         default=30.0,
-        help="limit of a body's arrival (30)",
+        help="time to receive a body (default: 30)",
     )
     parser.add_argument(
         "--max-memory",
         metavar="MIB",
         type=count,
         default=256,
-        help="all requests and answers together, in MiB (256)",
+        help="limit of all requests and answers together (default: 256)",
     )
     parser.add_argument("--model-control", action="store_true", help="let clients load and unload models")
     parser.add_argument(
@@ -62,9 +62,9 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="name of this server in requests, besides addresses and names without a dot; may be repeated",
+        help="additional name of this server in requests; repeatable",
     )
-    parser.add_argument("--access-log", action="store_true", help="log each request of HTTP")
+    parser.add_argument("--access-log", action="store_true", help="log each HTTP request")
     set_examples(
         parser,
         "openqaic serve model.onnx",

@@ -108,7 +108,7 @@ class CheckpointFiles:
                     code="external_data",
                     found=f"file {file!r}, which leads to {str(real)!r}",
                     expected=f"a file in {self._listed()}",
-                    fix=f"name the folder it lies in with {DATA_ROOT}",
+                    fix=f"set {DATA_ROOT} to its folder",
                 )
             return real
         raise refuse(

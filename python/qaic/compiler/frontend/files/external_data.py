@@ -91,7 +91,7 @@ class ExternalData:
                 code="external_data",
                 found=f"location {location!r}",
                 expected="a relative path inside the model's folder",
-                fix="put the data file beside the model and store its plain name",
+                fix="put the data file into the folder of the model and store its name only",
             )
         path = self.folders[0] / relative
         real = self.data.find(path)
@@ -104,6 +104,6 @@ class ExternalData:
                 code="external_data",
                 found=f"location {location!r}, a link that leads out of the model's folder",
                 expected="a file inside the model's folder",
-                fix="copy the data file beside the model",
+                fix="copy the data file into the folder of the model",
             )
         return real

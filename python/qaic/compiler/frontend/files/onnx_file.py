@@ -267,7 +267,7 @@ class _Walk:
             raise refuse(
                 f"weights of input {spec.places[0].input_name!r}",
                 code="external_data",
-                found="a checkpoint beside a model that is not a file",
+                found="a checkpoint, but the model is not a file",
                 expected="all data inside the model",
                 fix="pass the path of the model instead of its content",
             )

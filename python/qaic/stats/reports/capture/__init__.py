@@ -241,6 +241,6 @@ def _ops_per_core(buffer: MeasuredBuffer) -> list[int]:
             f"an OP record is operation {counts[core] - 1} of core {core}, too large to be true in a "
             f"buffer of {len(buffer.ops)} operations",
             code="stats.unknown_op",
-            hints=("give the container that was running, so that the numbers are checked",),
+            hints=("give the container of the buffer, so that the numbers are checked",),
         )
     return [counts.get(core, 0) for core in range(max(counts, default=-1) + 1)]

@@ -56,7 +56,7 @@ def engines(capture: Capture) -> Report:
         verdict.append(f"utilization, median of the cores: {text}")
     notes = [
         "times are sums over an engine's threads, utilization is their mean;"
-        " engines work beside each other, so do not add them up"
+        " engines work in parallel, so do not add them up"
     ]
     if any(str(row[2]) == "DMAIssue" for row in rows):
         notes.append(

@@ -78,7 +78,7 @@ def _verdict(found: list[Group], total: float) -> list[str]:
     resident = residency(found)
     if resident is None:
         names = ", ".join(sorted({group.key or "(not given)" for group in found}))
-        return [f"operands lie in {names}: there is no residency in TCM to judge"] if total else []
+        return [f"operands are in {names}; residency in TCM does not apply"] if total else []
     rating = "good" if resident > _GOOD else "a problem" if resident < _PROBLEM else "fair"
     return [
         f"{resident:.1f} % of the operations' time works in TCM, which is {rating}"

@@ -109,7 +109,7 @@ def overhead(capture: Capture) -> Report:
     if known.sentence is not None:
         verdict.append(known.sentence)
     elif any(int(reader.run.flags) & _INSTRUMENTED_TIMES for reader in capture.each()):
-        verdict.append("times contain the cost of measuring; the producer does not say how much")
+        verdict.append("times contain an unknown cost of measuring")
     tables = [
         Table(
             "figures", "Cost of measuring", _FIGURES, figures, "compare measured runs only with measured runs"
@@ -119,7 +119,7 @@ def overhead(capture: Capture) -> Report:
         rows, part = _at_floor(capture, known.floor_us)
         verdict.append(
             f"{len(rows)} operations take no longer than measuring one costs, {known.floor_us:.2f} us,"
-            f" and hold {part:.1f} % of the time: their numbers say little"
+            f" and hold {part:.1f} % of the time: their times are not reliable"
         )
         estimated = frozenset(range(min(len(rows), _MOST)))
         tables.append(

@@ -70,7 +70,7 @@ def waits(capture: Capture) -> Report:
             + (f", whose last producer is {first[7]}" if first[7] else "")
         )
     note = (
-        "waits are clipped to the core's inference; threads wait beside each other, so waits are no latency"
+        "waits are clipped to the core's inference; threads wait in parallel, so waits are not a latency"
         if measured
         else f"sync and barrier: {NOT_MEASURED}"
     )
