@@ -121,10 +121,10 @@ test-kmd-numbers: setup ## Run on an emulated card what says the same on every d
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
 		$(addprefix --ignore=,$(DEVICE_FREE_TESTS))
 
-adverse: setup ## Run all tests in ROUNDS rounds, 2 by default, in the background with SIGINT ignored, niced, on one CPU beside busy loops, in other orders
+adverse: setup ## Run all tests twice, in the background with SIGINT ignored, niced, on one CPU beside busy loops, in other orders
 	tests/adverse.sh all $(BIN)/python
 
-adverse-timing: setup ## The same with what is about time, signals, threads and processes
+adverse-timing: setup ## Run so, once, the tests that are about time, signals, threads and processes
 	tests/adverse.sh timing $(BIN)/python
 
 test-kernel: setup ## Run the tests of cards on the mainline driver, in a user mode kernel that is built once

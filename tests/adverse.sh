@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the Rust and Python tests under conditions that no verdict may depend on: in the background with SIGINT ignored,
-# niced, on one CPU beside busy loops, the files in another order in each of ROUNDS rounds, by default 2.
+# niced, on one CPU beside busy loops, the files in another order in each of ROUNDS rounds: by default 2 of `all`, 1 of `timing`.
 #
 # usage: tests/adverse.sh all|timing [python, default .venv/bin/python]
 #
@@ -10,12 +10,13 @@ cd "$(dirname "$0")/.."
 
 part=${1:-all}
 python=${2:-.venv/bin/python}
-crates=(--workspace)
+crates=
 pytest=("$python" -m pytest -q -p no:cacheprovider)
 case $part in
-all) ;;
+all) rounds=2 ;;
 timing)
-    crates=(-p qaic-sync -p qaic-kmd -p qaic-runtime)
+    rounds=1
+    crates='qaic-sync qaic-kmd qaic-runtime'
     pytest+=(-m timing)
     ;;
 *)
@@ -24,14 +25,16 @@ timing)
     ;;
 esac
 
-# What is built is built at full speed. A test program expects its crate's folder.
-mapfile -t programs < <(cargo test "${crates[@]}" --no-run --quiet --message-format=json | "$python" -c '
+# What is built is built at full speed, and as `make test` builds it. A test program expects its crate's folder.
+mapfile -t programs < <(cargo test --workspace --no-run --quiet --message-format=json | "$python" -c '
 import json, os, sys
 for line in sys.stdin:
     made = json.loads(line)
     if made.get("executable") and made["profile"]["test"]:
-        print(os.path.dirname(made["manifest_path"]), made["executable"], sep="\t")
-')
+        folder = os.path.dirname(made["manifest_path"])
+        if not sys.argv[1:] or os.path.basename(folder) in sys.argv[1:]:
+            print(folder, made["executable"], sep="\t")
+' $crates)
 ((${#programs[@]} > 0)) || { echo 'cargo built no tests' >&2; exit 1; }
 PROPTEST_RNG_SEED=$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)
 QAIC_ONNXRUNTIME_LIB=$("$python" -c 'from qaic import _core; print(_core.engine_info()[0])')
@@ -58,7 +61,7 @@ in_background() {
     child=
 }
 
-for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
+for ((round = 1; round <= ${ROUNDS:-$rounds}; round++)); do
     echo "== round $round, Rust"
     while IFS=$'\t' read -r folder program; do
         # The order of tests within a program is an option of development builds of Rust's test harness.
