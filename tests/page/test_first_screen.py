@@ -114,4 +114,4 @@ def test_long_names_in_tables_lose_their_middle_and_are_whole_on_hover():
 def test_the_title_names_the_model_and_the_device():
     found = capture(("/a", "Conv", 10))
     (network,) = {reading.facts.network for reading in found.each()}
-    assert f"<h1>{network or 'What was measured'} on the CPU device</h1>" in capture_page(found, [])
+    assert f"<h1>{network or 'Measurements'} on the CPU device</h1>" in capture_page(found, [])

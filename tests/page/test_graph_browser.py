@@ -28,7 +28,7 @@ def chain(count, name=lambda place: f"/model/layers.{place // 8}/part.{place % 8
     ]
     edges = [(place, place + 1, f"v{place}") for place in range(count - 1)]
     edges += [(place, place + 4, f"v{place}") for place in range(0, count - 4, 4)]
-    precisions = ["float16" if place % 3 else "float" for place in range(count)]
+    precisions = ["float16" if place % 3 else "float32" for place in range(count)]
     times = [None if place % 5 == 0 else float(place) for place in range(count)]
     return DrawnGraph(nodes, edges, [Coloring("precision", precisions), Coloring("time", amounts=times)])
 
@@ -53,7 +53,7 @@ def test_a_small_graph_shows_every_node(tmp_path, show):
 def test_a_graph_that_is_wider_than_its_area_begins_at_its_edge(tmp_path, show):
     nodes = [DrawnNode(f"n{place}", "Add", []) for place in range(40)] + [DrawnNode("sum", "Sum", [])]
     edges = [(place, 40, f"v{place}") for place in range(40)]
-    wide = DrawnGraph(nodes, edges, [Coloring("precision", ["float"] * 41)])
+    wide = DrawnGraph(nodes, edges, [Coloring("precision", ["float32"] * 41)])
     dom = show(write(wide, tmp_path / "page.html"))
     assert_healthy(dom)
     assert facts(dom)["data-scale"] == "0.700"
@@ -125,7 +125,7 @@ def test_names_are_text_whatever_is_in_them(tmp_path, show):
 )
 def test_arrows_that_point_back_are_drawn_too(tmp_path, show, edges):
     nodes = [DrawnNode("x", "input"), DrawnNode("y", "Add")]
-    dom = show(write(DrawnGraph(nodes, edges, [Coloring("precision", ["float", ""])]), tmp_path / "p.html"))
+    dom = show(write(DrawnGraph(nodes, edges, [Coloring("precision", ["float32", ""])]), tmp_path / "p.html"))
     assert_healthy(dom)
     assert json.loads(facts(dom)["data-boxes"]) == 2
 

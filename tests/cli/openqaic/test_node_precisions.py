@@ -59,15 +59,15 @@ def test_nodes_that_an_option_keeps_are_float_and_all_others_float16(tmp_path_fa
         keep_original_precision_for_nodes=sorted(kept),
     )
     assert found == {
-        f"n{place}": (operator, "float" if operator in kept else "float16")
+        f"n{place}": (operator, "float32" if operator in kept else "float16")
         for place, operator in enumerate(operators)
     }
 
 
 def test_without_options_no_node_is_float16(tmp_path):
     found, rows = precisions(tmp_path, chain(OPERATORS))
-    assert {precision for _, precision in found.values()} == {"float"}
-    assert program_graph.precision_split(rows) == f"{len(rows)} float"
+    assert {precision for _, precision in found.values()} == {"float32"}
+    assert program_graph.precision_split(rows) == f"{len(rows)} float32"
 
 
 def test_a_node_that_picks_rounded_values_is_float16(tmp_path):

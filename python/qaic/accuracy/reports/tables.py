@@ -22,7 +22,7 @@ WORST_NODES: Final = 10
 
 _HOW_TO_READ = (
     "SQNR is the power of the float32 values over that of the difference: N/A where there is none, or where "
-    "float32 cannot square a value, -999 where a value is not finite. inherited: the result in the deployed "
+    "float32 cannot square a value. inherited: the result in the deployed "
     "program. own: the node as it is deployed, on inputs of the reference. Underflow and the quantile are "
     "taken from evenly spaced elements of large results."
 )
@@ -93,7 +93,7 @@ def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
     return Table("outputs", "Outputs", columns, rows)
 
 
-def _worst_channel(output: OutputAccuracy) -> tuple[str | None, float | None]:
+def _worst_channel(output: OutputAccuracy) -> tuple[Cell, Cell]:
     """Return the channel of an output that loses most, and its SQNR."""
     channel = output.worst_channel
     if channel is None:
@@ -248,10 +248,6 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-#: what is shown for results that are not finite
-_LOST_DB = -999.0
-
-
-def _decibels(value: float) -> float | None:
-    """Return a ratio; one that is lost is the smallest number of its column."""
-    return _LOST_DB if value == -math.inf else _finite(value)
+def _decibels(value: float) -> float | str | None:
+    """Return a ratio; the text ``not finite`` if a result is not finite."""
+    return "not finite" if value == -math.inf else _finite(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
+from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.macs import macs_of
 from qaic.errors import QpcError, StateError
 from qaic.support.atomic_io import write_replacing
@@ -73,15 +74,13 @@ def _damaged(what: str, found: str) -> QpcError:
 
 def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
     """Return element type and shape of the inputs, results and outputs whose type the graph states."""
-    from onnx import TensorProto
-
     found = {}
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
             dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
             found[value.name] = (
-                TensorProto.DataType.Name(tensor.elem_type).lower(),
+                type_name(tensor.elem_type),
                 "x".join(dims) or "scalar",
             )
     return found
@@ -97,7 +96,7 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
     """
     types, shapes = value_types(model), _shapes(model)
     rounded = rounded_nodes(
-        model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float"}
+        model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float32"}
     )
     return [
         {

@@ -168,6 +168,19 @@ def _check_devices(ids: list[int]) -> int:
     return SUCCESS
 
 
+def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
+    """Refuse more activations than the cores of a device hold, before the runtime logs the refusal too."""
+    cores = max(program.numCores for program in qpc.getInfo().program)
+    for number in ids:
+        total = rt.Util().getResourceInfo(number)[1].nspTotal
+        if cores * activations > total > 0:
+            raise DeviceBusyError(
+                f"device {number} has {total} cores; -a {activations} needs {cores * activations}",
+                code="device.busy",
+                hints=(f"the largest value is -a {total // cores}",),
+            )
+
+
 def _chosen(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> list[int]:
     """Devices for a program: of `ids` as many as it needs, of all without any."""
     if len(ids) == 1:
@@ -189,6 +202,7 @@ def _pick(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> int:
 
 def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequest) -> int:
     options = request.options
+    _check_cores(plan.qpc, ids, options.aic_num_of_activations)
     try:
         inference_set = rt.InferenceSet(
             context,

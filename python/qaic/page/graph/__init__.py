@@ -145,7 +145,7 @@ def ordered(texts: Iterable[str]) -> list[str]:
 
 #: Precisions have the same color on every page, so that two graphs compare at a glance.
 _PRECISIONS: Final = (
-    "float", "float16", "int8", "uint8", "bfloat16", "int32", "int64", "bool", "int16", "uint16", "double",
+    "float32", "float16", "int8", "uint8", "bfloat16", "int32", "int64", "bool", "int16", "uint16", "float64",
 )  # fmt: skip
 
 

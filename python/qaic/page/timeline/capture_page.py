@@ -11,7 +11,7 @@ from qaic.page.report_tables import diff_html, empty_html, first_screen_html, is
 from qaic.page.timeline import pack
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.section import timeline_html
-from qaic.stats.reports.advice import precisions
+from qaic.stats.reports.advice import NOT_KNOWN, precisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
         data = pack(timeline)
     networks = dict.fromkeys(reader.facts.network for reader in capture.each() if reader.facts.network)
-    title = capture.name or ", ".join(networks) or "What was measured"
+    title = capture.name or ", ".join(networks) or "Measurements"
     if capture.samples:
         title += f"{_precision(capture)} on {_device(capture)}"
     return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
@@ -59,9 +59,11 @@ def _rank(name: str) -> int:
 
 
 def _precision(capture: Capture) -> str:
-    """Name what most of the time is computed in, and what else takes a good part of it."""
+    """Name the precisions of most of the time; quantized results are int8, signed or not."""
     rows = [row for row in precisions(capture.typical).rows if float(row[3] or 0) >= _MUCH]
-    return f" in {' and '.join(str(row[0]) for row in rows[:2])}" if rows else ""
+    stated = (str(row[0]) for row in rows if row[0] != NOT_KNOWN)
+    names = dict.fromkeys("int8" if name == "uint8" else name for name in stated)
+    return f" in {' and '.join([*names][:2])}" if names else ""
 
 
 def _subtitle(capture: Capture) -> str:

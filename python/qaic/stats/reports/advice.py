@@ -26,7 +26,7 @@ _MOSTLY_FLOAT32: Final = 90.0
 #: longest inference over shortest, from which medians of parts need not fit together
 UNEVEN: Final = 3.0
 
-_NOT_KNOWN: Final = "not known"
+NOT_KNOWN: Final = "unknown"
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
 
 
@@ -42,7 +42,7 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
         found += [*_converted(typical), *_one_node(capture), *_overhead(bottleneck), *_float32(typical)]
     found += _uneven(capture)
     found.sort(key=lambda pair: -pair[0])
-    return Table("advice", "What to do", _COLUMNS, [row for _, row in found])
+    return Table("advice", "Advice", _COLUMNS, [row for _, row in found])
 
 
 def _converted(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
@@ -94,7 +94,7 @@ def _overhead(bottleneck: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
         (
             bottleneck.overhead,
             (
-                f"{bottleneck.overhead:.0f} % of the time no operation of weight runs",
+                f"{bottleneck.overhead:.0f} % of the time no large operation runs",
                 "operations are small, or wait for each other",
                 "give the device more at a time: batchsize, set_size, or larger operations in the model",
             ),
@@ -131,7 +131,7 @@ def _uneven(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
             0.0,
             (
                 "the samples are uneven",
-                f"{duration(min(spans))} to {duration(max(spans))}: medians of parts need not fit together",
+                f"{duration(min(spans))} to {duration(max(spans))}: medians of parts do not add up",
                 "measure one inference at a time on an idle machine: set_size=1, num_activations=1",
             ),
         )
@@ -139,9 +139,9 @@ def _uneven(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
 
 
 def precisions(capture: Capture) -> Table:
-    """Time by the precision that operations have on a card; no rows where the compiler does not say it."""
+    """Time by the precision that operations have on a card; no rows if the compiler does not record it."""
     table = _time_by(capture, lambda facts: facts.precisions, "precision")
-    stated = [row for row in table.rows if row[0] != _NOT_KNOWN]
+    stated = [row for row in table.rows if row[0] != NOT_KNOWN]
     note = "of the results, as a card computes them; the CPU device computes float16 in float32 and rounds"
     return Table("precisions", "Precisions", table.columns, table.rows if stated else [], note)
 
@@ -157,7 +157,7 @@ def _time_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
     total = sum(group["time"] for group in found)
     found.sort(key=lambda group: -group["time"])
     rows: list[tuple[Cell, ...]] = [
-        (group.key or _NOT_KNOWN, round(group["count"]), group["time"], share(group["time"], total))
+        (group.key or NOT_KNOWN, round(group["count"]), group["time"], share(group["time"], total))
         for group in found
     ]
     columns = (

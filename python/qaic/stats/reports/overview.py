@@ -46,7 +46,7 @@ _MEANING: Final = {
     "compute": "arithmetic takes most of the time",
     "memory": "moving data takes most of the time",
     "layout": "converting formats and layouts takes most of the time",
-    "overhead": "most of the time no operation of weight runs",
+    "overhead": "most of the time no large operation runs",
 }
 
 
@@ -65,7 +65,7 @@ def overview(capture: Capture) -> Report:
             "of the cores' time, idle time included; compute is matrix, dequantize, normalize and elementwise"
             " together; engines work in parallel, so the parts need not add up to 100"
         )
-        tables.append(Table("parts", "What the time goes into", _PARTS, rows, note))
+        tables.append(Table("parts", "Time by part", _PARTS, rows, note))
         tables.append(_categories(capture.typical))
         tables += [table for table in (precisions(capture.typical),) if table.rows]
         tables.append(types(capture.typical))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
 
@@ -19,7 +19,10 @@ _LONGEST_COMPARED: Final = 80
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "code", metavar="CODE", help="an error code, the part before its dot, or the name of an exception"
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="an error code, its first part, or an exception (default: all)",
     )
     add_json(parser)
     set_examples(
@@ -36,10 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     known = error_codes()
     wanted = arguments.code
+    if wanted is None and not arguments.json:
+        print_text(table([(one.code, one.exception) for one in known], header=("code", "exception")))
+        return SUCCESS
     found = [
         one
         for one in known
-        if wanted in {one.code, one.exception} or one.code.startswith(f"{wanted.rstrip('.')}.")
+        if wanted in {None, one.code, one.exception} or one.code.startswith(f"{wanted.rstrip('.')}.")
     ]
     if not found:
         from difflib import get_close_matches
@@ -49,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"there is no error code {wanted!r}" + (f"; did you mean {near[0]}?" if near else ""),
             code="explain.unknown",
-            hints=("docs/reference/errors.md lists all",),
+            hints=("`openqaic explain` lists all",),
         )
     meanings = {
         name: meaning(name) if name in errors.__all__ else "" for name in {one.exception for one in found}
@@ -66,5 +72,5 @@ def run(arguments: argparse.Namespace) -> int:
     if len(found) > 1:
         print_line(f"{len(found)} codes; next: openqaic explain {found[0].code}")
     else:
-        print_line("docs/reference/errors.md lists all codes")
+        print_line("next: openqaic explain")
     return SUCCESS
