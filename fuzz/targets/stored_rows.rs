@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use qaic_mem::convert::Isa;
-use qaic_mem::stored::{Form, Product, Rounding, StoredRows};
+use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
 
 const NAMES: [&str; 6] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4"];
 /// Most elements that are computed with.
@@ -12,12 +12,14 @@ const MOST: usize = 1 << 12;
 fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
     let (form, group, rows, len, bytes) = input;
     let Some(form) = Form::from_name(NAMES[usize::from(form) % NAMES.len()], group) else { return };
+    let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
+    let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
     // As they are said to be, and as small ones that mostly have the right size.
     for (rows, len) in [(rows, len), (rows % 5, len % 200)] {
-        let found = StoredRows::new(form, rows, len, bytes);
-        assert!(found.is_err() || form.bytes(rows, len) == Some(bytes.len()));
-        let needed = form.bytes(rows, len).unwrap_or(usize::MAX);
-        let Some(Ok(stored)) = bytes.get(..needed).map(|bytes| StoredRows::new(form, rows, len, bytes))
+        let found = StoredRows::new(form, layout, rows, len, bytes);
+        assert!(found.is_err() || form.bytes(layout, rows, len) == Some(bytes.len()));
+        let needed = form.bytes(layout, rows, len).unwrap_or(usize::MAX);
+        let Some(Ok(stored)) = bytes.get(..needed).map(|bytes| StoredRows::new(form, layout, rows, len, bytes))
         else {
             continue;
         };

@@ -79,7 +79,7 @@ def test_model_of_bfloat16_computes_with_stored_weights(tmp_path, monkeypatch):
     proto = model_of(nodes, [info("x", [2, HIGH])], [info("y", [2, WIDE])], [tensor])
     path = compiled(tmp_path, proto, "stored", aic_hw_version="ai200")
     (entry,) = qaic.Qpc(path).plan["initializers"]
-    assert (entry["dtype"], entry["layout"]) == ("bfloat16", "rows")
+    assert (entry["dtype"], entry["layout"]) == ("bfloat16", "tiles")
     x = matrix((2, HIGH), 3).astype(ml_dtypes.bfloat16)
     exact = x.astype(np.float64) @ weight.astype(np.float64)
     found = answer(path, {"x": x.astype(np.float32)})
@@ -158,6 +158,35 @@ def test_packed_weights_are_used_as_they_are_stored(tmp_path, bits, group, has_z
     assert (np.abs(found - exact) <= bound).all()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"convert_to_fp16": True}, {"convert_to_fp16": True, "mxfp6_matmul": True}]
+)
+def test_program_of_before_with_rows_one_by_one_gives_the_same_numbers(tmp_path, monkeypatch, options):
+    wide = WIDE + 3
+    weight = matrix((HIGH, wide))
+    proto = model_of(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [info("x", [2, HIGH])],
+        [info("y", [2, wide])],
+        [("w", weight)],
+    )
+    tiles = compiled(tmp_path, proto, "tiles", **options).path
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store_weights, "TilesSource", lambda inner, rows, unit_bytes: inner)
+    monkeypatch.setattr(store_weights, "TILES", "rows")
+    rows = compiled(tmp_path, proto, "rows", **options).path
+    monkeypatch.undo()
+    entries = [qaic.Qpc(path).plan["initializers"][0] for path in (tiles, rows)]
+    assert [entry["layout"] for entry in entries] == ["tiles", "rows"]
+    assert entries[0]["size"] * wide == entries[1]["size"] * (wide + 1)
+    shown = [np.asarray(qaic.Qpc(path).initializers[entries[0]["name"]]) for path in (tiles, rows)]
+    np.testing.assert_array_equal(*shown)
+    if not options:
+        np.testing.assert_array_equal(shown[0], weight.T)
+    x = matrix((2, HIGH), 3)
+    np.testing.assert_array_equal(*(answer(path, {"x": x}) for path in (tiles, rows)))
+
+
 def test_answers_do_not_depend_on_the_number_of_threads(tmp_path):
     x = matrix((7, HIGH), 3)
     found = [
@@ -229,7 +258,7 @@ def changed(source, target, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": "tows"}, "the layout `tows`, which this release does not have"),
+        ({"layout": "piles"}, "the layout `piles`, which this release does not have"),
         ({"dims": [WIDE, 328]}, "184320 bytes of float16 for 288 rows of 328 elements; 202752 are expected"),
         ({"dims": [WIDE]}, "rows and their length are expected"),
         ({"dims": [-WIDE, -HIGH]}, "rows and their length are expected"),

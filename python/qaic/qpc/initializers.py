@@ -40,6 +40,8 @@ _ML_DTYPES: Final = {
 _QUANTIZED: Final = frozenset({"int8", "uint4"})
 #: elements to a multiple of which stored rows are padded
 _ROW_UNIT: Final = 32
+#: layout -> rows whose units lie together
+_TOGETHER: Final = {"rows": 1, "tiles": 4}
 #: element types narrower than a byte, which no array shows as they are stored -> bits
 _PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
@@ -48,8 +50,9 @@ class Initializers(Mapping[str, "NDArray[Any]"]):
     """Name -> read-only array, made when asked for.
 
     Elements of less than a byte and quantized rows come as the packed bytes they are stored in; weights in
-    the block format MXFP6 come decoded, in an array of their own. The rows of a weight with the layout
-    ``rows`` are what products sum along: it is ``[columns of the product, length of the sum]``.
+    the block format MXFP6 come decoded, and those with the layout ``tiles`` in order, both in arrays of their
+    own. The rows of a weight with a layout are what products sum along: it is ``[columns of the product,
+    length of the sum]``.
     """
 
     def __init__(self, records: Mapping[str, Mapping[str, Any]], constants: NDArray[np.uint8]) -> None:
@@ -107,6 +110,8 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
     dtype = _array_type(name, kind)
     if record.get("encoding") in _QUANTIZED:
         return data
+    if record.get("layout") is not None:
+        data = _in_order(name, record, dims, data)
     if record.get("layout") is not None and record.get("encoding") is None:
         return _rows(name, record, dims, data, dtype)
     if record.get("encoding") is not None:
@@ -120,15 +125,37 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
 
 
+def _in_order(
+    name: str, record: Mapping[str, Any], dims: list[int], data: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Give the bytes of a weight with a layout row by row."""
+    if record["layout"] not in _TOGETHER or len(dims) != 2:
+        raise bad_plan(f"initializer {name!r}: layout {record['layout']!r} of {dims} is not known")
+    together = _TOGETHER[record["layout"]]
+    rows, length = dims
+    units = -(-length // _ROW_UNIT)
+    held = -(-rows // together) * together
+    if together == 1 or not held * units:
+        return data
+    if not data.size or data.size % (held * units):
+        raise bad_plan(f"initializer {name!r}: {data.size} bytes are not {held} rows of {units} units")
+    tiles = data.reshape(-1, units, together, data.size // (held * units))
+    in_order = tiles.swapaxes(1, 2).reshape(held, -1)[:rows].reshape(-1)
+    in_order.flags.writeable = False
+    return in_order
+
+
 def _rows(
     name: str, record: Mapping[str, Any], dims: list[int], data: NDArray[np.uint8], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """View a weight whose rows are padded for the kernels that read them."""
-    if record["layout"] != "rows" or len(dims) != 2:
-        raise bad_plan(f"initializer {name!r}: layout {record['layout']!r} of {dims} is not known")
     rows, length = dims
     padded = -(-length // _ROW_UNIT) * _ROW_UNIT
-    _check_size(name, record, rows * padded * dtype.itemsize)
+    if data.size != rows * padded * dtype.itemsize:
+        raise bad_plan(
+            f"initializer {name!r}: {record['size']} bytes in {record['layout']}, {record['dtype']} {dims} "
+            f"has {rows * padded * dtype.itemsize}"
+        )
     return data.view(dtype).reshape(rows, padded)[:, :length]
 
 

@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use qaic_mem::convert::Isa;
-use qaic_mem::stored::{Form, Product, Rounding, StoredError, StoredRows, UNIT};
+use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT};
 use qaic_quant::mx::{self, MxFormat};
 
 const FORMS: [Form; 9] = [
@@ -21,13 +21,39 @@ const FORMS: [Form; 9] = [
     Form::Uint4 { group: 128 },
 ];
 
+const LAYOUTS: [Layout; 2] = [Layout::Rows, Layout::Tiles];
+
+/// Puts the units of the rows of a tile together; each of `rows` rows has `count` units.
+fn tiled(bytes: &[u8], rows: usize, count: usize) -> Vec<u8> {
+    let unit = bytes.len() / rows / count;
+    let mut tiles = vec![0; rows.next_multiple_of(TILE_ROWS) * count * unit];
+    for (at, bytes) in bytes.chunks(unit).enumerate() {
+        let (row, index) = (at / count, at % count);
+        let place = (row / TILE_ROWS * count + index) * TILE_ROWS + row % TILE_ROWS;
+        tiles[place * unit..(place + 1) * unit].copy_from_slice(bytes);
+    }
+    tiles
+}
+
 /// Stored bytes, and the numbers that they mean.
-fn matrix(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
+fn matrix(form: Form, layout: Layout, rows: usize, len: usize, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let (parts, meant) = stored_parts(form, rows, len, numbers);
+    let bytes = parts.iter().flat_map(|(bytes, count)| match layout {
+        Layout::Rows => bytes.clone(),
+        Layout::Tiles => tiled(bytes, rows, *count),
+    });
+    (bytes.collect(), meant)
+}
+
+/// The parts of stored bytes, row by row, with how many things each row has; and the numbers that they mean.
+fn stored_parts(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<(Vec<u8>, usize)>, Vec<f32>) {
+    let units = len.div_ceil(UNIT);
     let padded_len = len.next_multiple_of(UNIT);
     let mut padded = vec![0.0; rows * padded_len];
     for (to, from) in padded.chunks_mut(padded_len).zip(numbers.chunks(len)) {
         to[..len].copy_from_slice(from);
     }
+    let mut behind = Vec::new();
     let (bytes, meant): (Vec<u8>, Vec<f32>) = match form {
         Form::Float32 => (padded.iter().flat_map(|x| x.to_le_bytes()).collect(), padded),
         Form::Float16 => {
@@ -72,11 +98,14 @@ fn matrix(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<u8>, Vec
             if !is_int8 {
                 codes = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
             }
-            ([codes, scales, zeros].concat(), padded)
+            let groups = padded_len.div_ceil(group);
+            behind = vec![(scales, groups), (zeros, groups)];
+            (codes, padded)
         }
     };
     let meant = meant.chunks(padded_len).flat_map(|row| row[..len].to_vec()).collect();
-    (bytes, meant)
+    behind.insert(0, (bytes, units));
+    (behind, meant)
 }
 
 fn product(
@@ -119,13 +148,13 @@ proptest! {
     #[test]
     fn products_are_those_of_float64(
         (rows, columns, len) in sizes(),
-        at in 0..FORMS.len(),
+        (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
         numbers in prop::collection::vec(number(), 997),
         (has_bias, rounding) in (any::<bool>(), 0..3_usize),
     ) {
         let drawn = |count: usize, step: usize| -> Vec<f32> { (0..count).map(|at| numbers[at * step % 997]).collect() };
-        let (bytes, weights) = matrix(FORMS[at], columns, len, &drawn(columns * len, 1));
-        let stored = StoredRows::new(FORMS[at], columns, len, &bytes).unwrap();
+        let (bytes, weights) = matrix(FORMS[at], layout, columns, len, &drawn(columns * len, 1));
+        let stored = StoredRows::new(FORMS[at], layout, columns, len, &bytes).unwrap();
         let (activations, bias) = (drawn(rows * len, 3), if has_bias { drawn(columns, 5) } else { Vec::new() });
         let rounding = [Rounding::Float32, Rounding::Float16, Rounding::Bfloat16][rounding];
         let found = product(Isa::best(), stored, &activations, &bias, rounding);
@@ -148,15 +177,15 @@ proptest! {
     #[test]
     fn kernels_of_every_family_give_the_bits_of_the_portable_one(
         (rows, columns, len) in sizes(),
-        at in 0..FORMS.len(),
+        (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
         codes in prop::collection::vec(any::<u8>(), 1009),
         numbers in prop::collection::vec(number(), 97),
         rounding in 0..3_usize,
     ) {
         // Any bytes: infinities, NaN, subnormal numbers, blocks of every exponent.
         let form = FORMS[at];
-        let bytes: Vec<u8> = codes.iter().copied().cycle().take(form.bytes(columns, len).unwrap()).collect();
-        let stored = StoredRows::new(form, columns, len, &bytes).unwrap();
+        let bytes: Vec<u8> = codes.iter().copied().cycle().take(form.bytes(layout, columns, len).unwrap()).collect();
+        let stored = StoredRows::new(form, layout, columns, len, &bytes).unwrap();
         let activations: Vec<f32> = numbers.iter().copied().cycle().take(rows * len).collect();
         let rounding = [Rounding::Float32, Rounding::Float16, Rounding::Bfloat16][rounding];
         let portable = product(Isa::Portable, stored, &activations, &[], rounding);
@@ -173,11 +202,12 @@ proptest! {
 
     #[test]
     fn a_row_of_a_product_is_the_same_beside_others(
-        (rows, columns, len) in sizes(), at in 0..FORMS.len(), numbers in prop::collection::vec(number(), 997),
+        (rows, columns, len) in sizes(), (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
+        numbers in prop::collection::vec(number(), 997),
     ) {
         let drawn = |count: usize| -> Vec<f32> { numbers.iter().copied().cycle().take(count).collect() };
-        let (bytes, _) = matrix(FORMS[at], columns, len, &drawn(columns * len));
-        let stored = StoredRows::new(FORMS[at], columns, len, &bytes).unwrap();
+        let (bytes, _) = matrix(FORMS[at], layout, columns, len, &drawn(columns * len));
+        let stored = StoredRows::new(FORMS[at], layout, columns, len, &bytes).unwrap();
         let activations = drawn(rows * len);
         let together = product(Isa::best(), stored, &activations, &[], Rounding::Float32);
         for (row, activations) in activations.chunks(len).enumerate() {
@@ -188,12 +218,13 @@ proptest! {
 
     #[test]
     fn gathered_rows_are_the_stored_numbers(
-        (rows, len) in (1_usize..9, 1_usize..140), at in 0..FORMS.len(), row in any::<prop::sample::Index>(),
+        (rows, len) in (1_usize..9, 1_usize..140), row in any::<prop::sample::Index>(),
+        (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
         numbers in prop::collection::vec(number(), 997),
     ) {
         let numbers: Vec<f32> = numbers.into_iter().cycle().take(rows * len).collect();
-        let (bytes, meant) = matrix(FORMS[at], rows, len, &numbers);
-        let stored = StoredRows::new(FORMS[at], rows, len, &bytes).unwrap();
+        let (bytes, meant) = matrix(FORMS[at], layout, rows, len, &numbers);
+        let stored = StoredRows::new(FORMS[at], layout, rows, len, &bytes).unwrap();
         let row = row.index(rows);
         let mut found = vec![9.0; len];
         stored.gather(row, &mut found);
@@ -202,18 +233,19 @@ proptest! {
 
     #[test]
     fn bytes_of_another_number_are_refused(
-        (rows, len) in (any::<usize>(), any::<usize>()), at in 0..FORMS.len(), count in 0_usize..200,
+        (rows, len) in (any::<usize>(), any::<usize>()), count in 0_usize..200,
+        (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
     ) {
         let bytes = vec![0; count];
-        let found = StoredRows::new(FORMS[at], rows, len, &bytes);
-        prop_assert_eq!(found.is_ok(), FORMS[at].bytes(rows, len) == Some(count));
+        let found = StoredRows::new(FORMS[at], layout, rows, len, &bytes);
+        prop_assert_eq!(found.is_ok(), FORMS[at].bytes(layout, rows, len) == Some(count));
     }
 }
 
 #[test]
 fn operands_that_do_not_fit_are_refused_with_their_numbers() {
     let bytes = vec![0; 4 * 40 * UNIT * 2];
-    let stored = StoredRows::new(Form::Float32, 40, 33, &bytes).unwrap();
+    let stored = StoredRows::new(Form::Float32, Layout::Rows, 40, 33, &bytes).unwrap();
     let refused = |activations: &[f32], bias: &[f32]| {
         Product::new(stored, activations, bias, Rounding::Float32).unwrap_err().to_string()
     };
@@ -221,9 +253,9 @@ fn operands_that_do_not_fit_are_refused_with_their_numbers() {
     assert_eq!(refused(&[0.0; 33], &[0.0; 41]), "41 numbers of bias; 40 are expected");
     assert_eq!(Product::new(stored, &[], &[], Rounding::Float32).unwrap().blocks(), 0);
     for group in [1, 33, 48, 96] {
-        let refused = StoredRows::new(Form::Int8 { group }, 1, 96, &[0; 101]).unwrap_err();
+        let refused = StoredRows::new(Form::Int8 { group }, Layout::Rows, 1, 96, &[0; 101]).unwrap_err();
         assert_eq!(refused, StoredError::Group { found: group });
     }
-    let short = StoredRows::new(Form::Float16, 2, 40, &[0; 255]).unwrap_err().to_string();
+    let short = StoredRows::new(Form::Float16, Layout::Rows, 2, 40, &[0; 255]).unwrap_err().to_string();
     assert_eq!(short, "255 bytes of float16 for 2 rows of 40 elements; 256 are expected");
 }

@@ -47,6 +47,13 @@ def rewritten(proto, **options):
     return model, applied(NAME, model, context)
 
 
+def in_order(data, rows, units):
+    """Collect the units of each row, one by one: four rows lie together."""
+    size = len(data) // (-(-rows // 4) * 4 * units)
+    places = ((row // 4 * units + index) * 4 + row % 4 for row in range(rows) for index in range(units))
+    return b"".join(bytes(data[place * size : (place + 1) * size]) for place in places)
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape"),
     [
@@ -61,9 +68,10 @@ def test_rows_are_stored_along_the_sum(nodes, shape, options):
     model, is_changed = rewritten(product(nodes, shape), **options)
     assert is_changed
     (found,) = stored_of(model)
-    assert (found.dims, found.layout.name) == ((WIDE, HIGH), "rows")
+    assert (found.dims, found.layout.name) == ((WIDE, HIGH), "tiles")
     data = read_all(found.source)
     assert len(data) == found.source.nbytes
+    data = in_order(data, WIDE, -(-HIGH // 32))
     rows = weight(shape) if shape[0] == WIDE else weight(shape).T
     if found.blocks is not None:
         assert data == _core.mx_encode(np.ascontiguousarray(rows), ENCODING)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from qaic.compiler.ir.constants.reader import ConstantReader, read_array
-from qaic.compiler.ir.constants.stored_rows import UNIT
+from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
@@ -37,12 +37,12 @@ _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 
 @dataclass(frozen=True, slots=True)
 class PackedSource:
-    """Packed rows with scales and zero points behind them.
+    """Tiles of packed rows with scales and zero points behind them.
 
     Parameters
     ----------
     codes : TensorSource
-        Packed numbers without a sign, row by row.
+        Tiles of packed numbers without a sign.
     bits : int
         4 or 8; numbers of eight bits become signed.
     scales, zeros : Weight or None
@@ -61,10 +61,11 @@ class PackedSource:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.codes.nbytes + 5 * self.rows * self.groups
+        rows = -(-self.rows // TILE_ROWS) * TILE_ROWS
+        return self.codes.nbytes + 5 * rows * self.groups
 
     def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
-        """Copy the rows, then the scales, then the zero points."""
+        """Copy the tiles, then the scales, then the zero points."""
         import numpy as np
 
         for piece in self.codes.chunks():
@@ -72,8 +73,8 @@ class PackedSource:
                 yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes()
             else:
                 yield piece
-        yield self._scales().astype("<f4").tobytes()
-        yield self._zeros().tobytes()
+        for numbers in (self._scales().astype("<f4"), self._zeros()):
+            yield tiles(numbers.reshape(self.rows, self.groups)).tobytes()
 
     def _scales(self) -> npt.NDArray[np.float32]:
         import numpy as np
@@ -168,8 +169,9 @@ class _Finder:
         ):
             return None
         self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
-        source = PackedSource(codes.source, bits, scales, zeros, rows, groups)
-        blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(store_weights.ROWS, group)
+        tiled = TilesSource(codes.source, rows, UNIT * bits // 8)
+        source = PackedSource(tiled, bits, scales, zeros, rows, groups)
+        blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(TILES, group)
         return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
 
     def _constant(self, name: str) -> Weight | None:

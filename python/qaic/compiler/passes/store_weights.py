@@ -16,7 +16,7 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.stored_rows import UNIT, RowsSource
+from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, TilesSource
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
@@ -31,8 +31,6 @@ from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
-#: name of the layout in plans
-ROWS: Final = "rows"
 #: elements from which on a matrix is stored for the device
 LEAST_ELEMENTS: Final = 1 << 16
 #: elements of a program from which on its weights are read from memory in each inference
@@ -282,18 +280,19 @@ def _known_sizes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 def _stored(weight: Weight, *, moved: bool) -> Weight:
     """Give a weight the layout of the kernels; `moved` if its columns become the rows."""
     rows, length = weight.dims[::-1] if moved else weight.dims
-    layout = StoredLayout(ROWS)
     source: TensorSource = weight.source
-    if weight.blocks is not None:
+    blocks = weight.blocks
+    if blocks is not None:
         # Blocks are stored along the sum in any case.
         if weight.elem_type == FLOAT16 and isinstance(source, MxSource):
             source = replace(source, float16=True)
-        blocks = BlockFormat(weight.blocks.encoding, 1)
-        return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=layout)
-    if moved or length % UNIT:
+        blocks = BlockFormat(blocks.encoding, 1)
+    elif moved or length % UNIT:
         dims = (weight.dims[0], weight.dims[1])
         source = RowsSource(source, dims, _FORMATS[weight.elem_type], moved)
-    return replace(weight, dims=(rows, length), source=source, layout=layout)
+    units = -(-length // UNIT)
+    source = TilesSource(source, rows, source.nbytes // rows // units)
+    return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=StoredLayout(TILES))
 
 
 def _widens(node: onnx.NodeProto) -> bool:

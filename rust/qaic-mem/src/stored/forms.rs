@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::simd::{LANES, MX_BYTES, Simd, Task, run};
-use super::{StoredError, UNIT};
+use super::simd::{LANES, MX_BYTES, MX_FACTORS, Simd, Task, run};
+use super::{StoredError, TILE_ROWS, UNIT};
 use crate::convert::Isa;
 
 /// Form of the elements of stored rows.
@@ -76,7 +76,8 @@ impl Form {
     }
 
     /// Bytes of `rows` rows of `len` elements; `None` when that is more than the address space.
-    pub fn bytes(self, rows: usize, len: usize) -> Option<usize> {
+    pub fn bytes(self, layout: Layout, rows: usize, len: usize) -> Option<usize> {
+        let rows = rows.checked_next_multiple_of(layout.together())?;
         let units = len.div_ceil(UNIT);
         let codes = units.checked_mul(self.unit_bytes())?.checked_mul(rows)?;
         match self.groups(units) {
@@ -87,10 +88,43 @@ impl Form {
     }
 }
 
+/// Order of the units of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Row by row.
+    Rows,
+    /// [`TILE_ROWS`] rows together, unit by unit, so that a product reads one stream. Rows of zeros fill up the last tile.
+    Tiles,
+}
+
+impl Layout {
+    /// Returns the layout of this name in plans.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Rows, Self::Tiles].into_iter().find(|layout| layout.name() == name)
+    }
+
+    /// Returns the name of the layout in plans.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Tiles => "tiles",
+        }
+    }
+
+    /// Number of rows whose units lie together.
+    const fn together(self) -> usize {
+        match self {
+            Self::Rows => 1,
+            Self::Tiles => TILE_ROWS,
+        }
+    }
+}
+
 /// A matrix of stored rows.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredRows<'a> {
     form: Form,
+    together: usize,
     rows: usize,
     len: usize,
     codes: &'a [u8],
@@ -100,14 +134,20 @@ pub struct StoredRows<'a> {
 
 impl<'a> StoredRows<'a> {
     /// Checks that the bytes are `rows` rows of `len` elements.
-    pub fn new(form: Form, rows: usize, len: usize, bytes: &'a [u8]) -> Result<Self, StoredError> {
+    pub fn new(
+        form: Form,
+        layout: Layout,
+        rows: usize,
+        len: usize,
+        bytes: &'a [u8],
+    ) -> Result<Self, StoredError> {
         if let Form::Int8 { group } | Form::Uint4 { group } = form
             && group != 0
             && !(group % UNIT == 0 && group.is_power_of_two())
         {
             return Err(StoredError::Group { found: group });
         }
-        let expected = form.bytes(rows, len);
+        let expected = form.bytes(layout, rows, len);
         if expected != Some(bytes.len()) {
             return Err(StoredError::Bytes {
                 form: form.name().to_owned(),
@@ -119,10 +159,12 @@ impl<'a> StoredRows<'a> {
             });
         }
         let units = len.div_ceil(UNIT);
-        let (codes, rest) = bytes.split_at(units * form.unit_bytes() * rows);
-        let (scales, zeros) = rest.split_at(4 * form.groups(units).unwrap_or(0) * rows);
+        let together = layout.together();
+        let held = rows.next_multiple_of(together);
+        let (codes, rest) = bytes.split_at(units * form.unit_bytes() * held);
+        let (scales, zeros) = rest.split_at(4 * form.groups(units).unwrap_or(0) * held);
         let (scales, _) = scales.as_chunks::<4>();
-        Ok(Self { form, rows, len, codes, scales, zeros })
+        Ok(Self { form, together, rows, len, codes, scales, zeros })
     }
 
     /// The form of the elements.
@@ -165,8 +207,6 @@ impl<'a> StoredRows<'a> {
 
 /// One stored row, unit by unit.
 pub(super) trait Row: Copy {
-    /// True if reading half a unit costs nothing extra.
-    const IS_PLAIN: bool = false;
     /// Numbers that the units of a group have in common.
     type Factors<S: Simd>: Copy;
     /// Some of its units.
@@ -175,13 +215,19 @@ pub(super) trait Row: Copy {
     fn group_units(self) -> usize;
     /// Reads the numbers of the group that a unit is in.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
-    /// Reads a unit.
+    /// Reads a unit, but for the factor of [`Self::scaled`].
     fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
-    /// Reads half a unit.
+    /// Multiplies numbers of a unit by a power of two that they have in common.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
-    fn half<S: Simd>(self, simd: S, index: usize, half: usize, factors: Self::Factors<S>) -> S::V {
-        self.unit(simd, index, factors)[half]
+    fn scaled<S: Simd>(_: S, numbers: S::V, _: Self::Factors<S>) -> S::V {
+        numbers
+    }
+    /// Adds a sum of products with the numbers of a unit, so multiplied, to `total`.
+    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[inline(always)]
+    fn add_scaled<S: Simd>(simd: S, sum: S::V, _: Self::Factors<S>, total: S::V) -> S::V {
+        simd.add(total, sum)
     }
 }
 
@@ -206,36 +252,69 @@ impl StoredRows<'_> {
         }
     }
 
-    fn units_of<const N: usize>(&self, row: usize) -> &[[u8; N]] {
-        let bytes = self.units() * N;
-        self.codes.get(row * bytes..(row + 1) * bytes).unwrap_or_default().as_chunks::<N>().0
+    fn units_of<const N: usize>(&self, row: usize) -> Units<'_, N> {
+        let (units, _) = self.codes.as_chunks::<N>();
+        Units { units: units.get(self.first(row, self.units())..).unwrap_or_default(), step: self.together }
     }
 
     fn groups_of(&self, row: usize) -> Groups<'_> {
-        let groups = self.form.groups(self.units()).unwrap_or(0);
-        let range = row * groups..(row + 1) * groups;
+        let first = self.first(row, self.form.groups(self.units()).unwrap_or(0));
         let shift = match self.form {
             Form::Int8 { group } | Form::Uint4 { group } if group != 0 => (group / UNIT).trailing_zeros(),
             // One group, however long the row is.
             _ => usize::BITS - 1,
         };
-        let scales = self.scales.get(range.clone()).unwrap_or_default();
-        Groups { scales, zeros: self.zeros.get(range).unwrap_or_default(), first: 0, shift }
+        Groups {
+            scales: self.scales.get(first..).unwrap_or_default(),
+            zeros: self.zeros.get(first..).unwrap_or_default(),
+            step: self.together,
+            first: 0,
+            shift,
+        }
+    }
+
+    /// Place of the first of the things of a row, of which each row has `count`.
+    const fn first(&self, row: usize, count: usize) -> usize {
+        let (tile, at) = (row / self.together, row % self.together);
+        tile * self.together * count + at
+    }
+}
+
+/// Units of a row.
+#[derive(Clone, Copy)]
+struct Units<'a, const N: usize> {
+    // From the first one on.
+    units: &'a [[u8; N]],
+    // From one to the next.
+    step: usize,
+}
+
+#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+impl<'a, const N: usize> Units<'a, N> {
+    #[inline(always)]
+    fn part(self, units: Range<usize>) -> Self {
+        let behind = units.end.saturating_sub(1) * self.step + 1;
+        Self { units: self.units.get(units.start * self.step..behind).unwrap_or_default(), ..self }
+    }
+
+    #[inline(always)]
+    fn at(self, index: usize) -> &'a [u8; N] {
+        &self.units[index * self.step]
     }
 }
 
 #[derive(Clone, Copy)]
-struct Float32Row<'a>(&'a [[u8; 4 * UNIT]]);
+struct Float32Row<'a>(Units<'a, { 4 * UNIT }>);
 #[derive(Clone, Copy)]
-struct Float16Row<'a>(&'a [[u8; 2 * UNIT]]);
+struct Float16Row<'a>(Units<'a, { 2 * UNIT }>);
 #[derive(Clone, Copy)]
-struct Bfloat16Row<'a>(&'a [[u8; 2 * UNIT]]);
+struct Bfloat16Row<'a>(Units<'a, { 2 * UNIT }>);
 #[derive(Clone, Copy)]
-struct MxRow<'a>(&'a [[u8; MX_BYTES]]);
+struct MxRow<'a>(Units<'a, MX_BYTES>);
 #[derive(Clone, Copy)]
-struct Int8Row<'a>(&'a [[u8; UNIT]], Groups<'a>);
+struct Int8Row<'a>(Units<'a, UNIT>, Groups<'a>);
 #[derive(Clone, Copy)]
-struct Uint4Row<'a>(&'a [[u8; UNIT / 2]], Groups<'a>);
+struct Uint4Row<'a>(Units<'a, { UNIT / 2 }>, Groups<'a>);
 /// Numbers that are float32 already.
 #[derive(Clone, Copy)]
 pub(super) struct PlainRow<'a>(pub(super) &'a [[f32; UNIT]]);
@@ -243,8 +322,11 @@ pub(super) struct PlainRow<'a>(pub(super) &'a [[f32; UNIT]]);
 /// Scales and zero points of a row.
 #[derive(Clone, Copy)]
 struct Groups<'a> {
+    // From those of the first group on.
     scales: &'a [[u8; 4]],
     zeros: &'a [u8],
+    // From one to the next.
+    step: usize,
     // Of the first unit.
     first: usize,
     // Binary logarithm of the units of a group.
@@ -267,7 +349,7 @@ impl Groups<'_> {
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn factors<S: Simd>(self, simd: S, index: usize) -> [S::V; 2] {
-        let group = (self.first + index) >> self.shift;
+        let group = ((self.first + index) >> self.shift) * self.step;
         let zero = f32::from(self.zeros[group].cast_signed());
         [simd.splat(zero), simd.splat(f32::from_le_bytes(self.scales[group]))]
     }
@@ -288,8 +370,9 @@ macro_rules! row {
         impl Row for $name<'_> {
             type Factors<S: Simd> = ();
 
+            #[inline(always)]
             fn part(self, units: Range<usize>) -> Self {
-                Self(&self.0[units])
+                Self(self.0.part(units))
             }
 
             #[inline(always)]
@@ -302,7 +385,7 @@ macro_rules! row {
 
             #[inline(always)]
             fn unit<S: Simd>(self, $simd: S, index: usize, (): ()) -> [S::V; 2] {
-                let $bytes = &self.0[index];
+                let $bytes = self.0.at(index);
                 $unit
             }
         }
@@ -321,13 +404,48 @@ row!(Bfloat16Row, |simd, unit| {
     let [first, second] = halves(unit);
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
-row!(MxRow, |simd, unit| simd.mxfp6(unit));
+
+/// The factors of a group of one unit are its exponent, which need not be applied to each element.
+#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+impl Row for MxRow<'_> {
+    type Factors<S: Simd> = S::V;
+
+    #[inline(always)]
+    fn part(self, units: Range<usize>) -> Self {
+        Self(self.0.part(units))
+    }
+
+    #[inline(always)]
+    fn group_units(self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn factors<S: Simd>(self, simd: S, index: usize) -> S::V {
+        simd.splat(MX_FACTORS[usize::from(self.0.at(index)[0])])
+    }
+
+    #[inline(always)]
+    fn unit<S: Simd>(self, simd: S, index: usize, _: S::V) -> [S::V; 2] {
+        simd.mxfp6(self.0.at(index))
+    }
+
+    #[inline(always)]
+    fn scaled<S: Simd>(simd: S, numbers: S::V, factor: S::V) -> S::V {
+        simd.mul(numbers, factor)
+    }
+
+    #[inline(always)]
+    fn add_scaled<S: Simd>(simd: S, sum: S::V, factor: S::V, total: S::V) -> S::V {
+        simd.mul_add(sum, factor, total)
+    }
+}
 
 #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
 impl Row for PlainRow<'_> {
-    const IS_PLAIN: bool = true;
     type Factors<S: Simd> = ();
 
+    #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {
         Self(&self.0[units])
     }
@@ -341,13 +459,8 @@ impl Row for PlainRow<'_> {
 
     #[inline(always)]
     fn unit<S: Simd>(self, simd: S, index: usize, (): ()) -> [S::V; 2] {
-        [self.half(simd, index, 0, ()), self.half(simd, index, 1, ())]
-    }
-
-    #[inline(always)]
-    fn half<S: Simd>(self, simd: S, index: usize, half: usize, (): ()) -> S::V {
         let (halves, _) = self.0[index].as_chunks::<LANES>();
-        simd.load(&halves[half])
+        [simd.load(&halves[0]), simd.load(&halves[1])]
     }
 }
 
@@ -358,9 +471,10 @@ macro_rules! quantized_row {
         impl Row for $name<'_> {
             type Factors<S: Simd> = $factors;
 
+            #[inline(always)]
             fn part(self, units: Range<usize>) -> Self {
                 let groups = self.1.from(units.start);
-                Self(&self.0[units], groups)
+                Self(self.0.part(units), groups)
             }
 
             #[inline(always)]
@@ -376,7 +490,7 @@ macro_rules! quantized_row {
 
             #[inline(always)]
             fn unit<S: Simd>(self, $simd: S, index: usize, $used: Self::Factors<S>) -> [S::V; 2] {
-                let $unit = &self.0[index];
+                let $unit = self.0.at(index);
                 $numbers
             }
         }
@@ -416,7 +530,7 @@ impl RowsTask for Gather<'_> {
         let mut number = [0.0; UNIT];
         let len = self.numbers.len().min(self.rows.len);
         for (index, numbers) in self.numbers[..len].chunks_mut(UNIT).enumerate().take(units) {
-            widen(simd, row.unit(simd, index, row.factors(simd, index)), &mut number);
+            widen(simd, row, index, &mut number);
             numbers.copy_from_slice(&number[..numbers.len()]);
         }
     }
@@ -425,9 +539,10 @@ impl RowsTask for Gather<'_> {
 /// Writes a unit as numbers.
 #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
 #[inline(always)]
-pub(super) fn widen<S: Simd>(simd: S, unit: [S::V; 2], numbers: &mut [f32; UNIT]) {
+pub(super) fn widen<S: Simd, R: Row>(simd: S, row: R, index: usize, numbers: &mut [f32; UNIT]) {
+    let factors = row.factors(simd, index);
+    let [first, second] = row.unit(simd, index, factors);
     let (halves, _) = numbers.as_chunks_mut::<LANES>();
-    let [first, second] = unit;
-    simd.store(first, &mut halves[0]);
-    simd.store(second, &mut halves[1]);
+    simd.store(R::scaled(simd, first, factors), &mut halves[0]);
+    simd.store(R::scaled(simd, second, factors), &mut halves[1]);
 }

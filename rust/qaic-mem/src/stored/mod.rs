@@ -1,7 +1,8 @@
 //! Kernels that compute with weights in the form and place in which a container stores them.
 //!
 //! A matrix is stored as rows along which products sum, each padded with zeros to whole units of [`UNIT`] elements. So a
-//! product with one row of activations reads every stored byte once, in order, and widens it in registers. [`Product`] is the
+//! product with one row of activations reads every stored byte once, in order, and widens it in registers. The rows of a tile
+//! lie together, so that what is computed side by side is one stream ([`Layout`]). [`Product`] is the
 //! matrix product, [`StoredRows::gather`] copies a row.
 //!
 //! * `simd` names the operations on vectors of sixteen numbers, and has them in portable code, which defines the results;
@@ -21,11 +22,14 @@ mod x86;
 
 use thiserror::Error;
 
-pub use forms::{Form, StoredRows};
+pub use forms::{Form, Layout, StoredRows};
 pub use product::{Product, Rounding};
 
 /// Elements of a unit; a stored row is padded with zeros to whole units.
 pub const UNIT: usize = 32;
+
+/// Rows of a tile, which are computed side by side.
+pub const TILE_ROWS: usize = 4;
 
 /// Why bytes are not a stored matrix, or operands do not fit it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

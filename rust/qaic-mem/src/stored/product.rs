@@ -15,7 +15,7 @@ use half::{bf16, f16};
 
 use super::forms::{PlainRow, Row, RowsTask, StoredRows, widen};
 use super::simd::{LANES, Simd, Task, run};
-use super::{StoredError, UNIT};
+use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
 
 /// Units of a sum that is taken at a time.
@@ -26,8 +26,6 @@ const FEW_ROWS: usize = 2;
 const BLOCK_BYTES: usize = 1 << 16;
 /// Columns of a block of more rows.
 const BLOCK_COLUMNS: usize = 32;
-/// Most columns that are computed side by side.
-const COLUMNS: usize = 4;
 
 /// Format that results are rounded to; they are float32 in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,31 +184,47 @@ impl Task for Block<'_> {
 impl RowsTask for Block<'_> {
     #[inline(always)]
     fn run<S: Simd, R: Row>(mut self, simd: S, row: impl Fn(usize) -> R) {
-        let units = self.product.weights.units();
-        for start in (0..units).step_by(CHUNK) {
-            let chunk = start..start + CHUNK.min(units - start);
-            let first = self.columns.start;
-            let part = |column: usize| row(first + column).part(chunk.clone());
-            match self.product.rows {
-                1 => self.tiles::<S, R, 1, COLUMNS>(simd, &chunk, part),
-                0..=FEW_ROWS => self.tiles::<S, R, 2, COLUMNS>(simd, &chunk, part),
-                _ => self.widened_tiles(simd, &chunk, part),
+        match self.product.rows {
+            1 => self.streamed::<S, R, 1>(simd, row),
+            0..=FEW_ROWS => self.streamed::<S, R, 2>(simd, row),
+            _ => {
+                for chunk in self.chunks() {
+                    self.widened_tiles(simd, &chunk, &row);
+                }
             }
         }
     }
 }
 
 impl Block<'_> {
+    /// The parts of a sum, in their order.
+    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let units = self.product.weights.units();
+        (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
+    }
+
+    /// Multiplies a few rows while weights are widened in registers. Weights are read in the order in which tiles have them.
+    #[inline(always)]
+    fn streamed<S: Simd, R: Row, const ROWS: usize>(&mut self, simd: S, row: impl Fn(usize) -> R) {
+        let columns = self.columns.clone();
+        for first in (0..columns.len()).step_by(COLUMNS) {
+            for chunk in self.chunks() {
+                let part = |column: usize| row(columns.start + column).part(chunk.clone());
+                self.tile_at::<S, R, ROWS, COLUMNS>(simd, &chunk, 0, first, &part);
+            }
+        }
+    }
+
     /// Widens the part of the weights, and multiplies with that.
     #[inline(always)]
-    fn widened_tiles<S: Simd, R: Row>(&mut self, simd: S, chunk: &Range<usize>, part: impl Fn(usize) -> R) {
+    fn widened_tiles<S: Simd, R: Row>(&mut self, simd: S, chunk: &Range<usize>, row: &impl Fn(usize) -> R) {
         let len = chunk.len();
         let mut widened = std::mem::take(self.widened);
         widened.resize(self.columns.len() * len, [0.0; UNIT]);
         for (column, numbers) in widened.chunks_exact_mut(len).enumerate() {
-            let row = part(column);
+            let row = row(self.columns.start + column).part(chunk.clone());
             for (index, numbers) in numbers.iter_mut().enumerate() {
-                widen(simd, row.unit(simd, index, row.factors(simd, index)), numbers);
+                widen(simd, row, index, numbers);
             }
         }
         simd.run(WidenedTiles { block: self, chunk, widened: &widened });
@@ -225,28 +239,41 @@ impl Block<'_> {
         chunk: &Range<usize>,
         part: impl Fn(usize) -> R,
     ) {
+        for first_row in (0..self.product.rows).step_by(ROWS) {
+            for first_column in (0..self.columns.len()).step_by(COLUMNS) {
+                self.tile_at::<S, R, ROWS, COLUMNS>(simd, chunk, first_row, first_column, &part);
+            }
+        }
+    }
+
+    /// Adds what a chunk contributes to the sums of some rows and columns. Behind the last row and column the last one is
+    /// computed again.
+    #[inline(always)]
+    fn tile_at<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
+        &mut self,
+        simd: S,
+        chunk: &Range<usize>,
+        first_row: usize,
+        first_column: usize,
+        part: &impl Fn(usize) -> R,
+    ) {
         let (rows, columns) = (self.product.rows, self.columns.len());
-        for first_row in (0..rows).step_by(ROWS) {
-            // Behind the last row and column the last one is computed again.
-            let activations: [_; ROWS] = std::array::from_fn(|row| {
-                &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
-            });
-            for first_column in (0..columns).step_by(COLUMNS) {
-                let weights: [R; COLUMNS] =
-                    std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
-                let sums = tile(simd, activations, weights, chunk.end - chunk.start);
-                for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
-                    let start = (first_row + row) * columns + first_column;
-                    // Of whole tiles the additions are one, of four numbers.
-                    match self.sums[start..].first_chunk_mut::<COLUMNS>() {
-                        Some(into) if first_column + COLUMNS <= columns => {
-                            into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);
-                        }
-                        _ => {
-                            let into = self.sums[start..].iter_mut().take(columns - first_column);
-                            into.zip(sums).for_each(|(into, sum)| *into += sum);
-                        }
-                    }
+        let activations: [_; ROWS] = std::array::from_fn(|row| {
+            &self.product.activations((first_row + row).min(rows - 1))[chunk.clone()]
+        });
+        let weights: [R; COLUMNS] =
+            std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
+        let sums = tile(simd, activations, weights, chunk.end - chunk.start);
+        for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
+            let start = (first_row + row) * columns + first_column;
+            // Of whole tiles the additions are one, of four numbers.
+            match self.sums[start..].first_chunk_mut::<COLUMNS>() {
+                Some(into) if first_column + COLUMNS <= columns => {
+                    into.iter_mut().zip(sums).for_each(|(into, sum)| *into += sum);
+                }
+                _ => {
+                    let into = self.sums[start..].iter_mut().take(columns - first_column);
+                    into.zip(sums).for_each(|(into, sum)| *into += sum);
                 }
             }
         }
@@ -268,12 +295,11 @@ impl Task for WidenedTiles<'_, '_> {
         let part = |column: usize| PlainRow(&widened[column * len..(column + 1) * len]);
         let rows = block.product.rows;
         // Tiles of equal size, so that few rows are computed twice.
-        match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(6))) {
+        match (S::IS_WIDE, rows.div_ceil(rows.div_ceil(5))) {
             (false, _) => block.tiles::<S, PlainRow<'_>, 3, 2>(simd, chunk, part),
             (true, ..=3) => block.tiles::<S, PlainRow<'_>, 3, COLUMNS>(simd, chunk, part),
             (true, 4) => block.tiles::<S, PlainRow<'_>, 4, COLUMNS>(simd, chunk, part),
-            (true, 5) => block.tiles::<S, PlainRow<'_>, 5, COLUMNS>(simd, chunk, part),
-            (true, _) => block.tiles::<S, PlainRow<'_>, 6, COLUMNS>(simd, chunk, part),
+            (true, _) => block.tiles::<S, PlainRow<'_>, 5, COLUMNS>(simd, chunk, part),
         }
     }
 }
@@ -290,8 +316,7 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     // Loops over numbers, because neither `array::map` nor iterators over arrays of vectors are sure to be part of what is
     // compiled for the machine.
     let mut sums = [[simd.splat(0.0); COLUMNS]; ROWS];
-    // Without a test in the loop where there are no groups.
-    let group = if R::IS_PLAIN { units.max(1) } else { weights[0].group_units() };
+    let group = weights[0].group_units();
     let mut factors = [weights[0].factors(simd, 0); COLUMNS];
     for index in 0..units {
         if index % group == 0 {
@@ -300,27 +325,16 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
             }
         }
         let mut numbers = [[simd.splat(0.0); 2]; COLUMNS];
-        if !R::IS_PLAIN {
-            for column in 0..COLUMNS {
-                numbers[column] = weights[column].unit(simd, index, factors[column]);
-            }
+        for column in 0..COLUMNS {
+            numbers[column] = weights[column].unit(simd, index, factors[column]);
         }
-        for half in 0..UNIT / LANES {
-            let mut vectors = [simd.splat(0.0); COLUMNS];
+        for row in 0..ROWS {
+            let (halves, _) = activations[row][index].as_chunks::<LANES>();
+            let (first, second) = (simd.load(&halves[0]), simd.load(&halves[1]));
             for column in 0..COLUMNS {
-                // Read where it is used, so that registers are left for the sums.
-                vectors[column] = if R::IS_PLAIN {
-                    weights[column].half(simd, index, half, factors[column])
-                } else {
-                    numbers[column][half]
-                };
-            }
-            for row in 0..ROWS {
-                let (halves, _) = activations[row][index].as_chunks::<LANES>();
-                let activation = simd.load(&halves[half]);
-                for column in 0..COLUMNS {
-                    sums[row][column] = simd.mul_add(activation, vectors[column], sums[row][column]);
-                }
+                let [low, high] = numbers[column];
+                let sum = simd.mul_add(second, high, simd.mul(first, low));
+                sums[row][column] = R::add_scaled(simd, sum, factors[column], sums[row][column]);
             }
         }
     }

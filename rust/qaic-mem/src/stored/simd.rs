@@ -26,6 +26,10 @@ pub(super) trait Simd: Copy {
     fn load(self, numbers: &[f32; LANES]) -> Self::V;
     /// Writes sixteen numbers.
     fn store(self, vector: Self::V, numbers: &mut [f32; LANES]);
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, rounded once.
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `(a - b) * c`, each rounded.
@@ -42,7 +46,7 @@ pub(super) trait Simd: Copy {
     fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4;
     /// The numbers of codes of four bits without a sign, the lower four of a byte first.
     fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
-    /// An MXFP6 block.
+    /// The elements of an MXFP6 block, without its exponent.
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
     /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
@@ -81,12 +85,20 @@ fn widened(bytes: &[u8; 32], widen: impl Fn([u8; 2]) -> f32) -> [f32; LANES] {
     std::array::from_fn(|lane| widen(pairs[lane]))
 }
 
-/// Decodes a block of any exponent.
-pub(super) fn block_numbers(block: &[u8; MX_BYTES]) -> [f32; UNIT] {
-    let mut numbers = [0.0; UNIT];
-    mx::decode(MxFormat::Fp6E2M3, UNIT, block, &mut numbers);
-    numbers
-}
+/// Powers of two by the exponent of an MXFP6 block.
+pub(super) const MX_FACTORS: [f32; 256] = {
+    // The least one is half of the least normal number.
+    let mut factors = [f32::from_bits(1 << 22); 256];
+    let mut exponent = 1_u32;
+    while exponent < 255 {
+        factors[exponent as usize] = f32::from_bits(exponent << 23);
+        exponent += 1;
+    }
+    factors[255] = f32::NAN;
+    factors
+};
+/// The exponent whose power is one.
+const MX_ONE: u8 = 127;
 
 impl Simd for Portable {
     type V = [f32; LANES];
@@ -103,6 +115,14 @@ impl Simd for Portable {
 
     fn store(self, vector: Self::V, numbers: &mut [f32; LANES]) {
         *numbers = vector;
+    }
+
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|lane| a[lane] * b[lane])
     }
 
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
@@ -141,9 +161,11 @@ impl Simd for Portable {
     }
 
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
-        let numbers = block_numbers(block);
-        let (halves, _) = numbers.as_chunks::<LANES>();
-        [halves[0], halves[1]]
+        let mut unscaled = *block;
+        unscaled[0] = MX_ONE;
+        let mut numbers = [[0.0; LANES]; 2];
+        mx::decode(MxFormat::Fp6E2M3, UNIT, &unscaled, numbers.as_flattened_mut());
+        numbers
     }
 
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4] {

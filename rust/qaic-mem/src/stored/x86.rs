@@ -11,7 +11,7 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{LANES, MX_BYTES, Simd, Task, block_numbers};
+use super::simd::{LANES, MX_BYTES, Simd, Task};
 use crate::convert::Isa;
 
 /// 256-bit vectors, two for sixteen numbers.
@@ -69,12 +69,6 @@ fn mxfp6_halves<const PLACE: i8>(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(_mm256_srai_epi16::<3>(high), _mm256_set1_epi16(0x8f80_u16.cast_signed()))
 }
 
-/// Float32 factor of a block whose elements come times 2^-14; `None` where it has none.
-#[inline(always)]
-fn mxfp6_factor(exponent: u8) -> Option<f32> {
-    (exponent <= 240).then(|| f32::from_bits((u32::from(exponent) + 14) << 23))
-}
-
 /// The two halves of a block that [`mxfp6_halves`] reads.
 #[inline(always)]
 fn mxfp6_parts(block: &[u8; MX_BYTES]) -> (&[u8; 16], &[u8; 16]) {
@@ -130,6 +124,18 @@ mod avx2 {
         unsafe { _mm256_storeu_ps(halves[0].as_mut_ptr(), vector.0) };
         // SAFETY: as above.
         unsafe { _mm256_storeu_ps(halves[1].as_mut_ptr(), vector.1) };
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn add(a: Pair, b: Pair) -> Pair {
+        Pair(_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn mul(a: Pair, b: Pair) -> Pair {
+        Pair(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1))
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -192,9 +198,9 @@ mod avx2 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(super) fn mxfp6(block: &[u8; MX_BYTES], factor: f32) -> [Pair; 2] {
+    pub(super) fn mxfp6(block: &[u8; MX_BYTES]) -> [Pair; 2] {
         let (first, second) = mxfp6_parts(block);
-        let factor = _mm256_set1_ps(factor);
+        let factor = _mm256_set1_ps(16384.0);
         let scaled = |Pair(a, b)| Pair(_mm256_mul_ps(a, factor), _mm256_mul_ps(b, factor));
         [scaled(widen(mxfp6_halves::<0>(first))), scaled(widen(mxfp6_halves::<4>(second)))]
     }
@@ -267,19 +273,6 @@ mod avx512 {
         numbers
     };
 
-    /// Powers of two by the exponent of a block.
-    const FACTORS: [f32; 256] = {
-        // The least one is half of the least normal number.
-        let mut factors = [f32::from_bits(1 << 22); 256];
-        let mut exponent = 1_u32;
-        while exponent < 255 {
-            factors[exponent as usize] = f32::from_bits(exponent << 23);
-            exponent += 1;
-        }
-        factors[255] = f32::NAN;
-        factors
-    };
-
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn words(words: &[u16; 32]) -> __m512i {
@@ -347,7 +340,6 @@ mod avx512 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
     pub(super) fn mxfp6(block: &[u8; MX_BYTES]) -> [__m512; 2] {
-        let factor = _mm512_set1_ps(FACTORS[usize::from(block[0])]);
         // SAFETY: the mask leaves the 24 bytes behind the exponent.
         let read = unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, block.as_ptr().wrapping_add(1).cast()) };
         let spread = _mm512_permutexvar_epi8(words(&PLACES), _mm512_castsi256_si512(read));
@@ -357,7 +349,7 @@ mod avx512 {
         let halves = _mm512_permutex2var_epi16(words(&NUMBERS[0]), codes, words(&NUMBERS[1]));
         let first = _mm512_slli_epi32::<16>(halves);
         let second = _mm512_and_si512(halves, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
-        [first, second].map(|numbers| _mm512_mul_ps(_mm512_castsi512_ps(numbers), factor))
+        [_mm512_castsi512_ps(first), _mm512_castsi512_ps(second)]
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
@@ -397,12 +389,15 @@ impl Simd for Avx2 {
         splat(number: f32) -> Self::V = avx2::splat(number);
         load(numbers: &[f32; LANES]) -> Self::V = avx2::load(numbers.as_ptr());
         store(vector: Self::V, numbers: &mut [f32; LANES]) -> () = avx2::store(vector, numbers);
+        add(a: Self::V, b: Self::V) -> Self::V = avx2::add(a, b);
+        mul(a: Self::V, b: Self::V) -> Self::V = avx2::mul(a, b);
         mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::mul_add(a, b, c);
         sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx2::sub_mul(a, b, c);
         float32(bytes: &[u8; 64]) -> Self::V = avx2::load(bytes.as_ptr().cast());
         float16(bytes: &[u8; 32]) -> Self::V = avx2::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx2::bfloat16(bytes);
         int8(bytes: &[u8; 16]) -> Self::V = avx2::int8(bytes);
+        mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx2::mxfp6(block);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
     }
@@ -410,13 +405,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4 {
         [zero, scale]
-    }
-
-    #[inline(always)]
-    fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2] {
-        let Some(factor) = mxfp6_factor(block[0]) else { return any_block(self, block) };
-        // SAFETY: as for the other operations.
-        unsafe { avx2::mxfp6(block, factor) }
     }
 
     fn run<T: Task>(self, task: T) {
@@ -434,6 +422,8 @@ impl Simd for Avx512 {
         splat(number: f32) -> Self::V = _mm512_set1_ps(number);
         load(numbers: &[f32; LANES]) -> Self::V = _mm512_loadu_ps(numbers.as_ptr());
         store(vector: Self::V, numbers: &mut [f32; LANES]) -> () = _mm512_storeu_ps(numbers.as_mut_ptr(), vector);
+        add(a: Self::V, b: Self::V) -> Self::V = _mm512_add_ps(a, b);
+        mul(a: Self::V, b: Self::V) -> Self::V = _mm512_mul_ps(a, b);
         mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V = _mm512_fmadd_ps(a, b, c);
         sub_mul(a: Self::V, b: Self::V, c: Self::V) -> Self::V = avx512::sub_mul(a, b, c);
         float32(bytes: &[u8; 64]) -> Self::V = _mm512_loadu_ps(bytes.as_ptr().cast());
@@ -450,12 +440,4 @@ impl Simd for Avx512 {
         // SAFETY: as above.
         unsafe { avx512::run(self, task) }
     }
-}
-
-/// A block with an exponent near the end of float32, or of NaN.
-#[cold]
-fn any_block<S: Simd>(simd: S, block: &[u8; MX_BYTES]) -> [S::V; 2] {
-    let numbers = block_numbers(block);
-    let (halves, _) = numbers.as_chunks::<LANES>();
-    [simd.load(&halves[0]), simd.load(&halves[1])]
 }

@@ -30,9 +30,6 @@ pub const OPERATIONS_SECTION: &str = "openqaic_ops";
 /// reader of version 1 would not honor; version 3 may have a graph that computes rows in place of retained outputs;
 /// version 4 may have weights with a layout.
 pub const VERSIONS: RangeInclusive<u64> = 1..=4;
-/// Layout of a matrix that kernels of the device read: rows along which products sum, padded with zeros to whole units of 32
-/// elements.
-pub const STORED_ROWS: &str = "rows";
 /// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
 pub(crate) const INITIALIZER_ALIGNMENT: u64 = 64;
 

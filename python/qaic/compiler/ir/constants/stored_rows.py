@@ -1,7 +1,8 @@
 """Payloads of matrices in the layout that the kernels of the device read.
 
-A matrix is stored as rows along which products sum, each padded with zeros to a multiple of 32 elements, so
-that one pass over the memory reads every weight once.
+A matrix is stored as rows along which products sum, each padded with zeros to a multiple of 32 elements,
+which are a unit. Rows that are computed side by side are a tile: their units lie together, so that one pass
+over the memory reads every weight once, in order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from qaic.compiler.ir.constants.weights import TensorSource, whole_pieces
 
 #: elements to a multiple of which rows are padded
 UNIT: Final = 32
+#: rows of a tile
+TILE_ROWS: Final = 4
+#: name of the layout in plans
+TILES: Final = "tiles"
 #: bytes of a payload that are held at a time
 _HELD: Final = 64 << 20
 
@@ -89,3 +94,60 @@ class RowsSource:
             padding = -strip.shape[1] % UNIT
             whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)
             yield whole.data.cast("B")
+
+
+def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Put what rows have of each unit together, tile by tile; rows of zeros fill up the last one.
+
+    Parameters
+    ----------
+    rows : array
+        ``[rows, units]``.
+
+    Returns
+    -------
+    array
+        ``[tiles, units, TILE_ROWS]``.
+    """
+    import numpy as np
+
+    missing = -len(rows) % TILE_ROWS
+    if missing:
+        rows = np.concatenate([rows, np.zeros((missing, rows.shape[1]), rows.dtype)])
+    return np.ascontiguousarray(rows.reshape(-1, TILE_ROWS, rows.shape[1]).swapaxes(1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class TilesSource:
+    """A payload of rows as tiles.
+
+    Parameters
+    ----------
+    inner : TensorSource
+        The rows.
+    rows : int
+        Their number.
+    unit_bytes : int
+        Size of a unit.
+    """
+
+    inner: TensorSource
+    rows: int
+    unit_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        row_bytes = self.inner.nbytes // self.rows
+        return row_bytes * -(-self.rows // TILE_ROWS) * TILE_ROWS
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Put some tiles together at a time."""
+        import numpy as np
+
+        units = self.inner.nbytes // self.rows // self.unit_bytes
+        tile_bytes = TILE_ROWS * units * self.unit_bytes
+        unit = np.dtype((np.void, self.unit_bytes))
+        for piece in whole_pieces(self.inner, max(1, (_HELD // 16) // tile_bytes) * tile_bytes):
+            held = tiles(np.frombuffer(piece, unit).reshape(-1, units))
+            yield held.view(np.uint8).data.cast("B")

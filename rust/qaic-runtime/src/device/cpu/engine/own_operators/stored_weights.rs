@@ -13,8 +13,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use qaic_mem::stored::{Form, Product, Rounding, StoredRows};
-use qaic_qpc::plan::{Initializer, Plan, STORED_ROWS};
+use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
+use qaic_qpc::plan::{Initializer, Plan};
 
 use super::Attributes;
 use super::call::Call;
@@ -33,6 +33,7 @@ pub(in crate::device::cpu::engine) struct StoredWeights {
 #[derive(Clone, Debug)]
 struct Matrix {
     form: Form,
+    layout: Layout,
     rows: usize,
     len: usize,
     bytes: Range<usize>,
@@ -49,12 +50,10 @@ impl StoredWeights {
         for initializer in &plan.initializers {
             let Some(layout) = &initializer.layout else { continue };
             let name = initializer.name.clone();
-            if layout != STORED_ROWS {
-                return Err(format!(
-                    "initializer `{name}` has the layout `{layout}`, which this release does not have"
-                ));
-            }
-            let matrix = Matrix::new(initializer, constants)
+            let layout = Layout::from_name(layout).ok_or_else(|| {
+                format!("initializer `{name}` has the layout `{layout}`, which this release does not have")
+            })?;
+            let matrix = Matrix::new(initializer, layout, constants)
                 .map_err(|message| format!("initializer `{name}`: {message}"))?;
             matrices.insert(name, matrix);
         }
@@ -69,7 +68,7 @@ impl StoredWeights {
 }
 
 impl Matrix {
-    fn new(initializer: &Initializer, constants: &Constants) -> Result<Self, String> {
+    fn new(initializer: &Initializer, layout: Layout, constants: &Constants) -> Result<Self, String> {
         let dims: Vec<usize> = initializer.dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
         let &[rows, len] = &*dims else {
             return Err(format!(
@@ -81,14 +80,14 @@ impl Matrix {
             .ok_or_else(|| format!("no kernel reads the form `{}`", initializer.form()))?;
         let all = constants.bytes();
         let bytes = initializer.bytes(all).map_err(|error| error.to_string())?;
-        StoredRows::new(form, rows, len, bytes).map_err(|error| error.to_string())?;
+        StoredRows::new(form, layout, rows, len, bytes).map_err(|error| error.to_string())?;
         let start = bytes.as_ptr().addr() - all.as_ptr().addr();
-        Ok(Self { form, rows, len, bytes: start..start + bytes.len(), constants: constants.clone() })
+        Ok(Self { form, layout, rows, len, bytes: start..start + bytes.len(), constants: constants.clone() })
     }
 
     fn stored(&self) -> Result<StoredRows<'_>, String> {
         let bytes = self.constants.bytes().get(self.bytes.clone()).unwrap_or_default();
-        StoredRows::new(self.form, self.rows, self.len, bytes).map_err(|error| error.to_string())
+        StoredRows::new(self.form, self.layout, self.rows, self.len, bytes).map_err(|error| error.to_string())
     }
 }
 
