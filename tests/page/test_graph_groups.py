@@ -11,9 +11,9 @@ PARTS = st.sampled_from(["", "a", "b", "layers.0", "layers.1", "MatMul"])
 NAMES = st.one_of(st.lists(PARTS, max_size=5).map("/".join), st.text(max_size=6))
 
 
-@given(st.lists(NAMES, max_size=300))
-def test_groups_are_stretches_within_each_other(names):
-    groups = grouped(names)
+@given(st.lists(NAMES, max_size=300), st.booleans())
+def test_groups_are_stretches_within_each_other(names, has_kinds):
+    groups = grouped(names, [name[:1] for name in names] if has_kinds else [])
     for place, group in enumerate(groups):
         assert 0 <= group.first < group.end <= len(names)
         assert group.end - group.first >= 2
@@ -29,15 +29,31 @@ def test_groups_are_stretches_within_each_other(names):
         assert all(before[1] <= after[0] for before, after in pairwise(inner))
 
 
-@given(st.lists(NAMES, min_size=1, max_size=40), st.integers(1, 60))
-def test_an_open_group_shows_few_boxes(names, times):
+@given(st.lists(NAMES, min_size=1, max_size=40), st.integers(1, 60), st.booleans())
+def test_an_open_group_shows_few_boxes(names, times, has_kinds):
     names = names * times
-    groups = grouped(names)
+    groups = grouped(names, [name[:1] for name in names] if has_kinds else [])
     for parent in range(-1, len(groups)):
         first, end = (0, len(names)) if parent < 0 else (groups[parent].first, groups[parent].end)
         inner = [one for one in groups if one.parent == parent]
         boxes = end - first - sum(one.end - one.first - 1 for one in inner)
         assert boxes <= MOST_CHILDREN
+
+
+@given(
+    st.lists(st.sampled_from(["Conv", "Add", "Mul", "Relu"]), min_size=2, max_size=12),
+    st.integers(4, 30),
+)
+def test_names_without_parts_are_grouped_by_repeated_operators(block, times):
+    kinds = ["Resize", *block * times, "Softmax"]
+    names = [f"{kind}.{place}" for place, kind in enumerate(kinds)]
+    found = grouped(names, kinds)
+    if len(kinds) <= MOST_CHILDREN:
+        assert not found
+        return
+    labels = {one.label for one in found}
+    assert any(label.startswith("block ") for label in labels)
+    assert not any(label.startswith("nodes ") for label in labels)
 
 
 def test_a_name_of_a_million_parts_is_no_tower_of_groups():

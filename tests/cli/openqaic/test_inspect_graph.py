@@ -60,6 +60,17 @@ def dense():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def test_nodes_that_hold_a_constant_are_facts_of_their_readers():
+    made = dense()
+    (weight,) = made.graph.initializer
+    made.graph.ClearField("initializer")
+    made.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weight, name="const"))
+    drawn = drawn_program(program_graph.with_shapes(made))
+    assert [node.kind for node in drawn.nodes] == ["input", "MatMul", "Tanh", "Softmax", "output"]
+    assert ("constant", "w") in drawn.nodes[1].facts
+    assert [row["operator"] for row in program_graph.nodes(made)] == ["MatMul", "Tanh", "Softmax"]
+
+
 @pytest.fixture
 def model(tmp_path):
     onnx.save(dense(), tmp_path / "dense.onnx")

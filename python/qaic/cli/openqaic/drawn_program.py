@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from qaic.cli.openqaic.program_graph import is_constant, operations, value_types
 from qaic.cli.openqaic.program_graph import nodes as listed
-from qaic.cli.openqaic.program_graph import value_types
 from qaic.compiler.backend.op_profiling.node_precisions import UNROUNDED
 from qaic.compiler.ir.graph_walk import read_values, subgraphs
 from qaic.compiler.ir.precision_ops import cast_target
@@ -57,8 +57,10 @@ def drawn_program(model: onnx.ModelProto, measured: NodeTimes | None = None) -> 
     graph = model.graph
     rows = listed(model)
     types = value_types(model)
-    owners = _owners(graph.node)
+    listed_nodes = operations(graph)
+    owners = _owners(listed_nodes)
     weights = {tensor.name for tensor in graph.initializer}
+    weights.update(name for node in graph.node if is_constant(node) for name in node.output)
     drawn = [
         DrawnNode(value.name, "input", [("type", " ".join(types.get(value.name, ("not known",))))])
         for value in graph.input
@@ -69,7 +71,7 @@ def drawn_program(model: onnx.ModelProto, measured: NodeTimes | None = None) -> 
     places: dict[int, int] = {}
     times: list[float | None] = [None] * len(drawn)
     edges: list[tuple[int, int, str]] = []
-    for place, (node, row) in enumerate(zip(graph.node, rows, strict=True)):
+    for place, (node, row) in enumerate(zip(listed_nodes, rows, strict=True)):
         at = places.get(owners.get(place, -1), len(drawn))
         places[place] = at
         if at == len(drawn):

@@ -110,8 +110,18 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
             "inputs": [name for name in node.input if name],
             "outputs": [name for name in node.output if name],
         }
-        for node in model.graph.node
+        for node in operations(model.graph)
     ]
+
+
+def operations(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """List the nodes in their order, without those that hold a constant: they belong to their readers."""
+    return [node for node in graph.node if not is_constant(node)]
+
+
+def is_constant(node: onnx.NodeProto) -> bool:
+    """Return true for a node that holds a constant."""
+    return node.op_type == "Constant" and not node.domain
 
 
 def precision_split(rows: list[dict[str, Any]]) -> str:

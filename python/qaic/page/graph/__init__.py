@@ -97,7 +97,7 @@ def pack(graph: DrawnGraph) -> str:
         "edges": [part for begin, end, value in graph.edges for part in (begin, end, texts.add(value))],
         "groups": [
             [group.first, group.end, group.parent, texts.add(group.label)]
-            for group in grouped([node.name for node in graph.nodes])
+            for group in grouped([node.name for node in graph.nodes], [node.kind for node in graph.nodes])
         ],
         "colorings": [_coloring(coloring) for coloring in graph.colorings],
         "texts": texts.known,

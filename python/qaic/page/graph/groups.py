@@ -1,4 +1,4 @@
-"""Groups of nodes that follow each other: those of a part of the model, or just neighbors.
+"""Groups of nodes that follow each other: parts of the model, repeated blocks, or neighbors.
 
 A group is a stretch of the order of nodes. So whatever groups are closed, arrows between what is shown point
 forward, and the picture of a graph without circles has none.
@@ -6,7 +6,9 @@ forward, and the picture of a graph without circles has none.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +20,10 @@ MOST_CHILDREN: Final = 40
 _DEEPEST: Final = 12
 #: nodes of a group at least
 _FEWEST: Final = 2
+#: occurrences of a sequence of operators that make it a block
+_FEWEST_BLOCKS: Final = 3
+#: nodes of a graph in which repeated sequences are searched for
+_MOST_COMPARED: Final = 20_000
 
 
 @dataclass(frozen=True)
@@ -30,15 +36,19 @@ class Group:
     label: str
 
 
-def grouped(names: Sequence[str]) -> list[Group]:
+def grouped(names: Sequence[str], kinds: Sequence[str] = ()) -> list[Group]:
     """Return groups, each after the one around it.
 
     Parameters
     ----------
     names
         Names of the nodes in their order, with parts divided by ``/``.
+    kinds
+        Operators of the nodes. If most names have no parts, a repeated sequence of operators is a block.
     """
     paths = [_scopes(name) for name in names]
+    if MOST_CHILDREN < len(kinds) <= _MOST_COMPARED and 2 * sum(len(path) < 2 for path in paths) > len(paths):
+        paths = _with_blocks(paths, kinds)
     groups: list[Group] = []
     #: stretches that are to be divided: begin, end, parts of the names that are spent, group around
     waiting = [(0, len(names), 0, -1)]
@@ -57,6 +67,33 @@ def grouped(names: Sequence[str]) -> list[Group]:
                 groups.append(Group(begin, stop, parent, label))
                 waiting.append((begin, stop, depth + 1, len(groups) - 1))
     return groups
+
+
+def _with_blocks(paths: list[tuple[str, ...]], kinds: Sequence[str]) -> list[tuple[str, ...]]:
+    """Prefix each path with its block: the nodes from one occurrence of a repeated sequence to the next."""
+    begins = max((_occurrences(kinds, length) for length in range(2, MOST_CHILDREN)), key=_covered)[1]
+    if len(begins) < _FEWEST_BLOCKS:
+        return paths
+    places = accumulate(place in begins for place in range(len(paths)))
+    return [
+        (f"block {block}", *(path or ("",))) if block else path
+        for block, path in zip(places, paths, strict=True)
+    ]
+
+
+def _covered(found: tuple[int, set[int]]) -> int:
+    length, begins = found
+    return length * len(begins) if len(begins) >= _FEWEST_BLOCKS else 0
+
+
+def _occurrences(kinds: Sequence[str], length: int) -> tuple[int, set[int]]:
+    """Return the begins, apart from each other, of the most frequent sequence of a length."""
+    begins: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place in range(len(kinds) - length + 1):
+        found = begins[tuple(kinds[place : place + length])]
+        if not found or place - found[-1] >= length:
+            found.append(place)
+    return length, set(max(begins.values(), key=len, default=[]))
 
 
 def _span(children: Sequence[tuple[int, int, str]]) -> str:
