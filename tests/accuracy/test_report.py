@@ -53,7 +53,8 @@ def test_page(report, tmp_path):
     assert page.index("first offender is Mul square1") < page.index("<svg") < page.index('data-table="nodes"')
     engine = qaic._core.engine_info()[1]
     assert (
-        f"float32 beside fp16, mxfp6 \u00b7 openqaic {qaic.__version__} \u00b7 onnxruntime {engine}" in page
+        f"float32 compared with fp16, mxfp6 \u00b7 openqaic {qaic.__version__} \u00b7 onnxruntime {engine}"
+        in page
     )
     assert "http://" not in page.replace("http://www.w3.org", "")
     # Two courses, and the values of the ten nodes that lose most; nothing is rounded by MXFP6 here.

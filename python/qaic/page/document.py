@@ -84,7 +84,7 @@ def document(
     )
     measured = f"; measured by {by}" if by else ""
     foot = (
-        f"Written by openqaic {__version__}{measured}. This file needs no network and holds all of its data."
+        f"Written by openqaic {__version__}{measured}. This file contains all its data and needs no network."
     )
     links = "".join(f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, _ in parts)
     sections = "".join(section(*part) for part in parts)

@@ -54,7 +54,7 @@ def accuracy_page(report: AccuracyReport) -> str:
     precisions = ", ".join(item.to for item in report.precisions)
     versions = f"openqaic {__version__} \u00b7 onnxruntime {_core.engine_info()[1]}"
     return document(
-        first.title, f"float32 beside {precisions} \u00b7 {versions}", parts, by="the virtual card"
+        first.title, f"float32 compared with {precisions} \u00b7 {versions}", parts, by="the virtual card"
     )
 
 

@@ -334,7 +334,7 @@ def _verdict(output: OutputAccuracy) -> str:
 def _figures(output: OutputAccuracy) -> str:
     parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {output.cosine:.4f}"]
     if not math.isnan(output.same):
-        parts.append(f"{output.same:.1%} same decisions")
+        parts.append(f"{output.same:.1%} equal decisions")
     parts.append(f"largest error {output.largest_error:.3g}")
     channel = output.worst_channel
     if output.is_dead:

@@ -162,7 +162,7 @@ def _nodes_table(rows: list[dict[str, Any]], times_us: Mapping[str, float] | Non
         time = None if times_us is None else times_us.get(name or "")
         cells: tuple[Cell, ...] = (name, row["operator"], row["precision"], row["shape"], row["macs"])
         found.append(cells if times_us is None else (*cells, time))
-    return Table("nodes", "All nodes, in their order", tuple(columns), found)
+    return Table("nodes", "Nodes in order", tuple(columns), found)
 
 
 def _subtitle(qpc: Qpc) -> str:

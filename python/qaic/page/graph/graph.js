@@ -207,7 +207,7 @@ class Graph {
     if (!box) {
       const note = document.createElement("p");
       note.className = "note";
-      note.textContent = "Choose a node to see what it is. Groups open with a double click.";
+      note.textContent = "Select a node to see its details. A double click opens a group.";
       panel.replaceChildren(note);
       this.schedule();
       return;

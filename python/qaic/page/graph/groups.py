@@ -93,7 +93,8 @@ def _occurrences(kinds: Sequence[str], length: int) -> tuple[int, set[int]]:
         found = begins[tuple(kinds[place : place + length])]
         if not found or place - found[-1] >= length:
             found.append(place)
-    return length, set(max(begins.values(), key=len, default=[]))
+    most: list[int] = max(begins.values(), key=len)
+    return length, set(most)
 
 
 def _span(children: Sequence[tuple[int, int, str]]) -> str:

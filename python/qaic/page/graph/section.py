@@ -68,7 +68,7 @@ def graph_html(graph: DrawnGraph) -> str:
 <p class="note" data-part="wheel" hidden>Click the graph first, or hold Ctrl, to zoom with the wheel.</p>
 <ul class="legend" data-part="legend" aria-label="Colors"></ul>
 <div class="panel" data-part="panel" aria-live="polite">\
-<p class="note">Choose a node to see what it is. Groups open with a double click.</p></div>
+<p class="note">Select a node to see its details. A double click opens a group.</p></div>
 {notes}
 <details class="keys"><summary>Keys and gestures</summary>
 <dl class="facts" id="graph-keys">{keys}</dl></details>

@@ -51,7 +51,7 @@ def timeline_html(timeline: Timeline) -> str:
 <p class="note" data-part="wheel" hidden>Click the timeline first, or hold Ctrl, to zoom with the wheel.</p>
 <ul class="legend" data-part="legend" aria-label="Kinds by time"></ul>
 <div class="panel" data-part="panel" aria-live="polite">\
-<p class="note">Choose an operation to see what it is. Shift and drag measures an interval.</p></div>
+<p class="note">Select an operation to see its details. Hold Shift and drag to measure an interval.</p></div>
 <div class="tip" data-part="tip" role="tooltip" hidden></div>
 {notes}
 <details class="keys"><summary>Keys and gestures</summary>
