@@ -14,6 +14,7 @@ FOLDERS = (
     "tests/cli/transcript",
     "tests/compiler",
     "tests/configs",
+    "tests/forecast",
     "tests/options",
     "tests/page",
     "tests/repository",

@@ -5,10 +5,10 @@
 >>> outputs = session.run({"x": array})  # doctest: +SKIP
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles,
-with ``CompileOptions`` as one value where that helps. ``Qpc`` looks into a container, ``stats`` at what a
-device measured, ``devices`` and ``Util`` at the devices; ``accuracy`` says what a reduced precision loses,
-and where. ``configs`` has the configuration classes of the QAIRT Python API. Every exception is a
-:class:`qaic.errors.QaicError`, except the system's own about files.
+with ``CompileOptions`` as one value where that helps. ``check`` forecasts what a card makes of a model.
+``Qpc`` looks into a container, ``stats`` at what a device measured, ``devices`` and ``Util`` at the devices;
+``accuracy`` says what a reduced precision loses, and where. ``configs`` has the configuration classes of the
+QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qaic.compile_options import CompileOptions
     from qaic.device_claim import claim_devices
     from qaic.device_list import devices
+    from qaic.forecast import check
     from qaic.qpc import Qpc
     from qaic.rt import InferenceBenchmarkSet, Util
     from qaic.session import Session
@@ -38,6 +39,7 @@ __all__ = [
     "Util",
     "__version__",
     "accuracy",
+    "check",
     "claim_devices",
     "compat",
     "compile",
@@ -54,6 +56,7 @@ _HOMES = {
     "Qpc": "qaic.qpc",
     "Session": "qaic.session",
     "Util": "qaic.rt",
+    "check": "qaic.forecast",
     "claim_devices": "qaic.device_claim",
     "compile": "qaic.compilation",
     "devices": "qaic.device_list",

@@ -48,6 +48,11 @@ class Subcommand:
 #: in the order of the help
 SUBCOMMANDS = (
     Subcommand(
+        "check",
+        "forecast whether a model runs on a card, fits, and how fast",
+        "qaic.cli.openqaic.commands.check",
+    ),
+    Subcommand(
         "compile", "compile an ONNX model to a program container", "qaic.cli.openqaic.commands.compile"
     ),
     Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.commands.run"),

@@ -1,0 +1,96 @@
+"""``openqaic check MODEL``: will it run on a card, does it fit, how fast, and with which options."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qaic.cli.compile.log import logged
+from qaic.cli.compile.model_input import open_model
+from qaic.cli.console import FAILURE, SUCCESS, print_json, print_line, print_text
+from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
+from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
+from qaic.cli.openqaic.output_file import check_output_file
+from qaic.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qaic.cli.console import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    add_model(parser, may_be_container=False)
+    parser.add_argument(
+        "--precision",
+        default="fp16",
+        help="fp16, int8, int16, mxfp6, fp32; + joins some (default: fp16)",
+    )
+    parser.add_argument("--card", default="standard", help="standard, pro or ultra (default: standard)")
+    parser.add_argument("--cards", type=count, default=1, metavar="N", help="number of cards (default: 1)")
+    parser.add_argument(
+        "-a", "--num-activations", type=count, metavar="N", help="instances; without it, as many as fit"
+    )
+    parser.add_argument(
+        "-S", "--set-size", type=count, metavar="N", help="inferences in flight of each; without it, the best"
+    )
+    parser.add_argument(
+        "--samples", metavar="PATH", help="inputs, as openqaic accuracy takes them, to judge the precision"
+    )
+    parser.add_argument(
+        "--measured",
+        metavar="RUNS.csv",
+        help="runs on a card: cores,instances,batch,set_size,inferences_per_s,latency_ms",
+    )
+    parser.add_argument("-o", "--output", metavar="PAGE.html", type=Path, help="write a page")
+    add_json(parser)
+    add_compile_options(parser)
+    set_examples(
+        parser,
+        "openqaic check model.onnx",
+        "openqaic check model.onnx --onnx-define-symbol batch,1 -o check.html",
+        "openqaic check model.onnx --aic-num-cores 2 --batchsize 8 -a 7 --json",
+        "openqaic check model.onnx --measured runs.csv",
+        "openqaic check decoder.onnx --precision mxfp6+fp16 --card ultra",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and show the sections; a model that does not compile is a failure."""
+    from qaic.forecast import check
+
+    options = keyword_options(arguments)
+    options |= {
+        name: value
+        for name in ("num_activations", "set_size")
+        if (value := getattr(arguments, name)) is not None
+    }
+    read = [name for name in (arguments.model, arguments.samples, arguments.measured) if name is not None]
+    check_output_file("-o", arguments.output, read=read)
+    if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
+        raise OptionError(
+            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
+            code="option.output_path",
+        )
+    with logged() as set_verbosity:
+        set_verbosity(int(str(options.get("verbose", 0))))
+        report = check(
+            open_model(arguments.model),
+            precision=arguments.precision,
+            card=arguments.card,
+            cards=arguments.cards,
+            samples=arguments.samples,
+            measured=arguments.measured,
+            **options,
+        )
+    if arguments.json:
+        print_json(report.to_json())
+    else:
+        print_text(str(report))
+    if arguments.output is not None:
+        written = report.page(arguments.output)
+        if not arguments.json:
+            print_line(f"wrote {shlex.quote(str(written))}; a browser opens it")
+    return SUCCESS if report.compiles else FAILURE

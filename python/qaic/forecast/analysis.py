@@ -1,0 +1,116 @@
+"""Facts about a model that follow from shapes and weights: work, memory, and what a card may refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.driver import opened
+from qaic.compiler.pipeline import PHASES, begin, run_passes
+from qaic.compiler.reports.perf_metrics import WeightCounts, parameters_of, work_of
+from qaic.forecast.operations import OperationTable, operation_table
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from qaic.compiler.ir.model import Model
+    from qaic.options.models import CompileOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapeSet:
+    """A model with one set of shapes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the set; empty where there is only one.
+    table : OperationTable
+        Work of one inference.
+    activation_bytes : int
+        Memory of the values alive at one time, in the types of the model.
+    inputs, states : mapping
+        Dims of the inputs, and of the values that stay on the card, by name.
+    """
+
+    name: str
+    table: OperationTable
+    activation_bytes: int
+    inputs: Mapping[str, tuple[int, ...]]
+    states: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """Facts about a model that need no run.
+
+    Parameters
+    ----------
+    sets : sequence of ShapeSet
+        One for each set of shapes.
+    weights : WeightCounts
+        Weights as the model stores them.
+    operators : mapping
+        Nodes by operator.
+    unlikely, refused : mapping
+        What a compiler for the card is unlikely to take, or known to refuse, and the nodes.
+    """
+
+    sets: Sequence[ShapeSet]
+    weights: WeightCounts
+    operators: Mapping[str, int]
+    unlikely: Mapping[str, list[str]]
+    refused: Mapping[str, list[str]]
+
+
+def analyze(model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions) -> Analysis:
+    """Look at a model up to the shapes of its values. Blocking; reads no large weights.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        The model.
+    options : CompileOptions
+        Options, of which those about shapes and operators count.
+
+    Raises
+    ------
+    CompileError, OptionError, OSError
+        As `qaic.compile`.
+    """
+    with opened(model) as source, Progress("looking at the model") as progress:
+        read, context = begin(source, options, progress)
+        for phase in ("legalize", "shapes"):
+            run_passes(PHASES[phase], read, context)
+        kinds: dict[str, int] = {}
+        for node in read.specialized[0].graph.node:
+            kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
+        return Analysis(
+            [_shape_set(read, at) for at in range(len(read.specialized))],
+            parameters_of(read.proto, read.weights),
+            kinds,
+            context.survey.findings,
+            context.survey.refusals,
+        )
+
+
+def _shape_set(model: Model, at: int) -> ShapeSet:
+    inputs, outputs, name = model.inputs, model.outputs, ""
+    if model.specializations:
+        own = model.specializations[at]
+        name = own.name
+        inputs = tuple(replace(s, dims=dims) for s, dims in zip(inputs, own.inputs, strict=True))
+        outputs = tuple(replace(s, dims=dims) for s, dims in zip(outputs, own.outputs, strict=True))
+    specialized = model.specialized[at]
+    return ShapeSet(
+        name,
+        operation_table(specialized, inputs, outputs),
+        work_of(specialized).peak_bytes,
+        {spec.name: spec.dims for spec in inputs},
+        {spec.name: spec.dims for spec in outputs if spec.name.endswith(RETAINED_STATE_SUFFIX)},
+    )

@@ -1,0 +1,146 @@
+"""Memory that a model needs on a card, and what fits there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.compiler.ir.elem_types import CODES, FLOATS
+
+if TYPE_CHECKING:
+    from qaic.forecast.analysis import Analysis, ShapeSet
+    from qaic.forecast.cards import Card
+
+#: assumed share of the weights and bytes for what a program of the card adds: code, tables, buffers
+_ADDED_SHARE: Final = 0.1
+_ADDED_BYTES: Final = 256 << 20
+ASSUMPTION: Final = (
+    "what a program of the card adds (code, tables, buffers) is not public; assumed are 10 % of the weights "
+    "and 256 MiB. Activations are an upper bound: the values alive at one time, each in memory of its own."
+)
+#: devices that a model may be split over
+_MOST_DEVICES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Needs of one instance with its largest set of shapes, in bytes.
+
+    Parameters
+    ----------
+    weight_bytes
+        Weights in the precision of the program, which instances of a device share.
+    state_bytes
+        What stays on the card between inferences, as caches of decoders.
+    activation_bytes
+        Largest live set of one inference.
+    transfer_bytes
+        Inputs and outputs of one inference.
+    added_bytes
+        Assumed for the program itself.
+    device_bytes
+        Memory of a device.
+    devices
+        Devices that hold the weights and one instance; None where `_MOST_DEVICES` do not.
+    largest_batch
+        Samples of one inference of one instance that fit on one device, where the batch is the first
+        dimension of everything; 0 where the weights alone do not fit.
+    longest_context
+        Tokens of a cache that fit on so many devices as there are; None for a model without caches.
+    """
+
+    weight_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    transfer_bytes: int
+    added_bytes: int
+    device_bytes: int
+    devices: int | None
+    largest_batch: int
+    longest_context: int | None
+
+    @property
+    def needed_bytes(self) -> int:
+        """Sum for one instance."""
+        return self.fixed_bytes + self.varying_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Part that does not depend on shapes."""
+        return self.weight_bytes + self.added_bytes
+
+    @property
+    def varying_bytes(self) -> int:
+        """Part that grows with batch and context."""
+        return self.state_bytes + self.activation_bytes + self.transfer_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures."""
+        return {**asdict(self), "needed_bytes": self.needed_bytes, "assumption": ASSUMPTION}
+
+
+def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> Memory:
+    """Add up what a model needs on a device.
+
+    Parameters
+    ----------
+    analysis : Analysis
+        The model.
+    precision : str
+        What weights and activations are stored in.
+    card : Card
+        The card.
+    devices : int
+        Devices that the model may be split over.
+    """
+    largest = max(analysis.sets, key=lambda one: one.activation_bytes + one.table.state_bytes)
+    weights = _weight_bytes(analysis, card.weight_bytes(precision))
+    half = {"fp32": 1.0, "int8": 0.25}.get(precision, 0.5)
+    table = largest.table
+    activations = int(largest.activation_bytes * half)
+    transfers = table.input_bytes + table.output_bytes
+    added = int(weights * _ADDED_SHARE) + _ADDED_BYTES
+    fixed, varying = weights + added, table.state_bytes + activations + transfers
+    room = card.memory_bytes - fixed
+    needed = next(
+        (
+            count
+            for count in range(1, _MOST_DEVICES + 1)
+            if (weights + int(weights * _ADDED_SHARE) + varying) / count + _ADDED_BYTES <= card.memory_bytes
+        ),
+        None,
+    )
+    context = None
+    cached = _context_of(largest)
+    if table.state_bytes and cached:
+        spread = card.memory_bytes * devices - fixed - _ADDED_BYTES * (devices - 1) - activations - transfers
+        context = max(0, int(spread / (table.state_bytes / cached)))
+    return Memory(
+        weights,
+        table.state_bytes,
+        activations,
+        transfers,
+        added,
+        card.memory_bytes,
+        needed,
+        max(0, int(room / max(varying / table.samples, 1))),
+        context,
+    )
+
+
+def _weight_bytes(analysis: Analysis, of_float: float) -> int:
+    """Return the bytes of all weights, floats in the size of the precision."""
+    total = 0.0
+    for name, size in analysis.weights.stored_bytes.items():
+        code = CODES.get(name)
+        total += size if code not in FLOATS else size * of_float / _SIZES[name]
+    return int(total)
+
+
+#: bytes of an element of the floats that models store
+_SIZES: Final = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+def _context_of(shapes: ShapeSet) -> int:
+    """Return the tokens of the caches: the longest second-last dimension of a state of four dimensions."""
+    return max((dims[2] for dims in shapes.states.values() if len(dims) == 4), default=0)

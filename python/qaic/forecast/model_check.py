@@ -1,0 +1,176 @@
+"""``qaic.check``: whether a card takes a model, whether it fits, how fast it is, and with which options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from qaic.accuracy.precisions import PRECISIONS, named, options_of
+from qaic.compilation import model_content
+from qaic.compiler import compile_resolved
+from qaic.compiler.diagnostics.record import recorded
+from qaic.errors import CompileError, OptionConflictError, OptionError
+from qaic.forecast import calibration, fitted
+from qaic.forecast.analysis import analyze
+from qaic.forecast.cards import CARDS
+from qaic.forecast.configurations import Fixed
+from qaic.forecast.memory import memory_of
+from qaic.forecast.report import Checked, CheckReport
+from qaic.options.resolution import resolve
+from qaic.support.text import format_value
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    import onnx
+
+    from qaic.forecast.cards import Card
+    from qaic.options.resolution import ResolvedOptions
+
+#: cards in one computer
+_MOST_CARDS: Final = 16
+
+
+def check(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    precision: str = "fp16",
+    card: str = "standard",
+    cards: int = 1,
+    samples: str | os.PathLike[str] | Iterable[Mapping[str, object]] | None = None,
+    measured: str | os.PathLike[str] | None = None,
+    **options: object,
+) -> CheckReport:
+    """Check whether a card takes a model and whether it fits, and forecast its speed, without a card.
+
+    Blocking: one compilation, which goes to the compile cache, and with ``samples`` the runs of
+    `qaic.accuracy.compare`. Speed is a forecast; ``docs/forecast.md`` has its errors on measured models.
+
+    Parameters
+    ----------
+    model
+        An ONNX model: its path, its content, or an ``onnx.ModelProto``.
+    precision
+        ``fp16``, ``int8``, ``int16``, ``mxfp6``, ``fp32``, or some joined by ``+``.
+    card
+        ``standard`` (14 cores, 16 GiB), ``pro`` (16 cores, 32 GiB) or ``ultra`` (four devices of 16 cores).
+    cards
+        Number of cards, at least 1.
+    samples
+        Inputs as `qaic.accuracy.compare` takes them; without them precision is judged by the weights alone.
+    measured
+        Runs of this model on a card that correct the forecast: a CSV table with the columns ``cores``,
+        ``instances``, ``batch``, ``set_size``, ``inferences_per_s`` (samples per second) and ``latency_ms``,
+        or a latency report of ``qaic-runner``.
+    **options
+        Compile options of `qaic.compile`; they win over those of the precision. ``aic_num_cores``,
+        ``num_activations``, ``batchsize`` and ``set_size`` fix a part of the configuration.
+
+    Returns
+    -------
+    CheckReport
+        The findings; of a model that does not compile, the reason.
+
+    Raises
+    ------
+    FileNotFoundError
+        The model or another file does not exist.
+    qaic.errors.InputError
+        The file of measurements has other columns, units or values.
+    qaic.errors.OptionError
+        An option is wrong; options that exclude each other are an ``OptionConflictError``.
+
+    Examples
+    --------
+    >>> import qaic
+    >>> report = qaic.check("model.onnx")  # doctest: +SKIP
+    >>> report.to_json()["sections"]["speed"]["throughput"][0]["samples_per_s"]  # doctest: +SKIP
+    """
+    name, chosen, count = _precision(precision), _card(card), _count(cards)
+    given = {key: value for key, value in options.items() if value is not None}
+    resolved = resolve(options_of(name, given), options_path=None, model_is_container=False)
+    fixed = _fixed(resolved, chosen)
+    content = model_content(model)
+    runs = None if measured is None else calibration.read(measured, fixed)
+    checked = Checked(
+        title=Path(content).name if isinstance(content, Path) else "model",
+        path=str(content) if isinstance(content, Path) else "model.onnx",
+        precision=name,
+        card=chosen,
+        cards=count,
+        fixed=fixed,
+        given=given,
+        fitted=fitted.shipped(),
+        measurements=runs,
+    )
+    with recorded() as diagnostics:
+        try:
+            checked.analysis = analyze(content, resolved.compile)
+            compile_resolved(content, resolved)
+        except CompileError as error:
+            checked.failure = error
+    checked.warnings = [item for item in diagnostics.items if item.severity == "warning"]
+    if checked.analysis is not None:
+        checked.memory = memory_of(checked.analysis, name, chosen, chosen.devices * count)
+    if samples is not None and checked.failure is None:
+        from qaic.accuracy import compare
+
+        checked.accuracy = compare(
+            model, to=name, samples=samples, tokens=None, against=None, decide=None, **given
+        )
+    return CheckReport(checked)
+
+
+def _precision(precision: object) -> str:
+    names = named(precision)
+    if len(names) != 1:
+        raise OptionError(
+            f"precision: found {format_value(precision)}, expected one of {', '.join(PRECISIONS)}, or some "
+            "joined by +",
+            code="option.to",
+        )
+    return names[0]
+
+
+def _card(card: object) -> Card:
+    if not isinstance(card, str) or card not in CARDS:
+        raise OptionError(
+            f"card: found {format_value(card)}, expected one of {', '.join(CARDS)}", code="option.check_card"
+        )
+    return CARDS[card]
+
+
+def _count(cards: object) -> int:
+    if not isinstance(cards, int) or isinstance(cards, bool) or not 1 <= cards <= _MOST_CARDS:
+        raise OptionError(
+            f"cards: found {format_value(cards)}, expected a number from 1 to {_MOST_CARDS}",
+            code="option.check_cards",
+        )
+    return cards
+
+
+def _fixed(resolved: ResolvedOptions, card: Card) -> Fixed:
+    """Return the settings that options decide.
+
+    Raises
+    ------
+    OptionConflictError
+        The card has fewer cores.
+    """
+    asked = resolved.as_given
+    fixed = Fixed(
+        resolved.compile.aic_num_cores if "aic_num_cores" in asked else None,
+        resolved.runtime.num_activations if "num_activations" in asked else None,
+        resolved.compile.batchsize,
+        resolved.runtime.set_size if "set_size" in asked else None,
+    )
+    needed = (fixed.cores or 1) * (fixed.instances or 1)
+    if needed > card.cores:
+        raise OptionConflictError(
+            f"aic_num_cores x num_activations: found {fixed.cores or 1} x {fixed.instances or 1}, expected "
+            f"at most the {card.cores} cores of a device of the card {card.name}",
+            code="option.check_cores",
+            context={"cores": needed},
+        )
+    return fixed

@@ -1,0 +1,217 @@
+"""Work of the operations of a model: what a forecast of its speed is made from.
+
+An operation has multiply-accumulates, steps of the vector unit, evaluations of functions such as exp, weights
+that are read, and elements that go in and come out. The counts follow from shapes alone. A function that
+is written out, such as GELU or layer normalization, has about the work of the operator of its name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.macs import macs_of
+from qaic.compiler.ir.precision_ops import SHAPE_READERS
+from qaic.compiler.ir.value_info import collect_shapes
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+    from numpy.typing import NDArray
+
+    from qaic.compiler.ir.interface import TensorSpec
+
+#: columns of `OperationTable.rows`, all numbers of one inference and one of ``count`` equal operations
+WORK_DTYPE: Final = np.dtype(
+    [
+        ("count", "f8"),
+        ("macs", "f8"),
+        # Products that one result sums, and results of one weight group beside each other.
+        ("depth", "f8"),
+        ("width", "f8"),
+        ("steps", "f8"),
+        ("functions", "f8"),
+        # Elements.
+        ("weights", "f8"),
+        ("moved", "f8"),
+    ]
+)
+
+#: operators that only give a value another name or shape
+_FREE: Final = SHAPE_READERS | {
+    *("Constant", "ConstantOfShape", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+}
+#: operator -> evaluations of functions and steps of the vector unit for each element of the result
+_ELEMENTWISE: Final[dict[str, tuple[int, int]]] = {
+    **dict.fromkeys(("Cos", "Erf", "Exp", "Log", "Sin", "Tanh"), (1, 0)),
+    **dict.fromkeys(("Celu", "Elu", "Selu", "Softplus"), (1, 2)),
+    "Mish": (2, 3),
+    "Sigmoid": (2, 0),
+    "Swish": (2, 1),
+    # From one measured model, DeBERTa.
+    **dict.fromkeys(("GatherElements", "GatherND", "ScatterElements", "ScatterND"), (0, 30)),
+    "BatchNormalization": (0, 2),
+    "Clip": (0, 2),
+    "Gelu": (1, 4),
+    "GroupNormalization": (0, 7),
+    "HardSigmoid": (0, 3),
+    "HardSwish": (0, 4),
+    "InstanceNormalization": (0, 7),
+    "LayerNormalization": (0, 7),
+    "LogSoftmax": (1, 4),
+    "RMSNormalization": (0, 4),
+    "Resize": (0, 4),
+    "SimplifiedLayerNormalization": (0, 4),
+    "Softmax": (1, 4),
+}
+#: operators that read more than they give
+_REDUCTIONS: Final = ("Reduce", "Global", "Arg")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperationTable:
+    """Work of one inference.
+
+    Parameters
+    ----------
+    samples : int
+        Samples in one inference: the batch of the model as it was compiled.
+    input_bytes, output_bytes : int
+        Bytes that go to the card and come back.
+    state_bytes : int
+        Bytes that stay on the card between inferences.
+    convolutions : float
+        Part of the multiply-accumulates that convolutions make, 0 to 1.
+    rows : array of `WORK_DTYPE`
+        Operations; equal ones share a row.
+    unknown : int
+        Nodes that are not in ``rows``, because a shape is not known or they repeat a body.
+    """
+
+    samples: int
+    input_bytes: int
+    output_bytes: int
+    state_bytes: int
+    convolutions: float
+    rows: NDArray[np.void]
+    unknown: int = 0
+
+    def total(self, column: str) -> float:
+        """Return the sum of a column over all operations."""
+        return float((self.rows["count"] * self.rows[column]).sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON values."""
+        return {
+            "samples": self.samples,
+            "input_bytes": self.input_bytes,
+            "output_bytes": self.output_bytes,
+            "state_bytes": self.state_bytes,
+            "convolutions": round(self.convolutions, 3),
+            "rows": [[int(value) for value in row] for row in self.rows.tolist()],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OperationTable:
+        """Read what `to_json` returned."""
+        rows = np.array([tuple(row) for row in value["rows"]], WORK_DTYPE)
+        return cls(
+            samples=value["samples"],
+            input_bytes=value["input_bytes"],
+            output_bytes=value["output_bytes"],
+            state_bytes=value["state_bytes"],
+            convolutions=value["convolutions"],
+            rows=rows,
+        )
+
+
+def operation_table(
+    specialized: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> OperationTable:
+    """Count the work of a model with one set of shapes.
+
+    Parameters
+    ----------
+    specialized : onnx.ModelProto
+        The model with all types and shapes and with its weights as inputs or initializers.
+    inputs, outputs : sequence of TensorSpec
+        Its inputs and outputs; those that stay on the card are not transferred.
+    """
+    graph = specialized.graph
+    shapes = collect_shapes(specialized)
+    own = {spec.name for spec in inputs}
+    kept = {spec.name for spec in outputs if spec.name.endswith(RETAINED_STATE_SUFFIX)}
+    kept |= {name.removesuffix(RETAINED_STATE_SUFFIX) for name in kept}
+    constants = {value.name for value in graph.input} - own | {tensor.name for tensor in graph.initializer}
+    rows: dict[tuple[float, ...], int] = {}
+    unknown, convolved = 0, 0.0
+    for node in graph.node:
+        if node.op_type in SHAPE_READERS or constants.issuperset(filter(None, node.input)):
+            constants.update(node.output)
+        elif any(True for _ in subgraphs(node)):
+            unknown += 1
+        elif node.op_type not in _FREE:
+            row = _row(node, shapes, constants)
+            if row is None:
+                unknown += 1
+            else:
+                rows[row] = rows.get(row, 0) + 1
+                convolved += row[0] if "Conv" in node.op_type else 0
+    table = np.array([(count, *row) for row, count in rows.items()], WORK_DTYPE)
+    total = sum(row[0] * count for row, count in rows.items())
+    return OperationTable(
+        _samples([spec.dims for spec in (*inputs, *outputs)]),
+        sum(spec.nbytes for spec in inputs if spec.name not in kept),
+        sum(spec.nbytes for spec in outputs if spec.name not in kept),
+        sum(spec.nbytes for spec in outputs if spec.name in kept),
+        convolved / max(total, 1),
+        table,
+        unknown,
+    )
+
+
+def _samples(shapes: Sequence[Sequence[int]]) -> int:
+    """Return the first dimension of all inputs and outputs, if it is one; else 1."""
+    first = {dims[0] if dims else 1 for dims in shapes}
+    return max(first.pop(), 1) if len(first) == 1 else 1
+
+
+def _row(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], constants: set[str]
+) -> tuple[float, ...] | None:
+    """Return the columns of a node behind ``count``; None where a shape is missing."""
+    varying = [name for name in node.input if name and name not in constants]
+    known = [shapes.get(name) for name in (*varying, *filter(None, node.output))]
+    macs = macs_of(node, shapes)
+    if macs is None or any(shape is None for shape in known):
+        return None
+    sizes = [math.prod(shape) for shape in known if shape is not None]
+    read, made = sum(sizes[: len(varying)]), sum(sizes[len(varying) :])
+    if macs:
+        weights = sum(math.prod(shapes.get(name, ())) for name in node.input if name in constants)
+        return macs, macs / max(made, 1), _width(node, shapes), 0, 0, weights, read + made
+    functions, steps = _ELEMENTWISE.get(node.op_type, (0, 1))
+    of = made
+    if node.op_type.endswith("Pool") and not node.op_type.startswith("Global"):
+        kernel = next(
+            (attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"), ()
+        )
+        steps = math.prod(kernel)
+    elif node.op_type.startswith(_REDUCTIONS):
+        of = read
+    return 0, 0, 0, steps * of, functions * of, 0, read + made
+
+
+def _width(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return how many results share the operand that is not a weight."""
+    dims = shapes[node.output[0]]
+    if "Conv" not in node.op_type:
+        return dims[-1] if dims else 1
+    groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+    return dims[1] // max(groups, 1) if len(dims) > 1 else 1

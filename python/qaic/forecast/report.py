@@ -1,0 +1,202 @@
+"""Findings of a check: sections with a verdict and the next line to paste, as text, JSON and page."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic import __version__
+from qaic.accuracy.precisions import options_of
+from qaic.forecast import sections
+from qaic.forecast.calibration import Correction, correct
+from qaic.forecast.configurations import Configuration, Fixed, Ranking, candidates
+from qaic.forecast.fitted import reasons_outside
+from qaic.options.argv import to_argv
+from qaic.options.resolution import resolve
+from qaic.support.atomic_io import replace_bytes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from qaic.accuracy import AccuracyReport
+    from qaic.compiler.diagnostics.record import Diagnostic
+    from qaic.errors import CompileError
+    from qaic.forecast.analysis import Analysis, ShapeSet
+    from qaic.forecast.calibration import Measurements
+    from qaic.forecast.cards import Card
+    from qaic.forecast.fitted import Fitted
+    from qaic.forecast.memory import Memory
+    from qaic.forecast.sections import Section
+
+#: options that a line does not repeat: samples have no form there, and lines set the others themselves
+_NOT_REPEATED: Final = frozenset(
+    {"calibration_data", "aic_num_cores", "batchsize", "num_activations", "set_size"}
+)
+_WIDEST: Final = 8.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Checked:
+    """Request and findings of one check."""
+
+    title: str
+    path: str
+    precision: str
+    card: Card
+    cards: int
+    fixed: Fixed
+    given: Mapping[str, object]
+    fitted: Fitted
+    measurements: Measurements | None
+    analysis: Analysis | None = None
+    memory: Memory | None = None
+    failure: CompileError | None = None
+    warnings: list[Diagnostic] = field(default_factory=list)
+    accuracy: AccuracyReport | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of all cards."""
+        return self.card.devices * self.cards
+
+    def line(self, command: str, *words: str, **options: object) -> str:
+        """Return a command line for the model with its options and some others."""
+        kept = {key: value for key, value in self.given.items() if key not in _NOT_REPEATED}
+        wanted = {**options_of(self.precision, kept), **options}
+        argv = to_argv(resolve(wanted, options_path=None, model_is_container=False))
+        return shlex.join(["openqaic", command, self.path, *words, *(f"-{flag}" for flag in argv)])
+
+
+class CheckReport:
+    """Findings of `qaic.check`.
+
+    Parameters
+    ----------
+    checked : Checked
+        What was found.
+    """
+
+    def __init__(self, checked: Checked) -> None:
+        self.checked = checked
+
+    def __repr__(self) -> str:
+        """Return the verdicts."""
+        verdicts = ", ".join(f"{one.report.name} {one.verdict}" for one in self.sections)
+        return f"<CheckReport {self.checked.title}: {verdicts}>"
+
+    def __str__(self) -> str:
+        """Return the sections as text, 120 columns wide."""
+        return "\n\n".join(map(str, self.sections))
+
+    @property
+    def compiles(self) -> bool:
+        """True if the model compiles for the precision."""
+        return self.checked.failure is None
+
+    @property
+    def failure(self) -> CompileError | None:
+        """The error of a model that does not compile."""
+        return self.checked.failure
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """Sections in their order: operators, memory, precision, speed, what would help."""
+        return sections.sections_of(self)
+
+    def reasons(self, shapes: ShapeSet) -> list[str]:
+        """Return in which ways a forecast goes beyond the measured rows; each doubles its intervals."""
+        one = self.checked
+        settings = candidates(one.card, one.fixed)
+        return reasons_outside(shapes.table, settings, one.fitted, one.card, one.precision)
+
+    def ranking(self, shapes: ShapeSet, precision: str | None = None, fixed: Fixed | None = None) -> Ranking:
+        """Return forecasts of the configurations for one set of shapes.
+
+        Parameters
+        ----------
+        shapes : ShapeSet
+            Shapes.
+        precision : str or None
+            Another precision than that of the check.
+        fixed : Fixed or None
+            Other fixed settings.
+        """
+        one, table = self.checked, shapes.table
+        used = precision or one.precision
+        settled = fixed or one.fixed
+        if table.state_bytes or table.samples > 1:
+            # Caches have the batch in their shape.
+            settled = replace(settled, batch=settled.batch or table.samples)
+        settings = candidates(one.card, settled)
+        return Ranking(
+            table,
+            settings,
+            one.fitted.parameters,
+            one.card,
+            precision=used,
+            correction=self.correction(shapes),
+        )
+
+    def correction(self, shapes: ShapeSet) -> Correction:
+        """Return the factors of measurements and the widths of intervals."""
+        one = self.checked
+        widening = min(2.0 ** len(self.reasons(shapes)), _WIDEST)
+        return correct(
+            shapes.table,
+            one.card,
+            one.precision,
+            one.fitted,
+            widening=widening,
+            measurements=one.measurements,
+        )
+
+    def forecast(self, cores: int, instances: int, batch: int, set_size: int) -> Configuration:
+        """Return the forecast of one configuration, with its intervals.
+
+        Parameters
+        ----------
+        cores, instances, batch, set_size : int
+            Cores of one instance, instances at a time, samples of one inference, inferences in flight for
+            each instance.
+
+        Raises
+        ------
+        qaic.errors.CompileError
+            The model does not compile.
+        """
+        one = self.checked
+        if one.analysis is None:
+            assert one.failure is not None  # noqa: S101  # one of the two is there
+            raise one.failure
+        return self.ranking(one.analysis.sets[0], fixed=Fixed(cores, instances, batch, set_size)).at(0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        one = self.checked
+        return {
+            "model": one.title,
+            "precision": one.precision,
+            "card": one.card.name,
+            "cards": one.cards,
+            "compiles": self.compiles,
+            "sections": {section.report.name: section.to_json() for section in self.sections},
+        }
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write an HTML page that needs no network; returns its path. It appears complete or not at all."""
+        from qaic.page.document import document
+        from qaic.page.report_tables import report_html
+
+        one = self.checked
+        parts = [
+            (section.report.name, section.report.title, section.verdict_html + report_html(section.report))
+            for section in self.sections
+        ]
+        subtitle = f"{one.precision} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"
+        target = Path(path)
+        replace_bytes(target, document(f"Check of {one.title}", subtitle, parts).encode())
+        return target

@@ -1,0 +1,216 @@
+"""``qaic.check`` and ``openqaic check``: sections, JSON, pages, and what is refused."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import qaic
+from qaic.cli.openqaic import main
+from qaic.errors import InputError, OptionConflictError, OptionError
+from qaic.forecast.calibration import read
+from qaic.forecast.configurations import Fixed
+
+HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
+
+
+def model_of(*nodes, largest=1.0, dims=("n", 64)):
+    weight = np.full((64, 64), 0.01, np.float32)
+    weight[0, 0] = largest
+    graph = helper.make_graph(
+        list(nodes) or [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (dims[0], 64))],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
+    path.write_bytes(model_of(dims=(1, 64)).SerializeToString())
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path):
+    def write(text):
+        path = tmp_path / "runs.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_every_section_has_a_verdict_sentences_and_a_line(model):
+    found = qaic.check(model).to_json()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["compiles"], found["precision"], found["card"], found["cards"]) == (
+        True,
+        "fp16",
+        "standard",
+        1,
+    )
+    found = found["sections"]
+    for name in ("operators", "memory", "precision", "speed", "help"):
+        assert found[name]["verdict"] in {"yes", "no", "perhaps", "forecast", "unknown"}
+        assert found[name]["sentences"]
+        assert found[name]["next"] is None or shlex.split(found[name]["next"])[0] == "openqaic"
+    for objective in ("throughput", "latency", "balanced"):
+        for row in found["speed"][objective]:
+            assert row["samples_per_s_90"][0] < row["samples_per_s"] < row["samples_per_s_90"][1]
+            assert row["latency_s_90"][0] < row["latency_s"] < row["latency_s_90"][1]
+            assert row["cores"] * row["instances"] <= 14
+
+
+def test_lines_run_as_they_are_printed(model, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    found = qaic.check(model).to_json()["sections"]
+    for line in (found["speed"]["throughput"][0]["compile"], found["operators"]["next"]):
+        assert main(shlex.split(line)[1:]) == 0
+    assert main(["check", str(model), "--json"]) == 0
+    capfd.readouterr()
+
+
+def test_weights_beyond_float16_are_named():
+    found = qaic.check(model_of(largest=1e6, dims=(1, 64))).to_json()["sections"]
+    assert found["precision"]["verdict"] == "no"
+    assert "'w'" in found["precision"]["findings"][0]
+
+
+def test_samples_judge_the_precision(model):
+    found = qaic.check(model, samples=[{"x": np.ones((1, 64), np.float32)}]).to_json()["sections"]
+    assert found["precision"]["measured"] is True
+
+
+def test_a_model_that_does_not_compile_is_answered_with_the_reason(tmp_path, capfd):
+    path = tmp_path / "open.onnx"
+    path.write_bytes(model_of().SerializeToString())
+    report = qaic.check(path)
+    assert not report.compiles
+    with pytest.raises(type(report.failure)):
+        report.forecast(1, 1, 1, 1)
+    assert main(["check", str(path)]) == 1
+    shown = capfd.readouterr()
+    assert "does not compile" in shown.out
+    assert "onnx-define-symbol" in shown.out.replace("_", "-")
+    assert "Traceback" not in shown.out + shown.err
+
+
+def test_operators_that_no_card_takes_are_listed():
+    node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="noise")
+    found = qaic.check(model_of(node, dims=(1, 64))).to_json()["sections"]["operators"]
+    assert found["verdict"] == "perhaps"
+    assert list(found["unlikely"].values()) == [["noise"]]
+
+
+def test_a_large_model_needs_more_devices(model):
+    report = qaic.check(model, precision="mxfp6+fp16", card="ultra", cards=2)
+    memory = report.to_json()["sections"]["memory"]
+    assert memory["devices"] == 1
+    assert memory["needed_bytes"] == sum(
+        memory[name]
+        for name in ("weight_bytes", "state_bytes", "activation_bytes", "transfer_bytes", "added_bytes")
+    )
+
+
+def test_options_fix_a_part_of_the_configuration(model):
+    found = qaic.check(model, aic_num_cores=2, num_activations=3, batchsize=8, set_size=2).to_json()[
+        "sections"
+    ]
+    rows = [row for name in ("throughput", "latency", "balanced") for row in found["speed"][name]]
+    assert {(row["cores"], row["instances"], row["batch"], row["set_size"]) for row in rows} == {(2, 3, 8, 2)}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"precision": "fp8"}, OptionError),
+        ({"precision": "fp16,int8"}, OptionError),
+        ({"card": "mini"}, OptionError),
+        ({"cards": 0}, OptionError),
+        ({"cards": True}, OptionError),
+        ({"aic_num_cores": 15}, OptionConflictError),
+        ({"aic_num_cores": 7, "num_activations": 3}, OptionConflictError),
+        ({"no_such_option": 1}, OptionError),
+    ],
+)
+def test_options_that_are_wrong_or_exclude_each_other_are_refused(model, options, error):
+    with pytest.raises(error):
+        qaic.check(model, **options)
+
+
+def test_each_step_outside_of_the_measured_rows_widens_intervals(model):
+    near, far = (qaic.check(model, precision=name).forecast(1, 1, 1, 1) for name in ("fp16", "mxfp6+fp16"))
+    assert far.latency_s[2] / far.latency_s[1] > near.latency_s[2] / near.latency_s[1]
+
+
+def test_measured_runs_move_the_forecast_and_narrow_it(model, runs):
+    before = qaic.check(model).forecast(2, 7, 8, 2)
+    value, delay = before.samples_per_s[1] * 2, before.latency_s[1] / 2
+    path = runs(HEADER + f"2,7,8,2,{value},{delay * 1e3}\n" * 3)
+    after = qaic.check(model, measured=path).forecast(2, 7, 8, 2)
+    assert before.samples_per_s[1] < after.samples_per_s[1] < value
+    assert delay < after.latency_s[1] < before.latency_s[1]
+    assert after.latency_s[2] / after.latency_s[1] < before.latency_s[2] / before.latency_s[1]
+
+
+def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
+    page = tmp_path / "check.html"
+    assert main(["check", str(model), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert all(f'id="{name}"' in text for name in ("operators", "memory", "precision", "speed", "help"))
+    assert "http://" not in text
+    assert main(["check", str(model), "-o", str(tmp_path / "check.txt")]) == 2
+    assert main(["check", str(model), "-o", str(model)]) == 2
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty file"),
+        ("a,b\n1,2\n", "cores"),
+        (
+            HEADER.replace("latency_ms", "latency_us").replace("inferences_per_s", "x") + "1,1,1,1,1,1\n",
+            "latency_us",
+        ),
+        (HEADER, "no rows"),
+        (HEADER + "1,1,1,1,fast,1\n", "line 2"),
+        (HEADER + "1,1,1,1,nan,1\n", "line 2"),
+        (HEADER + "0,1,1,1,1,1\n", "cores"),
+        (HEADER + "1,1,1,1,1000,1000\n", "milliseconds"),
+        ("totalRoundtripTimeUs\n", "latency report"),
+    ],
+)
+def test_wrong_measurements_are_explained(runs, text, said):
+    with pytest.raises(InputError, match=said):
+        read(runs(text), Fixed())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.text(), st.binary(), st.text(alphabet='1,.-en\n"').map(lambda text: HEADER + text)))
+def test_any_file_of_measurements_is_read_or_refused(tmp_path, content):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    try:
+        found = read(path, Fixed())
+    except InputError:
+        return
+    assert all(np.isfinite(values).all() for values in found.settings)
+
+
+def test_a_latency_report_takes_its_configuration_from_the_options(model, tmp_path):
+    path = tmp_path / "aic-profiling-program-0-latency.txt"
+    path.write_text("inferenceId,totalRoundtripTimeUs\n0,1000\n1,2000\n2,3000\n")
+    with pytest.raises(InputError, match="configuration"):
+        qaic.check(model, measured=path)
+    options = {"aic_num_cores": 1, "num_activations": 1, "batchsize": 1, "set_size": 1}
+    slower = qaic.check(model, measured=path, **options).forecast(1, 1, 1, 1)
+    assert slower.latency_s[1] > qaic.check(model, **options).forecast(1, 1, 1, 1).latency_s[1]

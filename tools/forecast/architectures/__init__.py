@@ -1,0 +1,1 @@
+"""Networks of the measured table, written from their public definitions."""

@@ -1,0 +1,36 @@
+"""Writes the operation tables of the measured models: ``PYTHONPATH=tools python -m forecast.build_tables``.
+
+The networks are written from their public definitions, without weights, and pass the compiler up to the
+shapes of all values. It takes a minute and downloads nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+from forecast.architectures.language import ENCODERS, encoder
+from forecast.architectures.vision import classifier
+from forecast.measured import ROWS, TABLES, table_key
+from qaic.forecast.analysis import analyze
+from qaic.options.models import CompileOptions
+
+
+def main() -> None:
+    """Write the file."""
+    with ROWS.open(newline="") as file:
+        rows = {table_key(row): row for row in csv.DictReader(file)}
+    lines = []
+    for key, row in sorted(rows.items()):
+        name, size = row["model"], int(row["size"])
+        graph = encoder(name, row["task"], size) if name in ENCODERS else classifier(name, size)
+        with tempfile.TemporaryDirectory() as folder:
+            table = analyze(graph.save(Path(folder)), CompileOptions()).sets[0].table
+        lines.append(f"{json.dumps(key)}: {json.dumps(table.to_json(), separators=(',', ':'))}")
+    TABLES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

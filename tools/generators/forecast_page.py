@@ -1,0 +1,282 @@
+"""The page of the forecast: the model, its parameters, its errors on models it has not seen, and every row.
+
+The page is checked in as ``docs/forecast.md``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from forecast import figures, fit, measured
+from qaic.forecast import fitted
+from qaic.forecast.cards import CARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forecast.figures import Array
+    from forecast.measured import Measured
+
+_INTRODUCTION = """\
+# Forecast of speed
+
+<!-- Written by `make docs`. Edit the sources, not this page. -->
+
+`openqaic check` and `qaic.check` forecast throughput and latency of a model on a card. No card is needed.
+This page shows how, and how wrong the forecast is for models that it has not seen ([how to use
+it](guide/check.md)).
+
+## Data
+
+The {rows} measured rows of {models} models are from the lookup tables of the benchmarking samples in
+`quic/cloud-ai-sdk`: text encoders with 128 tokens and image classifiers in float16, on cards with 14
+cores. They are in `tools/forecast/ai100_measurements.csv`. The tables list configurations that were found
+to be best, so slow configurations are rare in them. The operation tables of the models
+(`tools/forecast/operation_tables.json`) come from networks written from their public definitions.
+
+In {contradicting} rows latency and throughput cannot be of one run: their product is more than 4/3 or
+less than 3/4 of the samples in flight (instances x batch x set size). {contradicting_aws} of them are
+image classifiers of the table `cv-aws`. The latency of these rows is not used for the fit. They count in
+the figures below, where nothing else is stated.
+
+## Model
+
+One inference takes the longer of two times, because weights are fetched while the cores compute:
+
+* computing: multiply-accumulates, steps of the vector unit, and evaluations of functions (exp, erf,
+  tanh), divided among the cores of the instance. A product with short sums or few columns uses a part of
+  the matrix unit.
+* fetching: weights, and operands beyond the on-chip memory, through the DDR that all instances share.
+
+Each operation adds a fixed time. If an instance has more cores than samples, samples are cut, and each
+further part costs time. The host converts inputs and outputs and starts inferences; with a set size above
+1 this overlaps with the card. The link to the host has a rate in each direction. Latency is the time of
+this cycle, times the set size.
+
+| parameter | value | unit | physical limit |
+|---|---|---|---|
+{parameters}
+
+Physical limits are from public pages of the vendor: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
+LPDDR4x, PCIe Gen4 x8.
+
+## Errors on unseen models
+
+Each model is forecast by a fit to the rows of all other models. Many text encoders have the same layers,
+so that a model left out often has a twin that is not; the second table leaves out all models with the
+same work (within 5 %) together.
+
+{errors}
+
+The naive fit is linear in eight logarithms: multiply-accumulates, weights, vector work, bytes of inputs
+and outputs, batch, cores, instances, set size. Budgets: median {budget}.
+
+| figure | forecast | naive fit | budget |
+|---|---|---|---|
+{other}
+
+The fastest of the published rows of one task is always among our first three, also with the naive fit,
+because a task has at most {most} rows. The figure distinguishes nothing.
+
+{coverage}
+
+## Sources of the errors
+
+* The same configuration of an image classifier differs between the tables `cv` and `cv-aws` by
+  {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs, of rows
+  whose figures agree). A forecast cannot be nearer to both.
+* Outputs of several MB per inference (`fill-mask`) depend on the host: how it converts and copies them.
+* Depthwise and grouped convolutions, and channel shuffles, depend on how the compiler lays out channels,
+  which is not public.
+
+## Effect of other options
+
+The forecast has no term for these options. The table compares the residuals of rows with and without each
+option, among rows of one table and aim. The options of a published row were chosen because they were best
+for it, so that small effects cannot be separated from the choice.
+
+| option | rows with it | throughput | standard error | finding |
+|---|---|---|---|---|
+{options}
+
+Nothing is known about `vtcm_working_set_limit_ratio`, `size_split_granularity`, `allocator_dealloc_delay`
+and `sdp_cluster_sizes`: no row states them.
+
+## Extrapolation
+
+Intervals are twice as wide for each property outside of the measured rows, at most 8 x. This factor is a
+convention, not a measurement. int8 has {int8:.2f} x the rate of float16 and MXFP6 6.25 bits for each
+weight; other cards have the rates of the table.
+
+| card | devices | cores | DDR of a device | float16 of a device |
+|---|---|---|---|---|
+{cards}
+
+## Rows
+
+Forecasts are of the fit without the model of the row. A `!` marks latencies that contradict the
+throughput.
+
+{table}
+"""
+
+#: parameter -> unit, factor, and its physical limit
+_UNITS: Final = {
+    "mac_rate": ("TMAC/s of a core", 1e-12, "3.93, from 110 TFLOPS"),
+    "depthwise_rate": ("GMAC/s of a core", 1e-9, ""),
+    "depth_half": ("products in a sum", 1, ""),
+    "width_half": ("columns", 1, ""),
+    "step_rate": ("G/s of a core", 1e-9, ""),
+    "function_rate": ("G/s of a core", 1e-9, ""),
+    "ddr_rate": ("GB/s", 1e-9, "137"),
+    "kept_bytes": ("MB of a core", 1e-6, "9.4 on the chip"),
+    "operation_s": ("us", 1e6, ""),
+    "cut_s": ("us", 1e6, ""),
+    "cut_loss": ("", 1, ""),
+    "request_s": ("us", 1e6, ""),
+    "input_rate": ("GB/s", 1e-9, "15.8"),
+    "output_rate": ("GB/s", 1e-9, "15.8"),
+    "host_input_rate": ("GB/s of an inference", 1e-9, ""),
+    "host_output_rate": ("GB/s of an inference", 1e-9, ""),
+}
+_BUDGETS: Final = {"language": 12, "vision": 20}
+_QUANTITIES: Final = ("throughput", "latency")
+#: standard errors from which on an effect is called one
+_CLEAR: Final = 3.0
+
+
+def render() -> str:
+    """Write the page."""
+    data = measured.read()
+    held_out = figures.held_out(data, json.loads(fit.LEFT_OUT.read_text()))
+    twins = figures.held_out_twins(data, json.loads(fit.TWINS_LEFT_OUT.read_text()))
+    naive = figures.baseline(data)
+    shipped = fitted.shipped()
+    speed, delay, pairs = figures.noise(data)
+    tables = data.texts("table")
+    return _INTRODUCTION.format(
+        rows=len(data.rows),
+        models=len(set(data.texts("model"))),
+        contradicting=int((~data.agrees).sum()),
+        contradicting_aws=int((~data.agrees & (tables == "cv-aws")).sum()),
+        parameters="\n".join(_parameters(asdict(shipped.parameters))),
+        errors="\n\n".join(
+            f"{title}:\n\n" + "\n".join(_errors(data, forecasts))
+            for title, forecasts in (
+                ("One model left out", held_out),
+                ("All models of the same work left out", twins),
+                ("Naive fit, one model left out", naive),
+            )
+        ),
+        budget=", ".join(f"{name} {most} %" for name, most in _BUDGETS.items()) + "; 90th percentile 40 %",
+        other="\n".join(_others(data, held_out, naive)),
+        most=max(np.unique(data.keys, return_counts=True)[1]),
+        coverage=_coverage(data, held_out),
+        noise_speed=speed,
+        noise_delay=delay,
+        pairs=pairs,
+        options="\n".join(_options(data, held_out)),
+        int8=CARDS["standard"].mac_gain("int8"),
+        cards="\n".join(
+            f"| {card.name} | {card.devices} | {card.cores} | {card.memory_bytes >> 30} GiB | "
+            f"{card.tflops:.4g} TFLOPS |"
+            for card in CARDS.values()
+        ),
+        table="\n".join(_rows(data, held_out)),
+    )
+
+
+def _parameters(values: dict[str, float]) -> Iterable[str]:
+    for name, value in values.items():
+        unit, factor, limit = _UNITS[name]
+        yield f"| `{name}` | {value * factor:.3g} | {unit} | {limit} |"
+
+
+def _errors(data: Measured, forecasts: Array) -> Iterable[str]:
+    yield "| models | rows | throughput, median | 90th percentile | latency, median | 90th percentile |"
+    yield "|---|---|---|---|---|---|"
+    apart = 100 * figures.errors(data, forecasts)
+    for name, rows in (
+        ("language", data.is_language),
+        ("vision", ~data.is_language),
+        ("vision, latencies that agree", ~data.is_language & data.agrees),
+    ):
+        cells = [
+            f"{np.quantile(apart[rows, quantity], level):.1f} %"
+            for quantity in range(2)
+            for level in (0.5, 0.9)
+        ]
+        yield f"| {name} | {int(rows.sum())} | {' | '.join(cells)} |"
+
+
+def _others(data: Measured, held_out: Array, naive: Array) -> Iterable[str]:
+    for quantity, name in enumerate(_QUANTITIES):
+        ours, other = (figures.rank_correlations(data, one, quantity) for one in (held_out, naive))
+        yield (
+            f"| rank correlation of the configurations of a model, {name}: median (mean) of {len(ours)} "
+            f"models | "
+            f"{np.median(ours):.2f} ({ours.mean():.2f}) | {np.median(other):.2f} ({other.mean():.2f}) | 0.8 |"
+        )
+    (hits, total), (others, _) = (figures.best_in_three(data, one, 4) for one in (held_out, naive))
+    what = f"fastest row among the first three, of {total} tasks with 4 rows or more"
+    yield f"| {what} | {hits} | {others} | 80 % |"
+
+
+def _coverage(data: Measured, held_out: Array) -> str:
+    covered = 100 * figures.is_covered(data, held_out)
+    parts = []
+    for name, rows in (
+        ("all rows", np.ones(len(covered), np.bool_)),
+        ("language", data.is_language),
+        ("vision", ~data.is_language),
+        ("vision, latencies that agree", ~data.is_language & data.agrees),
+    ):
+        speed, delay = covered[rows].mean(axis=0)
+        parts.append(f"| {name} | {speed:.1f} % | {delay:.1f} % |")
+    return (
+        "Share of rows in the stated 90 % interval, which follows from the residuals of the other models\n"
+        "(budget: 88 % of all rows). Because some published latencies contradict themselves, intervals of\n"
+        "latency are wider than those of the others would be.\n\n"
+        "| rows | throughput | latency |\n|---|---|---|\n" + "\n".join(parts)
+    )
+
+
+def _options(data: Measured, held_out: Array) -> Iterable[str]:
+    for name, rows, factor, noise in figures.option_effects(data, held_out):
+        finding = "none that the data show"
+        if rows < 20:
+            finding = "too few rows"
+        elif abs(np.log(factor)) > _CLEAR * noise:
+            finding = "slower" if factor < 1 else "faster"
+        yield f"| `{name}` | {rows} | x {factor:.3f} | {noise:.3f} | {finding} |"
+
+
+def _rows(data: Measured, held_out: Array) -> Iterable[str]:
+    heads = ("table", "model", "task", "batch", "cores", "instances", "set size")
+    results = ("samples/s", "forecast", "error", "ms", "forecast", "error")
+    yield f"| {' | '.join((*heads, *results))} |"
+    yield "|---" * (len(heads) + len(results)) + "|"
+    values, forecasts = np.exp(data.measured), np.exp(held_out)
+    apart = 100 * np.expm1(held_out - data.measured)
+    for at, row in enumerate(data.rows):
+        fixed = [row[name] for name in ("table", "model", "task", "batch", "cores", "instances", "set_size")]
+        mark = "" if data.agrees[at] else " !"
+        cells = [
+            *fixed,
+            f"{values[at, 0]:.4g}",
+            f"{forecasts[at, 0]:.4g}",
+            f"{apart[at, 0]:+.0f} %",
+            f"{values[at, 1] * 1e3:.4g}{mark}",
+            f"{forecasts[at, 1] * 1e3:.4g}",
+            f"{apart[at, 1]:+.0f} %",
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
