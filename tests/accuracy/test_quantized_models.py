@@ -110,3 +110,21 @@ def test_a_quantized_model_is_compared(pattern, to):
     assert output.name == "y"
     # What is quantized already loses nothing more than float16 rounds away.
     assert output.sqnr_db > 20
+
+
+@pytest.mark.parametrize("to", ["int8", "int16"])
+def test_integers_with_several_readers_are_compared(to):
+    # Operator set 17 has no QuantizeLinear for int16, the engine's own domain has.
+    rng = np.random.default_rng(1)
+    value = rng.standard_normal((1, 4, 6)).astype(np.float32)
+    nodes = [
+        node("Sigmoid", ["x"], ["s1"]),
+        node("Transpose", ["s1"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["t", "weight"], ["m1"]),
+        node("Add", ["m1", "bias"], ["a"]),
+        node("Mul", ["a", "t"], ["y"]),
+    ]
+    constants = [("weight", rng.standard_normal((4, 4)).astype(np.float32)), ("bias", np.ones(4, np.float32))]
+    model = model_of(nodes, [info("x", value.shape)], [info("y", None)], constants, opset=17)
+    (output,) = accuracy.compare(model, to=to, samples=[{"x": value}]).outputs[to]
+    assert output.sqnr_db > 30

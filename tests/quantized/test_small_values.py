@@ -196,6 +196,13 @@ def test_what_is_magnified_keeps_its_digits(reader):
     assert sqnr(*compiled(nodes, constants)) > 20
 
 
+@pytest.mark.parametrize("reader", ["Sin", "Cos"])
+def test_phases_keep_their_digits(reader):
+    nodes = [PARTS[0], node("Mul", ["s0", "hundred"], ["p"]), node(reader, ["p"], ["y"])]
+    constants = {"w": np.full((4, 8, 1, 1), 0.01), "hundred": 100.0, "size": 1.0}
+    assert sqnr(*compiled(nodes, constants)) > 20
+
+
 def test_a_product_that_reads_unlike_values_is_named(caplog):
     nodes = [*PARTS, *JOINED["Where"], node("Conv", ["c", "k"], ["y"])]
     with caplog.at_level(logging.WARNING, "qaic"):

@@ -242,7 +242,8 @@ class _Instrumenter(ObserverNodes):
             self.fed_integers[name] = self.fresh.make(_OWN + name, "quantized")
             axis = {item.name: item.i for item in node.attribute if item.name == "axis"}
             read = [self.named[str(node.output[0])], *map(str, node.input[1:])]
-            self.added.append(make_node("QuantizeLinear", read, self.fed_integers[name], **axis))
+            made = make_node("QuantizeLinear", read, self.fed_integers[name], domain=node.domain, **axis)
+            self.added.append(made)
         return self.fed_integers[name]
 
     def _repeated(self, name: str) -> str | None:

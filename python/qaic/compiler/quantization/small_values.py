@@ -40,6 +40,10 @@ _EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 #: operators with a slope that grows without bound near zero -> the position of that operand
 _MAGNIFYING: Final = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 
+#: operators to which the size of a step matters, not its share of the range -> the largest step
+_ABSOLUTE: Final = ("Cos", "Exp", "Sin", "Tan")
+_LARGEST_STEP: Final = 1 / 16
+
 #: operators whose small results are made of small operands, where no operand is negative
 _PROPORTIONAL: Final = VALUE_PRESERVING | {
     *("Abs", "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "Identity", "Max", "Min", "Mul"),
@@ -92,6 +96,7 @@ class SmallValues:
         for node in nodes:
             self._keep_picked(node)
             self._keep_magnified(node)
+            self._keep_phase(node)
 
     def reason(self, group: Group) -> FloatReason | None:
         """Return why a group stays in float; None if it does not."""
@@ -175,6 +180,24 @@ class SmallValues:
             if maker.op_type in _PROPORTIONAL or self._has_positive_weight(maker):
                 pending.extend(maker.input)
 
+    def _keep_phase(self, node: onnx.NodeProto) -> None:
+        """Keep what computes the operand of a sine or an exponential function whose steps would be large."""
+        if not standard(node, *_ABSOLUTE) or not self._is_rounded(node.input[0], node):
+            return
+        pending, seen = [node.input[0]], set[str]()
+        while pending:
+            name = pending.pop()
+            maker = self._makers.get(name)
+            if maker is None or name in seen or not self._is_coarse(name):
+                continue
+            seen.add(name)
+            self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
+            if maker.op_type in _PROPORTIONAL:
+                pending.extend(maker.input)
+
+    def _is_coarse(self, name: str) -> bool:
+        return self._parameters.profiled(name) and self._step(name) > _LARGEST_STEP
+
     def _is_root(self, node: onnx.NodeProto) -> bool:
         exponent = node.input[1]
         return self._constants.is_float(exponent) and bool((self._constants.read(exponent) < 1).any())
@@ -182,12 +205,17 @@ class SmallValues:
     def _needs_small(self, name: str, reader: onnx.NodeProto) -> bool:
         """Return whether a magnified operand is rounded, and has positive values of too few levels."""
         maker, found = self._makers.get(name), self._parameters.profile(name)
-        if maker is None or self._group_of[node_key(maker)] is self._group_of[node_key(reader)]:
+        if maker is None or not self._is_rounded(name, reader):
             return False
         if found is None:
             return not quantizable(maker)
         # Parameters that a file fixes say nothing of the smallest value.
         return not found.is_fixed and 0 <= found.minimum < self._step(name) * _LEAST_LEVELS
+
+    def _is_rounded(self, name: str, reader: onnx.NodeProto) -> bool:
+        """Return whether a node outside of the reader's group makes a value; inside nothing is rounded."""
+        maker = self._makers.get(name)
+        return maker is not None and self._group_of[node_key(maker)] is not self._group_of[node_key(reader)]
 
     def _has_positive_weight(self, node: onnx.NodeProto) -> bool:
         if not standard(node, *WEIGHTED) or not self._constants.is_float(node.input[1]):

@@ -122,7 +122,7 @@ def write_program(
             path.unlink()
             _write(path, content, options, notes=notes, stats=stats, diagnostics=complete, progress=progress)
         progress.stage("load")
-        prove(path, light, options)
+        prove(path, model, light, options)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -149,7 +149,7 @@ def light_form(model: Model) -> Model | None:
     return without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
-def prove(path: Path, light: Model | None, options: CompileOptions) -> None:
+def prove(path: Path, model: Model, light: Model | None, options: CompileOptions) -> None:
     """Let the engine load a program; of one with large weights first the form without them.
 
     Raises
@@ -168,7 +168,14 @@ def prove(path: Path, light: Model | None, options: CompileOptions) -> None:
             return
         finally:
             trial.unlink(missing_ok=True)
-    _core.check_program(str(path))
+    try:
+        _core.check_program(str(path))
+    except CompileError as error:
+        if error.code != "compile.engine_refused":
+            raise
+        from qaic.compiler.backend.cpu.engine_refusal import with_node
+
+        raise with_node(error, model) from error
 
 
 @dataclass(frozen=True, slots=True)

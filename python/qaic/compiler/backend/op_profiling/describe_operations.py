@@ -48,7 +48,7 @@ class DescribeOperations(WhenMeasuringOperations):
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
     """Take the engine's graph from a container that is written for it."""
     write_unchecked(path, model, context.options)
-    prove(path, light_form(model), context.options)
+    prove(path, model, light_form(model), context.options)
     optimized = engine_graph(path)
     path.unlink()
     return optimized

@@ -14,7 +14,7 @@ import onnx
 
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
+from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
@@ -55,6 +55,7 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
     dict of str to Added
         The values that were added.
     """
+    _name_divisions(model, types)
     divisions = _Divisions(model, types)
     added: dict[str, Added] = {}
     if not divisions.found:
@@ -68,6 +69,16 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
+
+
+def _name_divisions(model: onnx.ModelProto, types: Mapping[str, int]) -> None:
+    """Name integer divisions after their results, so that the engine names the one that divides by zero."""
+    taken = {node.name for node in all_nodes(model.graph.node)}
+    for node in find_nodes(model.graph.node, DIVISIONS):
+        key = next(filter(None, node.output), "")
+        kinds = {types[name] for name in (*node.input, *node.output) if name in types}
+        if not node.name and key not in taken and kinds and not kinds & FLOATS:
+            node.name = key
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, ...]:

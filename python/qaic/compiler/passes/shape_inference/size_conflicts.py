@@ -17,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.engine_text import engine_reason
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
 from qaic.compiler.ir.graph_edits import (
@@ -99,8 +100,6 @@ _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" i
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
 _TOKEN: Final = re.compile(r"@(\d+)@")
-_REASON: Final = re.compile(r".*(?:Status Message: |InferenceError\] )", re.DOTALL)
-_PLACE: Final = re.compile(r"^.*\.(?:cc|h|cpp):\d+ (?:.*\) )?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +317,7 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
         )
     except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
         # All else may be a kernel that is missing for what the compiler rewrites later.
-        return _reason(error) if "ShapeInferenceError" in str(error) else ""
+        return engine_reason(error) if "ShapeInferenceError" in str(error) else ""
     if not is_run:
         return ""
     reason = ""
@@ -337,15 +336,10 @@ def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
             # What else is raised is about the feeds, such as types that numpy does not have.
             if type(error).__name__ not in _OF_OPERATORS or "Unexpected input data type" in str(error):
                 return ""
-            reason = reason or _reason(error)
+            reason = reason or engine_reason(error)
         else:
             return ""
     return reason
-
-
-def _reason(error: Exception) -> str:
-    text = _PLACE.sub("", _REASON.sub("", str(error))).strip()
-    return text.splitlines()[0].rstrip(". ") if text else "sizes that do not fit"
 
 
 def _reshape_reason(

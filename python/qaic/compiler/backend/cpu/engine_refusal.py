@@ -1,0 +1,80 @@
+"""The node that the engine refuses, which its message does not name.
+
+It is the last node of the shortest beginning of the graph that the engine refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import onnx
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.diagnostics.engine_text import engine_reason
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.reader import read_array
+from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
+from qaic.compiler.ir.model import Model
+from qaic.errors import CompileError
+
+#: element types that numpy has
+_ARRAYS: Final = frozenset(range(1, 14)) - {8}
+#: bytes of a weight whose numbers a kernel may judge
+_SMALL_WEIGHT: Final = 1 << 16
+
+
+def with_node(error: CompileError, model: Model) -> CompileError:
+    """Return a refusal of the engine that names the node; the same where the engine takes the nodes alone."""
+    from onnx import numpy_helper
+
+    small = {
+        name: weight
+        for name, weight in model.weights.items()
+        if weight.source.nbytes <= _SMALL_WEIGHT and weight.elem_type in _ARRAYS and weight.blocks is None
+    }
+    whole = clone(model.proto)
+    whole.graph.initializer.extend(numpy_helper.from_array(read_array(w), w.name) for w in small.values())
+    large = {name: w for name, w in model.weights.items() if name not in small}
+    whole = with_weights_as_inputs(whole, large)
+    low, high = 0, len(whole.graph.node)
+    reason = _refusal(whole, high)
+    if not reason:
+        return error
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = _refusal(whole, middle)
+        low, high, reason = (low, middle, found) if found else (middle, high, reason)
+    node = whole.graph.node[high - 1]
+    name = node.name or node_key(node)
+    return refuse(
+        f"node {name!r} ({node.op_type})",
+        code="engine_refused",
+        found=f"what the engine of the cpu device cannot run ({reason})",
+        expected="attributes, constants and types that it has a kernel for",
+        fix="export the model with another opset, or replace this node",
+        context={"node": name, "operator": node.op_type},
+    )
+
+
+def _refusal(whole: onnx.ModelProto, count: int) -> str:
+    """Return why the engine refuses the first nodes of a graph; empty if it takes them."""
+    import onnxruntime as ort
+    from onnx import helper
+
+    begun = clone(whole)
+    if count < len(whole.graph.node):
+        remove_nodes(begun.graph, range(count, len(whole.graph.node)))
+        set_outputs(begun.graph, ())
+        for name in filter(None, begun.graph.node[-1].output):
+            add_output(begun.graph, helper.make_empty_tensor_value_info(name))
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        ort.InferenceSession(
+            begun.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
+        return engine_reason(error)
+    return ""
