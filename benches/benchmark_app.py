@@ -29,7 +29,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "benchmark-app.md"
 TURNS = 5
 
 INTRODUCTION = """\
-# Beside benchmark_app
+# Compared with benchmark_app
 
 What `openqaic bench` and OpenVINO's benchmark_app print of the same models: commands of their own, in turns,
 with one thread for each stream, in float32, one inference at a time in each stream

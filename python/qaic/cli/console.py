@@ -86,6 +86,12 @@ class Parser(argparse.ArgumentParser):
 
     _is_mixing = False
 
+    def add_version(self) -> None:
+        """Declare ``--version``, which shows the name of the tool and the version of the package."""
+        from qaic import __version__
+
+        self.add_argument("--version", action="version", version=f"{self.prog.split()[0]} {__version__}")
+
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse all arguments; of an option that does not exist, the nearest that does is named."""
         parsed, unknown = self.parse_known_args(args, namespace)

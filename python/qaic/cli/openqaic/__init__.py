@@ -62,16 +62,13 @@ def parser(names: frozenset[str]) -> console.Parser:
     """
     from argparse import RawDescriptionHelpFormatter
 
-    from qaic import __version__
-
-    version = f"openqaic {__version__}"
     made = _Parser(
         prog="openqaic",
         description="Compile, run and measure models for Qualcomm Cloud AI 100.",
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=version)
+    made.add_version()
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     for subcommand in SUBCOMMANDS:
         added = commands.add_parser(
@@ -81,7 +78,7 @@ def parser(names: frozenset[str]) -> console.Parser:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        added.add_argument("--version", action="version", version=version)
+        added.add_version()
         if subcommand.name in names:
             subcommand.load().add_arguments(added)
     return made

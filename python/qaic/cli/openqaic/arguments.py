@@ -69,6 +69,18 @@ def count_or_zero(text: str) -> int:
     return count(text, least=0)
 
 
+def tolerance(text: str) -> float:
+    """Read a tolerance, a finite number of at least 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        message = f"{text!r} is not a number of at least 0"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
 def duration_s(text: str) -> float:
     """Read a positive number of seconds."""
     try:

@@ -124,6 +124,57 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
             return dict(loaded)
 
 
+def find_differences(
+    outputs: Mapping[str, NDArray[Any]], path: Path, rtol: float, atol: float
+) -> dict[str, str]:
+    """Compare outputs with those of a file ``.npz``; NaN equals NaN. Blocking.
+
+    Returns
+    -------
+    dict of str to str
+        Output that differs -> how it differs.
+
+    Raises
+    ------
+    InputError
+        The file has other names than the program, or cannot be read as arrays.
+    OSError
+        The file cannot be read.
+    """
+    expected = _loaded(path)
+    if unknown := set(expected) - set(outputs):
+        raise InputError(
+            f"{path} has the arrays {sorted(unknown)}, expected outputs of the program: {sorted(outputs)}",
+            code="run.expect",
+        )
+    return {
+        name: text
+        for name, array in outputs.items()
+        if (text := _difference(array, expected.get(name), rtol, atol)) is not None
+    }
+
+
+def _difference(found: NDArray[Any], expected: NDArray[Any] | None, rtol: float, atol: float) -> str | None:
+    if expected is None:
+        return "the file has no such array"
+    if expected.shape != found.shape or expected.dtype.kind not in "fiub":
+        return f"found shape {list(found.shape)}, expected {list(expected.shape)} of {expected.dtype}"
+    wide, other = (array.astype(np.float64) for array in (found, expected))
+    if "f" in found.dtype.kind + expected.dtype.kind:
+        wrong = ~np.isclose(wide, other, rtol=rtol, atol=atol, equal_nan=True)
+    else:
+        wrong = found != expected
+    if not wrong.any():
+        return None
+    with np.errstate(invalid="ignore"):
+        errors = np.where(wrong, np.nan_to_num(np.abs(wide - other), nan=np.inf), -1.0)
+    place = np.unravel_index(int(errors.argmax()), errors.shape)
+    return (
+        f"{int(wrong.sum())} of {wrong.size} elements; at {[int(index) for index in place]} "
+        f"found {wide[place]:.6g}, expected {other[place]:.6g}"
+    )
+
+
 def write_outputs(outputs: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Write arrays to a file ``.npz``; it appears complete or not at all. Blocking.
 

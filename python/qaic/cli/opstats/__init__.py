@@ -50,6 +50,7 @@ def _parser() -> console.Parser:
         description="Decode the stats buffers that devices wrote for inferences.",
         epilog="qaic-opstats report --help shows the reports.",
     )
+    parser.add_version()
     parser.add_argument("-q", "--qpc", required=True, metavar="FILE", help="programqpc.bin of the buffers")
     parser.add_argument("-i", "--input-dir", required=True, metavar="DIR", help="folder of the buffers")
     parser.add_argument(

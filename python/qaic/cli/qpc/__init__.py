@@ -25,12 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> console.Parser:
-    parser = console.Parser(prog="qaic-qpc", description="Look into program containers of Cloud AI 100.")
+    parser = console.Parser(prog="qaic-qpc", description="Inspect program containers of Cloud AI 100.")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = {
-        "info": "what the program is: target, options, inputs and outputs, constants",
-        "list": "the segments, those of containers inside included",
-        "extract": "write segments to files, and what is in them as JSON and ONNX",
+        "info": "show target, options, inputs and outputs, constants",
+        "list": "list the segments, also of containers inside",
+        "extract": "write segments to files, and their content as JSON and ONNX",
         "validate": "check everything, checksums included; exit code 1 if there is an error",
     }
     for name, text in about.items():

@@ -66,6 +66,7 @@ def parser() -> console.Parser:
         description="Run a compiled program container and measure it.",
         epilog="Long options may be given with one dash.",
     )
+    made.add_version()
     for name, row in rows_of(RunnerOptions).items():
         flag: Flag = row.arguments["flag"]
         # Percent signs are argparse's own.

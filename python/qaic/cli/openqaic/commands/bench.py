@@ -152,6 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"best: {_four_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
         + (f"; wrote {shlex.quote(str(arguments.output))}" if arguments.output is not None else "")
     )
+    if session.qpc.target == "cpu":
+        print_line("times are those of this host, not of a card")
     print_line(f"next: {_next_step(program, arguments)}")
     return SUCCESS
 

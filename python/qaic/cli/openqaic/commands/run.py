@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
-from qaic.cli.openqaic.arguments import add_device, add_json, add_model, device_options, set_examples
+from qaic.cli.console import FAILURE, SUCCESS, print_json, print_line, print_message, print_text, table
+from qaic.cli.openqaic.arguments import (
+    add_device,
+    add_json,
+    add_model,
+    device_options,
+    set_examples,
+    tolerance,
+)
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program, seconds_text
-from qaic.cli.openqaic.tensor_files import read_inputs, write_outputs
+from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_outputs
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qaic.cli.console import Parser
+
+_TOLERANCE = 1e-5
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,6 +50,15 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE.npz", type=Path, help="file for the outputs, by their names"
     )
+    parser.add_argument(
+        "--expect",
+        metavar="FILE.npz",
+        type=Path,
+        help="compare with these outputs; exit code 1 if any differs",
+    )
+    for name in ("--rtol", "--atol"):
+        kind = "relative" if name == "--rtol" else "absolute"
+        parser.add_argument(name, metavar="X", type=tolerance, help=f"{kind} tolerance of --expect (1e-5)")
     add_device(parser)
     add_json(parser)
     add_compile_options(parser)
@@ -49,6 +67,7 @@ def add_arguments(parser: Parser) -> None:
         "openqaic run model.onnx",
         "openqaic run model.onnx -i image=photo.npy -o outputs.npz",
         "openqaic run program/programqpc.bin -i photo.npy --json",
+        "openqaic run model.onnx -i inputs.npz --expect outputs.npz --rtol 1e-3",
     )
 
 
@@ -61,7 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"-o {arguments.output}: a file .npz is expected, which numpy.load opens", code="run.output"
         )
-    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
+    if arguments.expect is None and not arguments.rtol == arguments.atol is None:
+        raise OptionError("--rtol and --atol need --expect", code="run.expect")
+    check_output_file(
+        "-o", arguments.output, read=[arguments.model, arguments.expect, *files_of(arguments.inputs)]
+    )
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
@@ -74,9 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         write_outputs(outputs, arguments.output)
     described = {name: _facts(array) for name, array in outputs.items()}
+    differences = {}
+    if arguments.expect is not None:
+        tolerances = (_TOLERANCE if given is None else given for given in (arguments.rtol, arguments.atol))
+        differences = find_differences(outputs, arguments.expect, *tolerances)
+    code = FAILURE if differences else SUCCESS
     if arguments.json:
-        print_json({"program": program.facts(), "run_s": elapsed_s, "outputs": described})
-        return SUCCESS
+        found = {} if arguments.expect is None else {"differences": differences}
+        print_json({"program": program.facts(), "run_s": elapsed_s, "outputs": described, **found})
+        return code
     rows = [
         [name, "x".join(map(str, array.shape)) or "scalar", array.dtype, *_shown(described[name])]
         for name, array in outputs.items()
@@ -84,11 +113,17 @@ def run(arguments: argparse.Namespace) -> int:
     print_text(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {seconds_text(elapsed_s)}")
+    for name, text in differences.items():
+        print_message(
+            "error", f"output {name!r} differs from {arguments.expect}: {text} [run.output_differs]"
+        )
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
+    elif arguments.expect is not None:
+        print_line(f"{len(outputs) - len(differences)} of {len(outputs)} outputs are as expected")
     else:
         print_line(f"next: {next_command('bench', arguments)}")
-    return SUCCESS
+    return code
 
 
 def _facts(array: NDArray[Any]) -> dict[str, Any]:
