@@ -26,7 +26,7 @@ ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conforma
 NOT_ON_KMD := --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
 KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS) $(ABOVE_DEVICES_TESTS)) $(NOT_ON_KMD)
 WHEEL := target/wheel
-# The models of the lock-free structures, a workspace of their own.
+# The models of the lock-free structures and of the scheduler, a workspace of their own.
 LOOM := rust/qaic-sync/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
@@ -190,13 +190,13 @@ $(TOOLS)/bin/cargo-hack:
 features: $(TOOLS)/bin/cargo-hack ## Check every combination of the crates' features
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo hack clippy --workspace --all-targets --feature-powerset --quiet -- -D warnings
 
-loom: ## Check the queues against every interleaving of threads, up to three preemptions
+loom: ## Check the queues and the scheduler against every interleaving of threads, up to three preemptions
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
 
 asan: ## Run the tests of what is concurrent or unsafe under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
-		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-runtime --lib --tests --quiet
+		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-sched -p qaic-runtime --lib --tests --quiet
 
 CARGO_MUTANTS_VERSION := 27.1.0
 MUTATED ?= rust/qaic-sync/src/**

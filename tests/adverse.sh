@@ -16,7 +16,7 @@ case $part in
 all) rounds=2 ;;
 timing)
     rounds=1
-    crates='qaic-sync qaic-kmd qaic-runtime'
+    crates='qaic-sync qaic-sched qaic-kmd qaic-runtime'
     pytest+=(-m timing)
     ;;
 *)

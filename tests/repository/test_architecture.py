@@ -24,7 +24,17 @@ RUST_DEPENDENCIES = {
     "qaic-quant": set(),
     "qaic-requests": set(),
     "qaic-stats": {"qaic-qpc"},
-    "qaic-runtime": {"qaic-emu", "qaic-kmd", "qaic-mem", "qaic-qpc", "qaic-quant", "qaic-stats", "qaic-sync"},
+    "qaic-sched": {"qaic-sync"},
+    "qaic-runtime": {
+        "qaic-emu",
+        "qaic-kmd",
+        "qaic-mem",
+        "qaic-qpc",
+        "qaic-quant",
+        "qaic-sched",
+        "qaic-stats",
+        "qaic-sync",
+    },
     "qaic-python": {
         "qaic-emu",
         "qaic-kmd",

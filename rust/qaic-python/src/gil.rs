@@ -7,7 +7,8 @@ use std::time::Duration;
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::PyCFunction;
-use qaic_runtime::process::cancellation::{ignore_signals_on_this_thread, watch};
+use qaic_runtime::process::cancellation::watch;
+use qaic_runtime::process::ignore_signals_on_this_thread;
 use qaic_runtime::process::reaped::{self, DropWait};
 use qaic_runtime::process::reaper::{self, Teardown};
 use qaic_runtime::{CancellationToken, Deadline, ForkGuard, RuntimeError, WaitScope};
@@ -172,7 +173,7 @@ impl<'py> Detach<'py> for Python<'py> {
             (None, Ok(Ok(value))) => Ok(value),
             // What was cancelled at the deadline says so in many ways.
             (None, Ok(Err(error))) if token.is_cancelled() => {
-                let late = deadline.map_or(error, |deadline| deadline.error(what));
+                let late = deadline.map_or(error, |deadline| deadline.error(what).into());
                 Err(to_exception(self, late))
             }
             (None, Ok(Err(error))) => Err(to_exception(self, error)),

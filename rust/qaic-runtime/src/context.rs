@@ -12,7 +12,8 @@ use crate::device::{
 };
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
-use crate::process::fork::{ForkGuard, ForkLocal};
+use crate::process::ForkGuard;
+use crate::process::fork::ForkLocal;
 use crate::process::log::Logger;
 
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked

@@ -6,17 +6,17 @@
 //!   caller's arrays
 //!      |  binding::Bindings        memory of each tensor, in one permitted combination of shapes
 //!      v
-//!   request::ExecObj               begin: the state word goes from idle to running, this thread owns the body
+//!   request::ExecObj               begin: the state word goes from idle to running, this thread owns the task
 //!      |                           prepare: what could only fail later fails now
 //!      v
-//!   scheduler::Scheduler           short, or for a device that works by itself: on this thread;
+//!   qaic_sched::Scheduler          short, or for a device that works by itself: on this thread;
 //!      |        |                  else: into the run queue of its activation, for a worker
 //!      |        +--> run queue --> worker, or a caller that waits
 //!      v
 //!   request::Body                  binding::IoBinding converts the inputs into device buffers, in one pass,
 //!      |                           device::Exec executes, IoBinding converts the outputs back
 //!      v
-//!   request::Request::complete     the state word leaves running; waiters, the inference set's list of completed
+//!   qaic_sched::Request::complete  the state word leaves running; waiters, the inference set's list of completed
 //!      |                           requests, or a completion callback are notified
 //!      v
 //!   caller's arrays
@@ -46,7 +46,6 @@ pub mod profiling;
 pub mod program;
 pub mod queue;
 pub mod request;
-mod scheduler;
 
 pub use context::Context;
 pub use device::{DeviceId, Placement};

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use qaic_mem::{HostSlice, HostSliceMut};
 use qaic_qpc::shape::{RequestedShape, ShapeMatch};
+use qaic_sched::SchedulerOptions;
 use qaic_sync::{OwnerCounts, Slot};
 
 use crate::binding;
 use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
-use crate::device::{Activation, DeviceKind, LoadOptions, LoadedProgram, Placement};
+use crate::device::{Activation, DeviceKind, Executor, LoadOptions, LoadedProgram, Placement};
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::process::{ForkGuard, WaitScope};
+use crate::process::priority::give_way_when_woken;
+use crate::process::{ForkGuard, WaitScope, log};
 use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
-use crate::request::is_stats_bound;
-use crate::scheduler::{Scheduler, SchedulerOptions};
+use crate::request::{Scheduler, is_stats_bound};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
 /// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
@@ -193,7 +194,11 @@ impl Program {
             threads: options.threads_per_queue,
             variants: variants.len(),
             limit: options.wait.total(first.kind()),
-            device: Arc::clone(first),
+            device: Arc::clone(first) as Arc<dyn Executor>,
+            // Else a worker that is woken may take the CPU from the thread that has just submitted and is about to wait, and
+            // that thread returns from `submit` only when the inference is over.
+            begin_worker: if first.executes_on_host() { give_way_when_woken } else { || () },
+            warn: |text| log::global().warn(|| text.to_owned()),
         });
         let completed: Box<[Arc<OwnerCounts>]> = (0..count).map(|_| Arc::default()).collect();
         let subscriptions = SubscriptionRegistry::new(image, set_size, completed.clone());

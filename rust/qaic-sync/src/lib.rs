@@ -27,6 +27,7 @@ mod request_state;
 mod ring;
 mod run_queue;
 mod slot;
+mod thread;
 
 pub use event_count::{Event, EventCount};
 pub use exclusive_cell::ExclusiveCell;
@@ -44,3 +45,4 @@ pub use request_state::{
 pub use ring::Ring;
 pub use run_queue::{RunQueues, Taken, Turn};
 pub use slot::Slot;
+pub use thread::Thread;

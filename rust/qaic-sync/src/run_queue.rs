@@ -3,6 +3,9 @@
 use crate::Ring;
 use crate::atomic::{AtomicBool, Ordering, yield_now};
 
+/// Room for entries in the order in which queues are served. Beyond, a thread that pushes waits for one that takes.
+const MOST_READY: u32 = 1 << 16;
+
 /// Entries that wait in queues, and the order in which queues are served.
 ///
 /// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops it, and no other thread
@@ -39,11 +42,12 @@ pub struct Taken<'a> {
 }
 
 impl RunQueues {
-    /// Empty queues, with room for `capacity` entries in all of them together.
+    /// Empty queues, with room for `capacity` entries in each.
     pub fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
-        let ring = || Ring::new(capacity.max(count));
-        let queue = |_| RunQueue { pending: ring(), is_scheduled: AtomicBool::new(false) };
-        Self { all: (0..count).map(queue).collect(), ready: ring(), is_ordered }
+        let queue = |_| RunQueue { pending: Ring::new(capacity), is_scheduled: AtomicBool::new(false) };
+        let entries = if is_ordered { 1 } else { capacity };
+        let ready = Ring::new(count.saturating_mul(entries).min(MOST_READY.max(count)));
+        Self { all: (0..count).map(queue).collect(), ready, is_ordered }
     }
 
     /// Returns whether the entries of a queue are worked on one after the other.
@@ -172,6 +176,15 @@ mod tests {
             }
         }
         assert_eq!(RunQueues::new(1, 1, true).push(1, 7), Err(7));
+    }
+
+    #[test]
+    fn run_queue_that_is_full_leaves_the_others_their_room() {
+        for is_ordered in [false, true] {
+            let queues = RunQueues::new(2, 2, is_ordered);
+            let pushed = [0, 0, 0, 1, 1, 1].map(|queue| queues.push(queue, 7));
+            assert_eq!(pushed, [Ok(()), Ok(()), Err(7), Ok(()), Ok(()), Err(7)]);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use qaic_mem::HostSlice;
+use qaic_runtime::RuntimeError;
 use qaic_runtime::request::{ArrayState, Arrays};
 
 use super::PyInferenceSet;
@@ -12,7 +13,7 @@ use crate::gil::{Detach, answering_signals};
 impl PyInferenceSet {
     /// Finds a state; with `sequence`, the part at this index of its first dimension.
     fn state(&self, py: Python<'_>, name: &str, sequence: Option<usize>) -> PyResult<ArrayState<'_>> {
-        let checked = self.fork_guard.check();
+        let checked = self.fork_guard.check().map_err(RuntimeError::from);
         let found = checked.and_then(|()| self.tensors.arrays.state(&self.set, name, sequence));
         found.map_err(|error| from_runtime(py, error))
     }

@@ -29,7 +29,7 @@
 //! place: a card is asked what it has. Nothing else may. `execute` works on the calling thread where the device is
 //! synchronous. It ends early, with [`ErrorDetail::Interrupted`], after [`Canceller::cancel`].
 //!
-//! **Two phases.** A device that works through inferences by itself says [`Device::queues_on_device`]. Then an execution
+//! **Two phases.** A device that works through inferences by itself says [`Executor::queues_on_device`]. Then an execution
 //! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
 //! prepares others, and the two may be called by different threads. Where nothing was submitted, `execute` does both. From
 //! `submit` until `execute` has returned the DMA buffers belong to the device. They still do after an execution that was
@@ -72,6 +72,8 @@ use crate::image::Image;
 use crate::process::{CancellationCheck, CancellationToken};
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
+
+pub use qaic_sched::{Canceller, Executor};
 
 pub use description::DeviceDescription;
 pub use environment::named_engine;
@@ -180,7 +182,7 @@ impl Default for LoadOptions {
 }
 
 /// One device.
-pub trait Device: Debug + Send + Sync {
+pub trait Device: Executor {
     /// Its number.
     fn id(&self) -> DeviceId;
 
@@ -226,21 +228,6 @@ pub trait Device: Debug + Send + Sync {
     /// Hardware family that it stands for, where it is no card that says so itself.
     fn family(&self) -> &'static str {
         qaic_qpc::hardware::FAMILIES[0].name
-    }
-
-    /// Returns whether an execution occupies a CPU of the host from its begin to its end.
-    fn executes_on_host(&self) -> bool;
-
-    /// Returns whether an execution ends within microseconds for all inputs. Then it runs on the thread that
-    /// submits it.
-    fn is_bounded(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the device works through its submissions by itself: several inferences are then
-    /// submitted before the oldest is waited for.
-    fn queues_on_device(&self) -> bool {
-        false
     }
 
     /// The tracker of a virtual card's resources; `None` for a device that counts its own.
@@ -298,14 +285,6 @@ pub(crate) fn emptied<'a>(mut list: Vec<Option<HostSlice<'_>>>) -> Vec<Option<Ho
 pub(crate) fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Option<HostSliceMut<'a>>> {
     list.clear();
     list.into_iter().map(|_| None).collect()
-}
-
-/// Ends an execution from another thread.
-pub trait Canceller: Debug + Send + Sync {
-    /// Asks the running execution to end soon; one that was submitted and is not waited for yet counts as running, and
-    /// ends when it is. Without one, nothing happens: an execution that begins later is not affected, so a canceller that
-    /// must be sure asks again until the execution has ended. Never blocks.
-    fn cancel(&self);
 }
 
 /// Carries one inference at a time.

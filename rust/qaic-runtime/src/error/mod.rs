@@ -132,6 +132,25 @@ where
     }
 }
 
+impl From<qaic_sched::Error> for ErrorDetail {
+    fn from(error: qaic_sched::Error) -> Self {
+        use qaic_sched::Error;
+        match error {
+            Error::Interrupted => Self::Interrupted,
+            Error::Cancelled => Self::Cancelled,
+            Error::Timeout { what, timeout_ms } => Self::Timeout { what, timeout_ms },
+            Error::InFlight => StateError::InFlight.into(),
+            Error::Forked => StateError::Forked.into(),
+            Error::QueueFull { capacity } => StateError::QueueFull { capacity }.into(),
+            Error::TooManyRequests { most } => InputError::Argument {
+                what: format!("a program has {most} exec objects at most, which exist"),
+            }
+            .into(),
+            Error::NoJob { .. } => Self::Internal { what: error.to_string() },
+        }
+    }
+}
+
 impl From<MemoryError> for ErrorDetail {
     fn from(error: MemoryError) -> Self {
         match error {

@@ -80,7 +80,7 @@ impl InferenceSet {
         loop {
             // Where no inference is waited for long, no wait looks at the scope.
             if outcome.is_ok() {
-                outcome = scope.poll("a benchmark");
+                outcome = scope.poll("a benchmark").map_err(RuntimeError::from);
             }
             let may_begin = |begun| {
                 count.is_none_or(|count| begun < count)

@@ -6,13 +6,12 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use qaic_sched::UNTIL_WOKEN;
 use qaic_sync::{Event, EventCount, ExclusiveCell, MpscQueue};
 
 use super::PendingInference;
 use crate::error::{ErrorDetail, RuntimeError, StateError};
-use crate::process::cancellation::UNTIL_WOKEN;
 use crate::process::{Deadline, ForkGuard, clock};
-use crate::request::clock_after;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Watched inferences that have ended and are not cleared away one by one.
@@ -59,7 +58,7 @@ impl CompletionQueue {
 
     /// Has an inference be looked after at a time, unless it has ended by then.
     pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
-        let at_ns = clock_after(at.saturating_duration_since(Instant::now()));
+        let at_ns = clock::after(at.saturating_duration_since(Instant::now()));
         self.entries.push(QueueEntry::Watch { at_ns, inference: Weak::clone(inference) });
         // RMW: either this sees what the collector plans, or the collector sees the entry or this time.
         if self.next_check_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
@@ -220,7 +219,7 @@ impl PlannedChecks {
                 && let Some(next) = inference.check(now)
             {
                 // Later than now, so that this comes to an end.
-                let at_ns = clock_after(next.saturating_duration_since(now)).max(now_ns.saturating_add(1));
+                let at_ns = clock::after(next.saturating_duration_since(now)).max(now_ns.saturating_add(1));
                 self.add(at_ns, Arc::downgrade(&inference));
             }
         }

@@ -3,13 +3,13 @@
 mod benchmark;
 mod completion_queue;
 mod lease;
-mod lists;
 mod pending;
 
 use std::fmt::Debug;
 use std::mem;
 use std::sync::Arc;
 
+use qaic_sched::RequestLists;
 use qaic_sync::{Collected, Event, Phase, PutBackError};
 
 use crate::context::Context;
@@ -18,13 +18,11 @@ use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::{CancellationCheck, ForkGuard, WaitScope};
 use crate::program::{Program, ProgramOptions};
-use crate::request::{ExecObj, INFERENCE, Request};
-use crate::scheduler::Scheduler;
+use crate::request::{ExecObj, INFERENCE, Request, Scheduler};
 
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
 pub use completion_queue::CompletionQueue;
 pub use lease::Lease;
-pub(crate) use lists::Lists;
 pub use pending::{PendingInference, PendingInput, PendingOutput};
 
 /// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
@@ -42,7 +40,7 @@ pub struct HandleId(pub u32);
 #[derive(Debug)]
 pub struct InferenceSet {
     execs: Box<[Arc<ExecObj>]>,
-    lists: Arc<Lists>,
+    lists: Arc<RequestLists>,
     scheduler: Arc<Scheduler>,
     image: Arc<Image>,
     fork_guard: ForkGuard,
@@ -102,7 +100,7 @@ impl InferenceSet {
             // The cores of all before the memory of any.
             activated.push(program.enter(true)?);
         }
-        let lists = Arc::new(Lists::new(count));
+        let lists = Arc::new(RequestLists::new(count));
         let mut execs = Vec::with_capacity(count as usize);
         let made = (0..set_size).try_for_each(|_| {
             // Neighbors are on different activations.
@@ -395,7 +393,7 @@ impl InferenceSet {
                 return taken;
             }
             if let Some(error) = given_up {
-                return Err(error);
+                return Err(error.into());
             }
             // After help there may be more to work on, for as long as others submit.
             if !has_helped && let Some(taken) = self.scheduler.sleep(event, scope.sleep_limit(), &mut take) {

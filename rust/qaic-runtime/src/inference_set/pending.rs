@@ -15,9 +15,9 @@ use qaic_sync::{Event, ExclusiveCell, Expired, PendingState, RequestKey, Settled
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::{CANCEL_PERIOD, CHECK_PERIOD};
 use crate::process::{Deadline, ForkGuard, WaitScope};
 use crate::request::{ExecObj, INFERENCE};
+use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
 
 /// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
 pub type PendingInput = Option<(Storage, usize)>;
@@ -74,7 +74,7 @@ impl PendingInference {
 
     /// Fails in a forked child, where threads do not exist that would end it.
     pub fn check_process(&self) -> Result<(), RuntimeError> {
-        self.fork_guard.check()
+        Ok(self.fork_guard.check()?)
     }
 
     /// Reports the end to `queue`, by `token`. Once.
@@ -315,7 +315,7 @@ impl PendingInference {
         Some(match self.state.settled()? {
             Settled::Succeeded => Ok(()),
             Settled::TakenBack => Err(ErrorDetail::Cancelled.into()),
-            Settled::Late => self.deadline.map_or(Ok(()), |deadline| Err(deadline.error(INFERENCE))),
+            Settled::Late => self.deadline.map_or(Ok(()), |deadline| Err(deadline.error(INFERENCE).into())),
             Settled::Failed => self.failure.get().cloned().map_or(Ok(()), Err),
         })
     }

@@ -7,15 +7,15 @@ use std::array;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use super::cancellation::UNTIL_WOKEN;
-use super::fork;
+use qaic_sched::{ForkGuard, UNTIL_WOKEN};
+
 use super::log::{ErrorType, Level, Sink};
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
 
 /// Lines that wait at most. A callback slower than the log must not fill the memory.
 const LINES: usize = 10_000;
 
-/// Processes in a chain of forks that have messages of their own; see [`fork`].
+/// Processes in a chain of forks that have messages of their own; see [`super::fork`].
 const GENERATIONS: usize = 32;
 
 /// A message for a callback `C`; `R` is a call with arguments of the client's own.
@@ -102,7 +102,7 @@ struct Queue<C, R> {
 
 impl<C, R> Queue<C, R> {
     fn slot(&self) -> &Slot<C, R> {
-        self.slots[fork::generation() as usize % GENERATIONS].get_or_init(|| Slot {
+        self.slots[ForkGuard::new().generation() as usize % GENERATIONS].get_or_init(|| Slot {
             messages: Mutex::new(Messages { waiting: VecDeque::new(), lines: 0, dropped: None }),
             arrival: Condvar::default(),
         })

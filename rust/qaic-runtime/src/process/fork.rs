@@ -9,24 +9,17 @@
 
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicU32, Ordering};
 // A model checker has no use for statics, and cannot make them.
 use std::sync::{Mutex, PoisonError};
 
+use qaic_sched::ForkGuard;
+
 use crate::device::virtual_card::shared_cores;
-use crate::error::{ErrorDetail, RuntimeError, StateError};
-
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-/// Forks between the first process and this one.
-pub fn generation() -> u32 {
-    // The only writer is the child's only thread, before it goes on.
-    GENERATION.load(Ordering::Relaxed)
-}
+use crate::error::{ErrorDetail, RuntimeError};
 
 /// Announces, in the child, that the process was just forked, while the child has one thread.
 pub fn forked() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    qaic_sched::forked();
     shared_cores::abandon();
 }
 
@@ -56,33 +49,6 @@ pub fn watch() -> Result<(), RuntimeError> {
     }
 }
 
-/// The process that something was made in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForkGuard(u32);
-
-impl Default for ForkGuard {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ForkGuard {
-    /// Guards what this process makes.
-    pub fn new() -> Self {
-        Self(generation())
-    }
-
-    /// Returns whether the id is that of this process, and not of one that this process was forked from.
-    pub fn is_current(self) -> bool {
-        self.0 == generation()
-    }
-
-    /// Refuses what was made before a fork.
-    pub fn check(self) -> Result<(), RuntimeError> {
-        if self.is_current() { Ok(()) } else { Err(ErrorDetail::State(StateError::Forked).into()) }
-    }
-}
-
 /// Processes in a chain of forks that have locks of their own. Beyond, a child could meet a lock of an ancestor this many
 /// forks ago, and would wait for ever if that one was held at the moment of the fork.
 const GENERATIONS: usize = 32;
@@ -104,8 +70,9 @@ impl<T: Default> ForkLocal<T> {
     }
 
     fn with_in<R>(&self, here: ForkGuard, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut slot =
-            self.slots[here.0 as usize % GENERATIONS].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slots[here.generation() as usize % GENERATIONS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some((origin, value)) if *origin == here => work(value),
             other => {
@@ -125,8 +92,8 @@ mod tests {
     fn fork_local_in_each_process_is_another_value() {
         let values: ForkLocal<Vec<u32>> = ForkLocal::new();
         for fork in 0..3 * u32::try_from(GENERATIONS).unwrap() {
-            assert!(values.with_in(ForkGuard(fork), |value| mem::replace(value, vec![fork])).is_empty());
-            assert_eq!(values.with_in(ForkGuard(fork), |value| value.clone()), [fork]);
+            assert!(values.with_in(ForkGuard::of(fork), |value| mem::replace(value, vec![fork])).is_empty());
+            assert_eq!(values.with_in(ForkGuard::of(fork), |value| value.clone()), [fork]);
         }
     }
 
@@ -134,9 +101,9 @@ mod tests {
     fn fork_local_locked_by_the_parent_is_free_in_the_child() {
         let values: ForkLocal<u32> = ForkLocal::new();
         // The closure of the parent is the thread that holds the lock while the child works.
-        let found = values.with_in(ForkGuard(4), |parent| {
+        let found = values.with_in(ForkGuard::of(4), |parent| {
             *parent = 1;
-            values.with_in(ForkGuard(5), |child| *child)
+            values.with_in(ForkGuard::of(5), |child| *child)
         });
         assert_eq!(found, 0);
     }

@@ -7,8 +7,10 @@ pub mod clock;
 pub mod failure;
 pub mod fork;
 pub mod log;
+#[allow(unsafe_code)] // two system calls without memory of their own
+pub(crate) mod priority;
 pub mod reaped;
 pub mod reaper;
 
-pub use cancellation::{CancellationCheck, CancellationToken, Deadline, WaitScope};
-pub use fork::ForkGuard;
+pub use cancellation::CancellationToken;
+pub use qaic_sched::{CancellationCheck, Deadline, ForkGuard, WaitScope, ignore_signals_on_this_thread};

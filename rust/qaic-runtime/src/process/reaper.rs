@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::cancellation::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_thread};
 use super::fork::ForkLocal;
 use super::log;
+use super::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_thread};
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 

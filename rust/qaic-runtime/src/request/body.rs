@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use qaic_qpc::network_desc::IoBinding as BindingDesc;
+use qaic_sched::{Canceller, Finished, Job};
 use qaic_sync::OwnerCount;
 
 use super::Request;
@@ -12,15 +12,11 @@ use crate::binding::{
     Bindings, CancellationCheck, InputBinding, IoBinding, IoCheck, IoCrcs, OutputBinding, Retained, Shapes,
     StatsPlace,
 };
-use crate::device::Canceller;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
-use crate::inference_set::Completion;
+use crate::inference_set::{Completion, HandleId};
 use crate::process::clock;
 use crate::profiling::{ActiveSample, Arrival};
 use crate::program::{Activated, Program};
-
-/// One in this many inferences of a request is timed.
-const TIMED_EVERY: u32 = 16;
 
 /// The device's side of a request, what is bound, and what is known of the present inference.
 #[derive(Debug)]
@@ -34,26 +30,15 @@ pub(crate) struct Body {
     completion: Option<Arc<dyn Completion>>,
     arrival: Arrival,
     sample: Option<ActiveSample>,
-    // Time that threads spent on it so far, where it is timed.
-    spent: Option<Duration>,
     // Whether the device does not have it yet, because the device is not done with the one before.
     is_deferred: bool,
-    begun: u32,
-}
-
-/// Result of a wait for the device.
-pub(crate) enum Finished {
-    /// The inference has ended; with the time that threads spent on it, where it was timed.
-    Ended(Result<(), RuntimeError>, Option<Duration>),
-    /// The wait was given up, and the device still has it.
-    LeftToDevice,
 }
 
 impl Body {
-    pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Box<Self>, RuntimeError> {
+    pub(crate) fn new(program: &Program, activated: &Arc<Activated>) -> Result<Self, RuntimeError> {
         let network = program.image().network();
         let io = IoBinding::new(activated.activation(), program.shared_variants(), StatsPlace::of(network))?;
-        Ok(Box::new(Self {
+        Ok(Self {
             io,
             bindings: Bindings::new(network.inputs.len(), network.outputs.len()),
             check: program.io_options().io_crc.map(IoCheck::new),
@@ -62,31 +47,8 @@ impl Body {
             completion: None,
             arrival: Arrival::default(),
             sample: None,
-            spent: None,
             is_deferred: false,
-            begun: 0,
-        }))
-    }
-
-    pub(crate) fn canceller(&self) -> Arc<dyn Canceller> {
-        self.io.canceller()
-    }
-
-    /// Combination of shapes that is bound; 0 where none fits, which fails before anything runs.
-    pub(crate) fn variant(&self) -> usize {
-        match &self.bindings.shapes {
-            Shapes::Variant(variant) => *variant,
-            Shapes::Mismatch(_) => 0,
-        }
-    }
-
-    /// Returns whether a callback must be called when the inference has ended.
-    pub(crate) fn has_completion(&self) -> bool {
-        self.completion.is_some()
-    }
-
-    pub(crate) fn take_completion(&mut self) -> Option<Arc<dyn Completion>> {
-        self.completion.take()
+        })
     }
 
     /// Prepares the inference that was just begun. Says at once what could only fail later: an input without memory or state.
@@ -114,100 +76,7 @@ impl Body {
         self.completion = completion;
         self.sample = None;
         self.is_deferred = false;
-        self.begun = self.begun.wrapping_add(1);
-        self.spent = None;
         Ok(())
-    }
-
-    /// Has the next inference be timed, or one of a few.
-    pub(crate) fn time_if(&mut self, is_unknown: bool) {
-        if is_unknown || self.begun.is_multiple_of(TIMED_EVERY) {
-            self.spent = Some(Duration::ZERO);
-        }
-    }
-
-    /// Records that the inference begins at once, on the thread of its caller.
-    pub(crate) fn begin_at_once(&mut self) {
-        self.arrival.is_begin = true;
-    }
-
-    /// Runs the whole inference on the calling thread. Cancelled where `check` says so.
-    pub(crate) fn run(
-        &mut self,
-        request: &Request,
-        check: Option<CancellationCheck<'_>>,
-    ) -> (Result<(), RuntimeError>, Option<Duration>) {
-        let started = self.spent.map(|_| Instant::now());
-        let outcome = self.guarded(request, |body| {
-            body.sample = body.begin_sample();
-            let outcome = body.inputs_checked().and_then(|()| {
-                if !body.activated.is_ordered() {
-                    return body.run_again(request, None, check);
-                }
-                let activated = Arc::clone(&body.activated);
-                let mut state = activated.take_state()?;
-                body.run_again(request, Some(&mut state), check)
-            });
-            body.close(&outcome);
-            outcome
-        });
-        (outcome, started.map(|started| started.elapsed()))
-    }
-
-    /// The first half of [`Body::run`], on a device that works by itself: gives it the inference.
-    pub(crate) fn submit(&mut self, request: &Request) -> Result<(), RuntimeError> {
-        let started = self.spent.map(|_| Instant::now());
-        let outcome = self.guarded(request, |body| {
-            body.sample = body.begin_sample();
-            body.is_deferred = body.io.needs_reclaim();
-            let mut outcome = body.inputs_checked();
-            // What has to wait for the device first does so where a thread may wait for it.
-            if outcome.is_ok() && !body.is_deferred {
-                let watch = body.sample.as_mut().map(|sample| &mut sample.watch);
-                outcome = body.io.submit(&mut body.bindings, None, watch, None);
-            }
-            if outcome.is_err() {
-                body.close(&outcome);
-            }
-            outcome
-        });
-        self.spent = started.map(|started| started.elapsed());
-        outcome
-    }
-
-    /// The second half: waits for the device. Left to it where `check` says to wait no longer.
-    pub(crate) fn finish(&mut self, request: &Request, check: Option<CancellationCheck<'_>>) -> Finished {
-        let started = self.spent.map(|_| Instant::now());
-        let mut is_left = false;
-        let outcome = caught(|| {
-            let mut is_given_up = false;
-            let mut noted = check.map(|check| {
-                || {
-                    is_given_up |= check();
-                    is_given_up
-                }
-            });
-            let mut outcome = self.wait(request, noted.as_mut().map(|noted| noted as CancellationCheck<'_>));
-            if matches!(&outcome, Err(error) if error.is_interrupted()) && !request.is_asked_to_end() {
-                if is_given_up {
-                    is_left = true;
-                    return outcome;
-                }
-                // It was meant for the inference before, which had just ended; this one is begun again.
-                outcome = self.run_again(request, None, None);
-            } else if is_given_up && outcome.is_err() {
-                request.cancel_on_device();
-                self.io.discard();
-            }
-            self.close(&outcome);
-            outcome
-        });
-        let took = self.spent.zip(started).map(|(spent, started)| spent.saturating_add(started.elapsed()));
-        if is_left {
-            self.spent = took;
-            return Finished::LeftToDevice;
-        }
-        Finished::Ended(outcome, took)
     }
 
     /// Gives the device what was deferred, and waits for the end.
@@ -323,6 +192,104 @@ impl Body {
         let Some(check) = &mut self.check else { return Ok(()) };
         let network = self.activated.image().network();
         check.check_outputs(&self.bindings, |index| name_of(&network.outputs, index))
+    }
+}
+
+impl Job for Body {
+    type Error = RuntimeError;
+    type Completion = Arc<dyn Completion>;
+
+    fn canceller(&self) -> Arc<dyn Canceller> {
+        self.io.canceller()
+    }
+
+    /// Combination of shapes that is bound; 0 where none fits, which fails before anything runs.
+    fn variant(&self) -> usize {
+        match &self.bindings.shapes {
+            Shapes::Variant(variant) => *variant,
+            Shapes::Mismatch(_) => 0,
+        }
+    }
+
+    fn begin_at_once(&mut self) {
+        self.arrival.is_begin = true;
+    }
+
+    fn has_completion(&self) -> bool {
+        self.completion.is_some()
+    }
+
+    fn take_completion(&mut self) -> Option<Arc<dyn Completion>> {
+        self.completion.take()
+    }
+
+    fn completed(completion: Arc<dyn Completion>, number: u32) {
+        completion.completed(HandleId(number));
+    }
+
+    fn is_interrupted(error: &RuntimeError) -> bool {
+        error.is_interrupted()
+    }
+
+    fn run(&mut self, request: &Request, check: Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
+        self.guarded(request, |body| {
+            body.sample = body.begin_sample();
+            let outcome = body.inputs_checked().and_then(|()| {
+                if !body.activated.is_ordered() {
+                    return body.run_again(request, None, check);
+                }
+                let activated = Arc::clone(&body.activated);
+                let mut state = activated.take_state()?;
+                body.run_again(request, Some(&mut state), check)
+            });
+            body.close(&outcome);
+            outcome
+        })
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<(), RuntimeError> {
+        self.guarded(request, |body| {
+            body.sample = body.begin_sample();
+            body.is_deferred = body.io.needs_reclaim();
+            let mut outcome = body.inputs_checked();
+            // What has to wait for the device first does so where a thread may wait for it.
+            if outcome.is_ok() && !body.is_deferred {
+                let watch = body.sample.as_mut().map(|sample| &mut sample.watch);
+                outcome = body.io.submit(&mut body.bindings, None, watch, None);
+            }
+            if outcome.is_err() {
+                body.close(&outcome);
+            }
+            outcome
+        })
+    }
+
+    fn finish(&mut self, request: &Request, check: Option<CancellationCheck<'_>>) -> Finished<RuntimeError> {
+        let mut is_left = false;
+        let outcome = caught(|| {
+            let mut is_given_up = false;
+            let mut noted = check.map(|check| {
+                || {
+                    is_given_up |= check();
+                    is_given_up
+                }
+            });
+            let mut outcome = self.wait(request, noted.as_mut().map(|noted| noted as CancellationCheck<'_>));
+            if matches!(&outcome, Err(error) if error.is_interrupted()) && !request.is_asked_to_end() {
+                if is_given_up {
+                    is_left = true;
+                    return outcome;
+                }
+                // It was meant for the inference before, which had just ended; this one is begun again.
+                outcome = self.run_again(request, None, None);
+            } else if is_given_up && outcome.is_err() {
+                request.cancel_on_device();
+                self.io.discard();
+            }
+            self.close(&outcome);
+            outcome
+        });
+        if is_left { Finished::LeftToDevice } else { Finished::Ended(outcome) }
     }
 }
 

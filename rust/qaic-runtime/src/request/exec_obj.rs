@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use qaic_sched::{CANCEL_PERIOD, RequestLists, Task};
 use qaic_sync::{Event, Generation, Phase, Reason, Submitted};
 
 use super::{Body, INFERENCE, Request};
 use crate::binding::{Bindings, IoCrcs};
 use crate::error::{ErrorDetail, RuntimeError, StateError};
-use crate::inference_set::{Completion, Lists};
-use crate::process::cancellation::CANCEL_PERIOD;
+use crate::inference_set::Completion;
 use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope};
 use crate::program::{Activated, Program};
 use crate::sync::{AtomicU32, Ordering};
@@ -55,7 +55,7 @@ impl ExecObj {
     }
 
     /// Makes it one of an inference set; before its first inference.
-    pub(crate) fn join(&self, lists: &Arc<Lists>, number: u32) {
+    pub(crate) fn join(&self, lists: &Arc<RequestLists>, number: u32) {
         self.request.join(lists, number);
     }
 
@@ -107,7 +107,7 @@ impl ExecObj {
     /// Never blocks. Memory that is bound without an owner has to stay valid until other memory is bound in its place.
     pub fn bind<T>(&self, change: impl FnOnce(&mut Bindings) -> T) -> Result<T, RuntimeError> {
         self.fork_guard.check()?;
-        self.request.edit(|body| change(&mut body.bindings))
+        Ok(self.request.edit(|body| change(&mut body.bindings))?)
     }
 
     /// Starts the bound inference and returns at once; one that is known to be short has ended then. Inferences of one
@@ -123,26 +123,27 @@ impl ExecObj {
         id: Option<u64>,
         completion: Option<Arc<dyn Completion>>,
     ) -> Result<(), RuntimeError> {
-        let (body, begun) = self.begin(id, completion)?;
-        self.submit_begun(body, begun, None)
+        let (task, begun) = self.begin(id, completion)?;
+        self.submit_begun(task, begun, None)
     }
 
     /// Hands over an inference that the calling thread has begun, and that has to end by `deadline`. Where it fails, nothing has
     /// begun.
     pub(crate) fn submit_begun(
         &self,
-        body: Box<Body>,
+        task: Box<Task<Body>>,
         begun: Submitted,
         deadline: Option<Deadline>,
     ) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
-        scheduler.submit(&self.request, body, begun.generation, deadline).inspect_err(|_| {
+        scheduler.submit(&self.request, task, begun.generation, deadline).inspect_err(|_| {
             // First: the request may carry another thread's inference once it is withdrawn.
             if self.request.state().is_outstanding() {
                 self.request.unlist();
             }
             self.request.withdraw(begun.prior_phase);
-        })
+        })?;
+        Ok(())
     }
 
     /// Begins an inference and prepares it; the calling thread owns it. Where it fails, nothing has begun.
@@ -150,22 +151,22 @@ impl ExecObj {
         &self,
         id: Option<u64>,
         completion: Option<Arc<dyn Completion>>,
-    ) -> Result<(Box<Body>, Submitted), RuntimeError> {
+    ) -> Result<(Box<Task<Body>>, Submitted), RuntimeError> {
         self.fork_guard.check()?;
         let arrival = self.activated.arrival();
         let request = &*self.request;
         let begun = request.state().begin(id.is_some()).map_err(|_| StateError::InFlight)?;
         let mut withdrawn =
-            Withdrawn { request, prior_phase: begun.prior_phase, body: None, is_begun: false };
-        let body = withdrawn.body.insert(request.take_body()?);
-        body.prepare(&self.program, arrival, completion)?;
+            Withdrawn { request, prior_phase: begun.prior_phase, task: None, is_begun: false };
+        let task = withdrawn.task.insert(request.take_task()?);
+        task.prepare(&self.program, arrival, completion)?;
         if let Some(id) = id {
             request.list(id);
         }
         withdrawn.is_begun = true;
-        let body =
-            withdrawn.body.take().ok_or_else(|| ErrorDetail::Internal { what: "no body".to_owned() })?;
-        Ok((body, begun))
+        let task =
+            withdrawn.task.take().ok_or_else(|| ErrorDetail::Internal { what: "no task".to_owned() })?;
+        Ok((task, begun))
     }
 
     /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Where `scope` ends the wait, it is
@@ -174,23 +175,23 @@ impl ExecObj {
     /// Blocking: as long as the device takes, and inferences before it where state is retained.
     pub fn run(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
-        let (body, begun) = self.begin(None, None)?;
-        let body = if scheduler.may_run_here(body.variant()) {
+        let (task, begun) = self.begin(None, None)?;
+        let task = if scheduler.may_run_here(&task) {
             let deadline = scope.deadline();
             let mut given_up = None;
             let mut check = || {
                 given_up = given_up.take().or_else(|| scope.poll(INFERENCE).err());
                 given_up.is_some()
             };
-            match scheduler.run_here(&self.request, body, deadline, &mut check) {
-                Ok(()) => return self.ran(deadline, given_up),
-                Err(body) => body,
+            match scheduler.run_here(&self.request, task, deadline, &mut check) {
+                Ok(()) => return self.ran(deadline, given_up.map(RuntimeError::from)),
+                Err(task) => task,
             }
         } else {
-            body
+            task
         };
         scheduler
-            .submit(&self.request, body, begun.generation, scope.deadline())
+            .submit(&self.request, task, begun.generation, scope.deadline())
             .inspect_err(|_| self.request.withdraw(begun.prior_phase))?;
         let awaited = self.wait(scope);
         if self.request.state().is_in_flight() {
@@ -219,7 +220,7 @@ impl ExecObj {
         if (is_ended || outcome.is_ok() && !self.activated.is_ordered())
             && let Some(passed) = deadline.filter(|deadline| deadline.has_passed())
         {
-            return Err(passed.error(INFERENCE));
+            return Err(passed.error(INFERENCE).into());
         }
         self.collected(outcome)
     }
@@ -241,7 +242,7 @@ impl ExecObj {
             };
             let has_helped = self.help(&mut check);
             if let Some(error) = given_up {
-                return Err(error);
+                return Err(error.into());
             }
             if !has_helped {
                 let ended = || (state.under_way() != Some(generation)).then_some(());
@@ -331,15 +332,15 @@ impl Drop for ExecObj {
 struct Withdrawn<'a> {
     request: &'a Request,
     prior_phase: qaic_sync::PriorPhase,
-    body: Option<Box<Body>>,
+    task: Option<Box<Task<Body>>>,
     is_begun: bool,
 }
 
 impl Drop for Withdrawn<'_> {
     fn drop(&mut self) {
         if !self.is_begun {
-            if let Some(body) = self.body.take() {
-                self.request.put_body(body);
+            if let Some(task) = self.task.take() {
+                self.request.put_task(task);
             }
             self.request.withdraw(self.prior_phase);
         }

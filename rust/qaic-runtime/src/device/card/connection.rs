@@ -226,7 +226,7 @@ impl Connection {
                 node: self.listed.clone(),
                 telemetry: Telemetry::default(),
                 memory_errors: MemoryErrors::default(),
-                firmware: Err(forked),
+                firmware: Err(forked.into()),
             };
         }
         let firmware = self.ready().map(|(session, status, features)| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use qaic_kmd::kmd::{Kmd, NodeInfo};
+use qaic_sched::Executor;
 
 use super::connection::Connection;
 use super::facts::CardFacts;
@@ -33,6 +34,16 @@ impl CardDevice {
             Arc::new(Self { card: Connection::new(Arc::clone(kmd), node), name }) as Arc<dyn Device>
         };
         Ok(nodes.into_iter().map(device).collect())
+    }
+}
+
+impl Executor for CardDevice {
+    fn executes_on_host(&self) -> bool {
+        false
+    }
+
+    fn queues_on_device(&self) -> bool {
+        true
     }
 }
 
@@ -81,14 +92,6 @@ impl Device for CardDevice {
 
     fn reset(&self) -> Result<(), RuntimeError> {
         self.card.reset()
-    }
-
-    fn executes_on_host(&self) -> bool {
-        false
-    }
-
-    fn queues_on_device(&self) -> bool {
-        true
     }
 
     fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>> {

@@ -27,9 +27,9 @@ use super::slices::RING_ELEMENTS;
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::process::CancellationToken;
 use crate::process::ForkGuard;
-use crate::process::cancellation::CHECK_PERIOD;
 use crate::process::log;
 use crate::sync::Mutex;
+use qaic_sched::CHECK_PERIOD;
 
 /// Tries of what the firmware refuses because cores restart, and the time between them.
 const TRIES: u32 = 5;

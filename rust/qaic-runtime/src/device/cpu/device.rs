@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use qaic_qpc::container::names;
 use qaic_qpc::plan::PlanError;
+use qaic_sched::Executor;
 
 use super::engine::{GraphOptions, Purpose};
 use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_graph};
@@ -35,6 +36,12 @@ impl CpuDevice {
     }
 }
 
+impl Executor for CpuDevice {
+    fn executes_on_host(&self) -> bool {
+        true
+    }
+}
+
 impl Device for CpuDevice {
     fn id(&self) -> DeviceId {
         self.resource_tracker.card()
@@ -54,10 +61,6 @@ impl Device for CpuDevice {
 
     fn family(&self) -> &'static str {
         self.family
-    }
-
-    fn executes_on_host(&self) -> bool {
-        true
     }
 
     fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>> {

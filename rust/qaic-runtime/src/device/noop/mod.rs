@@ -21,6 +21,7 @@ use qaic_emu::fault::FaultPlan;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::container::names;
 use qaic_qpc::network_desc::Direction;
+use qaic_sched::Executor;
 use qaic_stats::decode::oqstats;
 use qaic_stats::decode::record::Thread;
 use qaic_stats::model::{DeviceKind as Measurer, Run, StatsModel, run_flags};
@@ -61,6 +62,20 @@ impl NoopDevice {
     }
 }
 
+impl Executor for NoopDevice {
+    fn executes_on_host(&self) -> bool {
+        false
+    }
+
+    fn is_bounded(&self) -> bool {
+        !self.control.is_armed() && !self.queues_on_device()
+    }
+
+    fn queues_on_device(&self) -> bool {
+        self.control.is_queueing()
+    }
+}
+
 impl Device for NoopDevice {
     fn id(&self) -> DeviceId {
         self.resource_tracker.card()
@@ -80,18 +95,6 @@ impl Device for NoopDevice {
 
     fn status(&self) -> DeviceStatus {
         self.control.status()
-    }
-
-    fn executes_on_host(&self) -> bool {
-        false
-    }
-
-    fn is_bounded(&self) -> bool {
-        !self.control.is_armed() && !self.queues_on_device()
-    }
-
-    fn queues_on_device(&self) -> bool {
-        self.control.is_queueing()
     }
 
     fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>> {

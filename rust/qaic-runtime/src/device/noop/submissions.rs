@@ -11,8 +11,8 @@ use qaic_emu::fault::Action;
 use super::call::Call;
 use super::control::{Control, Delay, Stop};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::cancellation::{CHECK_PERIOD, CancellationCheck};
 use crate::sync::{MutexGuard, Ordering};
+use qaic_sched::{CHECK_PERIOD, CancellationCheck};
 
 /// An execution that was submitted.
 #[derive(Debug)]

@@ -1,12 +1,26 @@
-//! Which requests of an inference set are available, and which have completed.
+//! The requests of a set that are available, and those that have completed.
 //!
-//! Nothing here knows exec objects, so that a thread which ends an inference keeps no cores.
+//! Nothing here knows jobs, so that a thread which ends an inference keeps no cores.
 
 use qaic_sync::{Collected, EventCount, FreeList, IdIndex, ReadyList, Ring};
 
 /// Lists of the requests of a set, by their numbers in it.
+///
+/// ```
+/// use qaic_sync::RequestState;
+///
+/// let (lists, state) = (qaic_sched::RequestLists::new(1), RequestState::idle());
+/// state.begin(true).unwrap();
+/// lists.submitted(0, 7);
+/// if state.complete(false) {
+///     lists.completed(0);
+/// }
+/// let (number, collected) = lists.collect(|_| state.claim_completed_entry()).unwrap();
+/// lists.collected(number, collected, |_| false);
+/// assert_eq!((number, lists.is_settled(|_| state.is_outstanding(), |_| false)), (0, true));
+/// ```
 #[derive(Debug)]
-pub(crate) struct Lists {
+pub struct RequestLists {
     // The latest first: its memory is still in the cache.
     available: ReadyList<FreeList>,
     // In the order in which they ended.
@@ -15,9 +29,9 @@ pub(crate) struct Lists {
     ids: IdIndex,
 }
 
-impl Lists {
+impl RequestLists {
     /// Makes the lists of `count` requests, none of them available yet.
-    pub(super) fn new(count: u32) -> Self {
+    pub fn new(count: u32) -> Self {
         Self {
             available: ReadyList::lifo(count),
             completed: ReadyList::fifo(count),
@@ -26,23 +40,23 @@ impl Lists {
     }
 
     /// A request was submitted under an id, by its owner.
-    pub(crate) fn submitted(&self, number: u32, id: u64) {
+    pub fn submitted(&self, number: u32, id: u64) {
         self.ids.insert(id, number);
     }
 
     /// Its submission was taken back.
-    pub(crate) fn withdrawn(&self, number: u32) {
+    pub fn withdrawn(&self, number: u32) {
         self.ids.remove(number);
     }
 
     /// A request has completed, and needs an entry.
-    pub(crate) fn completed(&self, number: u32) {
+    pub fn completed(&self, number: u32) {
         self.completed.push(number);
     }
 
     /// A completed request was collected, by the calling thread. `await_another`: has a thread that waits until none is
     /// outstanding hear of another, by its number.
-    pub(super) fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
+    pub fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
         self.ids.remove(number);
         // A thread that still waits has marked this inference, so it is seen; a mark that was left behind goes no further.
         if collected.was_awaited && self.is_awaited() && self.ids.find(await_another).is_none() {
@@ -51,22 +65,22 @@ impl Lists {
     }
 
     /// Wakes the threads that wait for a completed request: there may be none to wait for any more.
-    pub(crate) fn settled(&self) {
+    pub fn settled(&self) {
         self.completed.waiters().notify_all();
     }
 
     /// A request is available, and needs an entry.
-    pub(crate) fn put_back(&self, number: u32) {
+    pub fn put_back(&self, number: u32) {
         self.available.push(number);
     }
 
     /// The next available request that can be claimed.
-    pub(super) fn acquire(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn acquire(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
         self.available.take(claim)
     }
 
     /// The next completed request that can be claimed.
-    pub(super) fn collect(&self, claim: impl Fn(u32) -> Option<Collected>) -> Option<(u32, Collected)> {
+    pub fn collect(&self, claim: impl Fn(u32) -> Option<Collected>) -> Option<(u32, Collected)> {
         let mut collected = None;
         let number = self.completed.take(|number| {
             collected = claim(number);
@@ -76,23 +90,19 @@ impl Lists {
     }
 
     /// Event that threads wait on for an available request.
-    pub(super) fn for_available(&self) -> &EventCount {
+    pub fn for_available(&self) -> &EventCount {
         self.available.waiters()
     }
 
     /// Event that threads wait on for a completed request, or until there is none to wait for.
-    pub(super) fn for_completed(&self) -> &EventCount {
+    pub fn for_completed(&self) -> &EventCount {
         self.completed.waiters()
     }
 
     /// Returns true if no inference is in flight or completed, so that waiting for one is in
     /// vain. If false, a thread that waits for completed ones and called this while it was listening is
     /// notified once there is none: `await_one` notifies it of the inference of a number.
-    pub(super) fn is_settled(
-        &self,
-        is_outstanding: impl Fn(u32) -> bool,
-        await_one: impl Fn(u32) -> bool,
-    ) -> bool {
+    pub fn is_settled(&self, is_outstanding: impl Fn(u32) -> bool, await_one: impl Fn(u32) -> bool) -> bool {
         // A thread that is not listening need not be notified: it asks again before it sleeps.
         let found = if self.is_awaited() { self.ids.find(await_one) } else { self.ids.find(is_outstanding) };
         found.is_none()
@@ -103,7 +113,7 @@ impl Lists {
     }
 
     /// Which requests carry the inferences of an id.
-    pub(super) fn ids(&self) -> &IdIndex {
+    pub fn ids(&self) -> &IdIndex {
         &self.ids
     }
 }
@@ -125,7 +135,7 @@ mod tests {
 
     /// The operations of an inference set on its lists.
     struct Set {
-        lists: Lists,
+        lists: RequestLists,
         states: Vec<RequestState>,
         marks: Cell<u32>,
     }
@@ -133,7 +143,7 @@ mod tests {
     impl Set {
         fn new(count: u32) -> Self {
             let states = (0..count).map(|_| RequestState::idle()).collect();
-            Self { lists: Lists::new(count), states, marks: Cell::new(0) }
+            Self { lists: RequestLists::new(count), states, marks: Cell::new(0) }
         }
 
         fn state(&self, number: u32) -> &RequestState {

@@ -3,35 +3,31 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use qaic_sync::{Event, EventCount, Reason};
+use qaic_sync::atomic::{AtomicU64, Mutex, Ordering};
+use qaic_sync::{Event, EventCount, Reason, Thread};
 
-use super::Shared;
-use crate::error::ErrorDetail;
-use crate::process::cancellation::{CANCEL_PERIOD, UNTIL_WOKEN};
-use crate::process::{clock, log};
-use crate::request::clock_after;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::scheduler::Shared;
+use crate::{CANCEL_PERIOD, Error, Job, UNTIL_WOKEN, clock};
 
 /// A thread that sleeps until the earliest deadline of a request. It is made with the first deadline.
 #[derive(Debug)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     // Earliest time at which there is something to do, on the process's clock; MAX where nothing is watched.
     next_ns: AtomicU64,
     woken: EventCount,
     // Not dropped by itself: a forked process must not touch its parent's handle.
-    thread: ManuallyDrop<Mutex<Option<JoinHandle<()>>>>,
+    thread: ManuallyDrop<Mutex<Option<Thread>>>,
 }
 
 impl Watchdog {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { next_ns: AtomicU64::new(u64::MAX), woken: EventCount::new(), thread: ManuallyDrop::default() }
     }
 
     /// Watches a request that was just given a deadline.
-    pub(super) fn watch(&self, shared: &Arc<Shared>, deadline_ns: u64) {
+    pub(crate) fn watch<J: Job>(&self, shared: &Arc<Shared<J>>, deadline_ns: u64) {
         // RMW: either this sees that the thread is awake for an earlier one, and the thread then sees the request's deadline;
         // or the thread sleeps and is woken.
         if self.next_ns.fetch_min(deadline_ns, Ordering::AcqRel) <= deadline_ns {
@@ -42,7 +38,13 @@ impl Watchdog {
         }
     }
 
-    fn start(&self, shared: &Arc<Shared>) {
+    /// Threads that sleep: 1, or 0 while the thread is awake or missing.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sleeping(&self) -> u32 {
+        self.woken.waiting()
+    }
+
+    fn start<J: Job>(&self, shared: &Arc<Shared<J>>) {
         let mut thread = self.thread.lock();
         if thread.is_some() || shared.is_stopping() {
             return;
@@ -51,26 +53,26 @@ impl Watchdog {
             let shared = Arc::clone(shared);
             move || watch(&shared)
         };
-        match thread::Builder::new().name("qaic-watchdog".to_owned()).spawn(life) {
+        match Thread::spawn("qaic-watchdog".to_owned(), life) {
             Ok(handle) => *thread = Some(handle),
             // The threads that wait enforce their own deadlines.
-            Err(error) => log::global().warn(|| format!("no thread that enforces time limits: {error}")),
+            Err(error) => shared.warn(&format!("no thread that enforces time limits: {error}")),
         }
     }
 
     /// Ends the thread, after the scheduler says that it stops.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let handle = self.thread.lock().take();
         self.woken.notify_all();
         // The last reference to the scheduler may be one that the thread held.
-        if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
-            let _ = handle.join();
+        if let Some(thread) = handle.filter(|thread| !thread.is_current()) {
+            thread.join();
         }
     }
 }
 
 /// The life of the thread.
-fn watch(shared: &Arc<Shared>) {
+fn watch<J: Job>(shared: &Arc<Shared<J>>) {
     let watchdog = &shared.watchdog;
     while !shared.is_stopping() {
         // From here on a request with a new deadline wakes this thread. RMW: see `Watchdog::watch`.
@@ -91,14 +93,14 @@ fn watch(shared: &Arc<Shared>) {
 }
 
 /// Ends what is late; when to look again.
-fn enforce(shared: &Arc<Shared>) -> u64 {
+fn enforce<J: Job>(shared: &Arc<Shared<J>>) -> u64 {
     let now_ns = clock::now_ns();
     let mut next_ns = u64::MAX;
     for request in shared.requests.iter() {
         if let Some(guard_ns) = request.guard_ns() {
             // Until it lets go of its caller: a device may overlook it.
             next_ns = next_ns.min(if request.call_away(guard_ns, now_ns) {
-                clock_after(CANCEL_PERIOD)
+                clock::after(CANCEL_PERIOD)
             } else {
                 guard_ns
             });
@@ -111,52 +113,12 @@ fn enforce(shared: &Arc<Shared>) -> u64 {
         request.ask_to_end(generation, Reason::TimedOut);
         // One that no thread works on ends here, without waiting for the device.
         if request.state().claim(generation) {
-            request.fail(ErrorDetail::Interrupted.into());
+            request.fail(Error::Interrupted.into());
         } else if request.state().take_from_device(generation) {
             shared.finish(request, None);
         }
         // A device may overlook it.
-        next_ns = next_ns.min(clock_after(CANCEL_PERIOD));
+        next_ns = next_ns.min(clock::after(CANCEL_PERIOD));
     }
     next_ns
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use super::super::Scheduler;
-    use super::super::tests::{LONG, context, options};
-    use super::*;
-
-    #[test]
-    fn thread_sleeps_where_nothing_is_due() {
-        let scheduler = Scheduler::new(options(&context("noop", "watchdog")));
-        let watchdog = &scheduler.shared.watchdog;
-        watchdog.watch(&scheduler.shared, clock_after(LONG));
-        let began = Instant::now();
-        while watchdog.woken.waiting() == 0 {
-            assert!(began.elapsed() < LONG);
-            thread::yield_now();
-        }
-        // One that looks again and again would be found between two looks.
-        for look in 0..2_000 {
-            assert_eq!(watchdog.woken.waiting(), 1, "it woke without a reason before look {look}");
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn there_is_one_thread_and_none_for_a_scheduler_that_stops() {
-        let context = context("noop", "one-watchdog");
-        let scheduler = Scheduler::new(options(&context));
-        for _ in 0..2 {
-            scheduler.shared.watchdog.start(&scheduler.shared);
-            assert_eq!(Arc::strong_count(&scheduler.shared), 2, "the thread has one");
-        }
-        let stopping = Scheduler::new(options(&context));
-        stopping.shared.stop();
-        stopping.shared.watchdog.start(&stopping.shared);
-        assert_eq!(Arc::strong_count(&stopping.shared), 1);
-    }
 }

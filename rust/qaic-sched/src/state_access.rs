@@ -3,12 +3,11 @@
 //! A thread that wants the state of an activation takes its place in the run queue like an inference. When its turn comes,
 //! the thread that serves the queue hands the turn over to it. A thread that no longer wants it leaves its ticket behind.
 
+use qaic_sync::atomic::{AtomicU32, Ordering};
 use qaic_sync::{EventCount, FreeList, ReadyList};
 
-use crate::sync::{AtomicU32, Ordering};
-
 /// Threads that wait for a state at a time; further ones wait for a ticket.
-pub(super) const TICKETS: u32 = 64;
+pub(crate) const TICKETS: u32 = if cfg!(loom) { 1 } else { 64 };
 
 const FREE: u32 = 0;
 const WAITING: u32 = 1;
@@ -17,7 +16,7 @@ const ABANDONED: u32 = 3;
 
 /// Places of threads in the queues.
 #[derive(Debug)]
-pub(super) struct StateAccess {
+pub(crate) struct StateAccess {
     tickets: Box<[Ticket]>,
     free: ReadyList<FreeList>,
 }
@@ -30,7 +29,7 @@ struct Ticket {
 
 impl StateAccess {
     /// All tickets are free.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let free = ReadyList::lifo(TICKETS);
         (0..TICKETS).rev().for_each(|ticket| free.push(ticket));
         let ticket = |_| Ticket { state: AtomicU32::new(FREE), granted: EventCount::new() };
@@ -38,29 +37,29 @@ impl StateAccess {
     }
 
     /// A ticket, if one is free.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(crate) fn take(&self) -> Option<u32> {
         let ticket = self.free.take(|_| true)?;
         self.state(ticket).store(WAITING, Ordering::Release);
         Some(ticket)
     }
 
     /// Event that threads wait on for a ticket.
-    pub(super) fn freed(&self) -> &EventCount {
+    pub(crate) fn freed(&self) -> &EventCount {
         self.free.waiters()
     }
 
     /// Event that the thread with a ticket waits on for the turn.
-    pub(super) fn granted(&self, ticket: u32) -> &EventCount {
+    pub(crate) fn granted(&self, ticket: u32) -> &EventCount {
         &self.tickets[ticket as usize].granted
     }
 
     /// Returns whether the ticket's thread has the turn.
-    pub(super) fn is_granted(&self, ticket: u32) -> bool {
+    pub(crate) fn is_granted(&self, ticket: u32) -> bool {
         self.state(ticket).load(Ordering::Acquire) == GRANTED
     }
 
     /// Gives the turn to the ticket's thread; false where it no longer wants it, and the caller keeps the turn.
-    pub(super) fn grant(&self, ticket: u32) -> bool {
+    pub(crate) fn grant(&self, ticket: u32) -> bool {
         // Release: what earlier turns did is seen by the thread.
         let granted = self
             .state(ticket)
@@ -75,12 +74,12 @@ impl StateAccess {
     }
 
     /// Leaves a ticket in the queue; false where the turn was granted meanwhile, and the calling thread has it.
-    pub(super) fn abandon(&self, ticket: u32) -> bool {
+    pub(crate) fn abandon(&self, ticket: u32) -> bool {
         self.state(ticket).compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Frees a ticket that is in no queue.
-    pub(super) fn give_back(&self, ticket: u32) {
+    pub(crate) fn give_back(&self, ticket: u32) {
         self.state(ticket).store(FREE, Ordering::Release);
         self.free.push(ticket);
     }

@@ -1,33 +1,31 @@
 //! How long inferences took lately, per combination of shapes: a hint where the next one costs less, which decides nothing that
 //! cannot be undone.
 
-use std::time::Duration;
-
-use crate::sync::{AtomicU64, Ordering};
+use qaic_sync::atomic::{AtomicU64, Ordering};
 
 /// Nanoseconds that inferences took lately, for each combination of shapes. Shapes that never ran have the largest duration.
 #[derive(Debug)]
-pub(super) struct Durations(Box<[AtomicU64]>);
+pub(crate) struct Durations(Box<[AtomicU64]>);
 
 impl Durations {
     /// Makes the durations of `variants` combinations that never ran.
-    pub(super) fn new(variants: usize) -> Self {
+    pub(crate) fn new(variants: usize) -> Self {
         Self((0..variants.max(1)).map(|_| AtomicU64::new(u64::MAX)).collect())
     }
 
     /// Returns the recent duration of an inference with these shapes.
-    pub(super) fn of(&self, variant: usize) -> u64 {
+    pub(crate) fn of(&self, variant: usize) -> u64 {
         // Relaxed: a guess, which publishes nothing.
         self.0.get(variant).map_or(u64::MAX, |typical| typical.load(Ordering::Relaxed))
     }
 
     /// Returns whether no inference with these shapes was timed.
-    pub(super) fn is_unknown(&self, variant: usize) -> bool {
+    pub(crate) fn is_unknown(&self, variant: usize) -> bool {
         self.of(variant) == u64::MAX
     }
 
     /// Takes note of one that was called away from its caller.
-    pub(super) fn note_called_away(&self, variant: usize) {
+    pub(crate) fn note_called_away(&self, variant: usize) {
         if let Some(typical) = self.0.get(variant) {
             typical.store(u64::MAX - 1, Ordering::Relaxed);
         }
@@ -35,11 +33,10 @@ impl Durations {
 
     /// Takes note of one. It grows slowly: an inference that was long because its thread had no CPU says nothing about the
     /// next.
-    pub(super) fn note(&self, variant: usize, took: Duration) {
+    pub(crate) fn note(&self, variant: usize, took_ns: u64) {
         let Some(typical) = self.0.get(variant) else { return };
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX - 1);
         let known = typical.load(Ordering::Relaxed);
-        typical.store(took.min(known.saturating_mul(2).max(1)), Ordering::Relaxed);
+        typical.store(took_ns.min(u64::MAX - 1).min(known.saturating_mul(2).max(1)), Ordering::Relaxed);
     }
 }
 
@@ -50,7 +47,7 @@ mod tests {
     #[test]
     fn durations_of_one_variant_say_nothing_of_another() {
         let durations = Durations::new(2);
-        durations.note(0, Duration::from_nanos(500));
+        durations.note(0, 500);
         assert_eq!((durations.of(0), durations.is_unknown(1), durations.of(7)), (500, true, u64::MAX));
     }
 
@@ -58,7 +55,7 @@ mod tests {
     fn durations_grow_slowly_and_fall_at_once() {
         let durations = Durations::new(0);
         for (took, known) in [(100, 100), (10_000, 200), (10_000, 400), (50, 50), (0, 0), (9, 1)] {
-            durations.note(0, Duration::from_nanos(took));
+            durations.note(0, took);
             assert_eq!(durations.of(0), known);
         }
     }
@@ -67,10 +64,10 @@ mod tests {
     #[test]
     fn duration_of_one_that_was_called_away_is_long_until_another_is_short() {
         let durations = Durations::new(1);
-        durations.note(0, Duration::from_nanos(100));
+        durations.note(0, 100);
         durations.note_called_away(0);
         assert_eq!((durations.of(0), durations.is_unknown(0)), (u64::MAX - 1, false));
-        durations.note(0, Duration::from_nanos(200));
+        durations.note(0, 200);
         assert_eq!(durations.of(0), 200);
     }
 
@@ -78,7 +75,7 @@ mod tests {
     fn duration_of_any_length_is_known() {
         let durations = Durations::new(1);
         assert!(durations.is_unknown(0));
-        durations.note(0, Duration::MAX);
+        durations.note(0, u64::MAX);
         assert!(!durations.is_unknown(0));
     }
 }

@@ -3,29 +3,26 @@
 use std::mem::{self, ManuallyDrop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
-use qaic_sync::{Event, EventCount};
+use qaic_sync::atomic::{AtomicU32, Mutex, Ordering};
+use qaic_sync::{Event, EventCount, Thread};
 
-use super::Shared;
-use super::priority::give_way_when_woken;
-use crate::process::cancellation::UNTIL_WOKEN;
-use crate::process::log;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::scheduler::Shared;
+use crate::{Job, UNTIL_WOKEN};
 
 /// Workers of a scheduler.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(crate) struct Workers {
     idle: EventCount,
     most: AtomicU32,
     spawned: AtomicU32,
     // Not dropped by themselves: a forked process must not touch its parent's handles.
-    handles: ManuallyDrop<Mutex<Vec<JoinHandle<()>>>>,
+    handles: ManuallyDrop<Mutex<Vec<Thread>>>,
 }
 
 impl Workers {
     /// None yet, and `most` at a time.
-    pub(super) fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32) -> Self {
         Self {
             idle: EventCount::new(),
             most: AtomicU32::new(most),
@@ -35,28 +32,28 @@ impl Workers {
     }
 
     /// Workers at a time.
-    pub(super) fn most(&self) -> u32 {
+    pub(crate) fn most(&self) -> u32 {
         self.most.load(Ordering::Acquire)
     }
 
     /// Returns true if there are no workers, because none was needed or the system gives no threads.
-    pub(super) fn are_missing(&self) -> bool {
+    pub(crate) fn are_missing(&self) -> bool {
         self.spawned.load(Ordering::Acquire) == 0
     }
 
     /// Workers that wait for work; only a guess while they come and go.
-    #[cfg(test)]
-    pub(super) fn sleeping(&self) -> u32 {
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sleeping(&self) -> u32 {
         self.idle.waiting()
     }
 
     /// Has `most` work at a time from now on; true where that is more than before.
-    pub(super) fn allow(&self, most: u32) -> bool {
+    pub(crate) fn allow(&self, most: u32) -> bool {
         self.most.swap(most, Ordering::AcqRel) < most
     }
 
     /// Wakes an idle worker, or makes one.
-    pub(super) fn call(&self, shared: &Arc<Shared>) {
+    pub(crate) fn call<J: Job>(&self, shared: &Arc<Shared<J>>) {
         if !self.idle.notify_one() && self.spawned.load(Ordering::Relaxed) < self.most() {
             self.spawn(shared);
         }
@@ -68,7 +65,7 @@ impl Workers {
         self.spawned.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
     }
 
-    fn spawn(&self, shared: &Arc<Shared>) {
+    fn spawn<J: Job>(&self, shared: &Arc<Shared<J>>) {
         // In one step: a worker that saw one too many would take itself for surplus.
         let more = |spawned| (spawned < self.most()).then(|| spawned + 1);
         if shared.is_stopping() {
@@ -78,45 +75,35 @@ impl Workers {
         let life = {
             let shared = Arc::clone(shared);
             move || {
-                // Else a worker that is woken may take the CPU from the thread that has just submitted and is about to wait,
-                // and that thread returns from `submit` only when the inference is over.
-                if shared.options.device.executes_on_host() {
-                    give_way_when_woken();
-                }
+                (shared.options.begin_worker)();
                 work(&shared);
             }
         };
-        match thread::Builder::new().name(format!("qaic-exec-{number}")).spawn(life) {
+        match Thread::spawn(format!("qaic-exec-{number}"), life) {
             Ok(handle) => {
                 let mut handles = self.handles.lock();
-                handles.retain(|handle| !handle.is_finished());
+                handles.retain(|thread| !thread.has_ended());
                 handles.push(handle);
             }
             // Callers that wait run what is queued.
             Err(error) => {
                 self.spawned.fetch_sub(1, Ordering::AcqRel);
-                log::global()
-                    .warn(|| format!("no thread for queued inferences: {error}; callers that wait run them"));
+                shared.warn(&format!("no thread for queued inferences: {error}; callers that wait run them"));
             }
         }
     }
 
     /// Ends all, after the scheduler says that it stops.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let handles = mem::take(&mut *self.handles.lock());
         self.idle.notify_all();
-        let own = thread::current().id();
-        for handle in handles {
-            // The last reference to the scheduler may be one that a worker held.
-            if handle.thread().id() != own {
-                let _ = handle.join();
-            }
-        }
+        // The last reference to the scheduler may be one that a worker held.
+        handles.into_iter().filter(|thread| !thread.is_current()).for_each(Thread::join);
     }
 }
 
 /// The life of a worker.
-fn work(shared: &Arc<Shared>) {
+fn work<J: Job>(shared: &Arc<Shared<J>>) {
     let workers = &shared.workers;
     while !shared.is_stopping() {
         if workers.is_surplus() {
@@ -133,42 +120,7 @@ fn work(shared: &Arc<Shared>) {
                 let is_wanted = || (shared.has_work() || shared.is_stopping()).then_some(());
                 let _ = workers.idle.wait(UNTIL_WOKEN, is_wanted);
             }
-            Err(_) => log::global().warn(|| "a worker panicked and goes on".to_owned()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
-
-    use std::time::Instant;
-
-    use super::super::Scheduler;
-    use super::super::tests::{LONG, context, options};
-    use super::*;
-    use crate::device::DeviceId;
-
-    #[test]
-    fn worker_sleeps_where_nothing_is_queued_and_nothing_on_the_device() {
-        for is_pipelined in [false, true] {
-            let context = context("noop", &format!("idle-worker-{is_pipelined}"));
-            if is_pipelined {
-                context.noop_control(DeviceId(0)).unwrap().queue();
-            }
-            let scheduler = Scheduler::new(options(&context));
-            let workers = &scheduler.shared.workers;
-            scheduler.shared.call_worker();
-            let began = Instant::now();
-            while workers.idle.waiting() == 0 {
-                assert!(began.elapsed() < LONG);
-                thread::yield_now();
-            }
-            // One that looks again and again would be found between two looks.
-            for look in 0..2_000 {
-                assert_eq!(workers.idle.waiting(), 1, "it woke without a reason before look {look}");
-                thread::yield_now();
-            }
+            Err(_) => shared.warn("a worker panicked and goes on"),
         }
     }
 }

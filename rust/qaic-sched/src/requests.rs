@@ -3,33 +3,33 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::error::{ErrorDetail, InputError, RuntimeError};
-use crate::request::Request;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use qaic_sync::atomic::{AtomicU32, Mutex, Ordering};
+
+use crate::{Error, Job, Request};
 
 /// Bits of a number; the entries of run queues have room for no more.
-pub(super) const NUMBER_BITS: u32 = 16;
+pub(crate) const NUMBER_BITS: u32 = 16;
 
 /// Requests of the first segment; each further one doubles their number.
 const FIRST: u32 = 64;
 const SEGMENTS: usize = 11;
 
 /// A part of the table, made when its first request is.
-type Segment = OnceLock<Box<[OnceLock<Arc<Request>>]>>;
+type Segment<J> = OnceLock<Box<[OnceLock<Arc<Request<J>>>]>>;
 
 /// Requests, made when they are first needed and kept as long as the scheduler. Looking one up takes no lock.
 #[derive(Debug)]
-pub(super) struct Requests {
-    segments: [Segment; SEGMENTS],
+pub(crate) struct Requests<J: Job> {
+    segments: [Segment<J>; SEGMENTS],
     count: AtomicU32,
     // Requests whose exec objects are gone, per run queue.
     unused: Box<[Mutex<Vec<u32>>]>,
     limit: Option<Duration>,
 }
 
-impl Requests {
+impl<J: Job> Requests<J> {
     /// None, for `queues` run queues; an inference may take as long as `limit`.
-    pub(super) fn new(queues: u32, limit: Option<Duration>) -> Self {
+    pub(crate) fn new(queues: u32, limit: Option<Duration>) -> Self {
         Self {
             segments: [const { OnceLock::new() }; SEGMENTS],
             count: AtomicU32::new(0),
@@ -39,7 +39,7 @@ impl Requests {
     }
 
     /// A request of a run queue that no exec object has.
-    pub(super) fn take(&self, queue: u32) -> Result<Arc<Request>, RuntimeError> {
+    pub(crate) fn take(&self, queue: u32) -> Result<Arc<Request<J>>, Error> {
         if let Some(unused) = self.unused.get(queue as usize)
             && let Some(number) = unused.lock().pop()
             && let Some(request) = self.get(number)
@@ -47,15 +47,14 @@ impl Requests {
             return Ok(Arc::clone(request));
         }
         let more = |count| (count < 1 << NUMBER_BITS).then_some(count + 1);
-        let number = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).map_err(|most| {
-            InputError::Argument { what: format!("a program has {most} exec objects at most, which exist") }
-        })?;
+        let number = self
+            .count
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .map_err(|most| Error::TooManyRequests { most })?;
         let request = Arc::new(Request::new(number, queue, self.limit));
         let (segment, index) = place(number);
-        let segment = self
-            .segments
-            .get(segment)
-            .ok_or_else(|| ErrorDetail::Internal { what: format!("request {number} has no place") })?;
+        // Numbers are below `1 << NUMBER_BITS`, which have a place.
+        let segment = self.segments.get(segment).ok_or(Error::NoJob { number })?;
         let segment =
             segment.get_or_init(|| (0..segment_len(place(number).0)).map(|_| OnceLock::new()).collect());
         if let Some(slot) = segment.get(index) {
@@ -65,20 +64,20 @@ impl Requests {
     }
 
     /// Gives back a request whose exec object is gone.
-    pub(super) fn give_back(&self, request: &Request) {
+    pub(crate) fn give_back(&self, request: &Request<J>) {
         if let Some(unused) = self.unused.get(request.queue() as usize) {
             unused.lock().push(request.number());
         }
     }
 
     /// The request of a number.
-    pub(super) fn get(&self, number: u32) -> Option<&Arc<Request>> {
+    pub(crate) fn get(&self, number: u32) -> Option<&Arc<Request<J>>> {
         let (segment, index) = place(number);
         self.segments.get(segment)?.get()?.get(index)?.get()
     }
 
     /// All there are.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Request>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Request<J>>> {
         (0..self.count.load(Ordering::Acquire)).filter_map(|number| self.get(number))
     }
 }
@@ -99,6 +98,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use super::*;
+    use crate::tests::Counted;
 
     #[test]
     fn places_of_all_numbers_are_different_and_in_their_segments() {
@@ -115,24 +115,25 @@ mod tests {
 
     #[test]
     fn request_given_back_is_used_again_in_its_queue_only() {
-        let requests = Requests::new(2, None);
+        let requests = Requests::<Counted>::new(2, None);
         let first = requests.take(0).unwrap();
         requests.give_back(&first);
         assert_eq!(requests.take(1).unwrap().number(), 1);
         assert!(Arc::ptr_eq(&requests.take(0).unwrap(), &first));
         assert_eq!(requests.iter().count(), 2);
     }
+
     /// Beyond that, numbers would reach into the bits of a queue entry that say which inference it is of.
     #[test]
     fn requests_are_no_more_than_their_numbers_have_bits_for() {
-        let requests = Requests::new(1, None);
+        let requests = Requests::<Counted>::new(1, None);
         assert!(requests.get(0).is_none());
         for number in 0..1 << NUMBER_BITS {
             let request = requests.take(0).unwrap();
             assert_eq!(request.number(), number);
             assert!(Arc::ptr_eq(requests.get(number).unwrap(), &request));
         }
-        assert_eq!(requests.take(0).unwrap_err().code(), "call.argument");
+        assert_eq!(requests.take(0).unwrap_err(), Error::TooManyRequests { most: 1 << NUMBER_BITS });
         assert_eq!(requests.iter().count(), 1 << NUMBER_BITS);
         let last = Arc::clone(requests.get((1 << NUMBER_BITS) - 1).unwrap());
         requests.give_back(&last);

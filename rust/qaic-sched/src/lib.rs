@@ -1,0 +1,40 @@
+//! The scheduler of inferences: requests, the threads that run them, and the lists of completed ones.
+//!
+//! A [`Request`] carries one inference at a time. A [`Scheduler`] decides which thread runs the [`Job`] of a request, gives it to
+//! a device that works by itself, and ends it at its [`Deadline`]. [`RequestLists`] hold the requests of a set that are available
+//! or completed. A [`WaitScope`] ends the wait of a caller.
+//!
+//! Nothing here does input or output, knows a device, or has unsafe code. `make loom` builds this crate as it is with loom's
+//! synchronization and runs its models (`rust/qaic-sync/loom/scheduler.rs`).
+#![forbid(unsafe_code)]
+
+// The job of the tests serves examples and models too.
+#[cfg(test)]
+extern crate self as qaic_sched;
+
+pub mod clock;
+mod durations;
+mod error;
+mod fork;
+mod job;
+mod on_device;
+mod request;
+mod request_lists;
+mod requests;
+mod scheduler;
+mod state_access;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod wait_scope;
+mod watchdog;
+mod worker;
+
+pub use error::Error;
+pub use fork::{ForkGuard, forked};
+pub use job::{CancellationCheck, Canceller, Executor, Finished, Job, Task};
+pub use request::{INFERENCE, Request};
+pub use request_lists::RequestLists;
+pub use scheduler::{Scheduler, SchedulerOptions};
+pub use wait_scope::{
+    CANCEL_PERIOD, CHECK_PERIOD, Deadline, UNTIL_WOKEN, WaitScope, ignore_signals_on_this_thread,
+};

@@ -1,0 +1,329 @@
+//! A request: what carries one inference at a time through an activated program.
+//!
+//! A [`Request`] has one state word ([`RequestState`]) and one [`Task`]. The thread that brings the word to *running* takes
+//! the task out of its slot and is the only one to work on it; it puts the task back before the step that leaves that
+//! phase. Other threads look at the word, ask the inference to end, and wait.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use qaic_sync::atomic::{AtomicU32, AtomicU64, Mutex, Ordering};
+use qaic_sync::{Generation, PriorPhase, Reason, RequestState, Slot};
+
+use crate::{Canceller, Error, Job, RequestLists, Task};
+
+/// A guard whose time is over.
+const CALLED_AWAY: u64 = u64::MAX;
+
+/// Name of a request in errors about waiting for it.
+pub const INFERENCE: &str = "an inference";
+
+/// Carries one inference at a time. It outlives its exec object, and is then used for another one: a thread that comes
+/// across its number in a queue holds no cores with it.
+///
+/// ```
+/// # mod counted {
+/// #     #![allow(dead_code)]
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/counted.rs"));
+/// # }
+/// # use counted::{Counted, Device};
+/// use qaic_sched::{Error, Scheduler};
+///
+/// let device = std::sync::Arc::new(Device::default());
+/// let request = Scheduler::new(device.options()).take_request(0).unwrap();
+/// request.attach(Counted::new(&device));
+/// assert_eq!(request.edit(|job| job.variant), Ok(0));
+/// request.state().begin(false).unwrap();
+/// assert_eq!(request.edit(|job| job.variant), Err(Error::InFlight));
+/// request.fail(Error::Cancelled);
+/// assert_eq!(request.outcome(), Err(Error::Cancelled));
+/// ```
+#[derive(Debug)]
+pub struct Request<J: Job> {
+    state: RequestState,
+    // Empty while the owner of the running inference has it, and between two exec objects.
+    task: Slot<Task<J>>,
+    // Number among the requests of its scheduler, and the run queue of its activation.
+    number: u32,
+    queue: u32,
+    // Combination of shapes of the inference that was begun last.
+    variant: AtomicU32,
+    // When it counts as stuck, on the process's clock; 0 while nothing limits it. Its owner clears it before it completes.
+    deadline_ns: AtomicU64,
+    // After how long that is.
+    limit_ms: AtomicU64,
+    // When the thread that runs it, its caller's, has to go on; 0 on other threads, CALLED_AWAY once it has to.
+    guard_ns: AtomicU64,
+    // Why the last inference failed; read where the state word says that it did.
+    failure: Mutex<Option<J::Error>>,
+    canceller: Mutex<Option<Arc<dyn Canceller>>>,
+    // How long an inference may take.
+    limit: Option<Duration>,
+    // The inference set that it belongs to, and its number there.
+    lists: OnceLock<(Arc<RequestLists>, u32)>,
+}
+
+impl<J: Job> Request<J> {
+    /// A request without a job.
+    pub(crate) fn new(number: u32, queue: u32, limit: Option<Duration>) -> Self {
+        Self {
+            state: RequestState::idle(),
+            task: Slot::empty(),
+            number,
+            queue,
+            variant: AtomicU32::new(0),
+            deadline_ns: AtomicU64::new(0),
+            limit_ms: AtomicU64::new(0),
+            guard_ns: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            canceller: Mutex::new(None),
+            limit,
+            lists: OnceLock::new(),
+        }
+    }
+
+    /// Gives it the job of a new exec object.
+    pub fn attach(&self, job: J) {
+        *self.canceller.lock() = Some(job.canceller());
+        self.task.put(Box::new(Task::new(job)));
+    }
+
+    /// Takes the job of an exec object that is gone, whose inference has ended.
+    pub fn detach(&self) -> Option<Box<Task<J>>> {
+        *self.canceller.lock() = None;
+        self.task.take()
+    }
+
+    /// Makes it one of an inference set; before its first inference.
+    pub fn join(&self, lists: &Arc<RequestLists>, number: u32) {
+        let _ = self.lists.set((Arc::clone(lists), number));
+    }
+
+    /// Has the inference that was just begun be collected from the list of its set, under an id.
+    pub fn list(&self, id: u64) {
+        if let Some((lists, number)) = self.lists.get() {
+            lists.submitted(*number, id);
+        }
+    }
+
+    /// Undoes [`Request::list`] of an inference that was not submitted.
+    pub fn unlist(&self) {
+        if let Some((lists, number)) = self.lists.get() {
+            lists.withdrawn(*number);
+        }
+    }
+
+    /// Takes back a begin that came to nothing; the task is in its place.
+    pub fn withdraw(&self, prior_phase: PriorPhase) {
+        // Relaxed: as in `conclude`.
+        self.deadline_ns.store(0, Ordering::Relaxed);
+        let withdrawn = self.state.withdraw(prior_phase);
+        let Some((lists, number)) = self.lists.get() else { return };
+        if withdrawn.needs_entry {
+            lists.put_back(*number);
+        }
+        if withdrawn.was_awaited {
+            lists.settled();
+        }
+    }
+
+    /// State of the request.
+    pub fn state(&self) -> &RequestState {
+        &self.state
+    }
+
+    /// Number among the requests of the scheduler.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Combination of shapes of the inference under way.
+    pub(crate) fn variant(&self) -> usize {
+        self.variant.load(Ordering::Relaxed) as usize
+    }
+
+    /// Notes the combination of shapes of the inference that was just begun. Relaxed: the state word publishes it.
+    pub(crate) fn set_variant(&self, variant: usize) {
+        self.variant.store(u32::try_from(variant).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Takes the task, for the owner of a running inference.
+    pub fn take_task(&self) -> Result<Box<Task<J>>, Error> {
+        self.task.take().ok_or(Error::NoJob { number: self.number })
+    }
+
+    /// Puts the task back, before the state leaves the running phase.
+    pub fn put_task(&self, task: Box<Task<J>>) {
+        self.task.put(task);
+    }
+
+    /// Works on the job while no inference is under way, and none can begin.
+    pub fn edit<T>(&self, change: impl FnOnce(&mut J) -> T) -> Result<T, Error> {
+        self.state.edit().map_err(|_| Error::InFlight)?;
+        // Also after a panic in `change`.
+        let mut edited = Edited { request: self, task: self.task.take() };
+        match &mut edited.task {
+            Some(task) => Ok(change(task)),
+            None => Err(Error::NoJob { number: self.number }),
+        }
+    }
+
+    /// Reports the end of the inference that the calling thread owns: to the threads that wait, to the set,
+    /// or to the completion callback. Nothing of the program is held by then.
+    pub fn complete(&self, mut task: Box<Task<J>>, outcome: Result<(), J::Error>) {
+        let completion = task.end();
+        self.task.put(task);
+        self.conclude(outcome, completion);
+    }
+
+    /// [`Request::complete`] after the task was put back.
+    fn conclude(&self, outcome: Result<(), J::Error>, completion: Option<J::Completion>) {
+        let outcome = outcome.map_err(|error| self.explained(error));
+        let has_failed = outcome.is_err();
+        if let Err(error) = outcome {
+            *self.failure.lock() = Some(error);
+        }
+        // Relaxed: the state word publishes it.
+        self.deadline_ns.store(0, Ordering::Relaxed);
+        let needs_entry = self.state.complete(has_failed);
+        if let Some((lists, number)) = self.lists.get() {
+            if needs_entry {
+                lists.completed(*number);
+            }
+            if let Some(completion) = completion {
+                J::completed(completion, *number);
+            }
+        }
+    }
+
+    /// The error of an inference, or the reason for which it was asked to end.
+    fn explained(&self, error: J::Error) -> J::Error {
+        if !J::is_interrupted(&error) {
+            return error;
+        }
+        match self.state.reason() {
+            Some(Reason::TimedOut) => {
+                Error::Timeout { what: INFERENCE, timeout_ms: self.limit_ms.load(Ordering::Relaxed) }.into()
+            }
+            Some(Reason::Cancelled) => Error::Cancelled.into(),
+            None => error,
+        }
+    }
+
+    /// How the last inference ended; `Ok` where there never was one.
+    pub fn outcome(&self) -> Result<(), J::Error> {
+        if !self.state.has_failed() {
+            return Ok(());
+        }
+        self.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns whether the inference was asked to end.
+    pub fn is_asked_to_end(&self) -> bool {
+        self.state.reason().is_some()
+    }
+
+    /// Ends a queued inference that no thread has taken; it has ended as cancelled then.
+    pub fn revoke(&self, generation: Generation) -> bool {
+        if !self.state.claim(generation) {
+            return false;
+        }
+        self.fail(Error::Cancelled.into());
+        true
+    }
+
+    /// Ends the inference that the calling thread owns, whose task is in its place.
+    pub fn fail(&self, error: J::Error) {
+        match self.take_task() {
+            Ok(task) => self.complete(task, Err(error)),
+            Err(missing) => self.conclude(Err(missing.into()), None),
+        }
+    }
+
+    /// Asks an inference to end, unless it has ended; the first reason counts.
+    pub fn ask_to_end(&self, generation: Generation, reason: Reason) {
+        if self.state.ask_to_end(generation, reason) {
+            self.cancel_on_device();
+        }
+    }
+
+    /// Has the device end the inference, which was asked to end.
+    pub fn cancel_on_device(&self) {
+        let canceller = self.canceller.lock().clone();
+        if let Some(canceller) = canceller {
+            canceller.cancel();
+        }
+    }
+
+    /// Has the running inference let go of the calling thread at `guard_ns`.
+    pub(crate) fn guard(&self, guard_ns: u64) {
+        self.guard_ns.store(guard_ns, Ordering::Release);
+    }
+
+    /// Ends [`Request::guard`]; true where the calling thread has to go on.
+    pub(crate) fn end_guard(&self) -> bool {
+        let is_called_away = self.is_called_away();
+        self.guard_ns.store(0, Ordering::Release);
+        is_called_away
+    }
+
+    /// Returns whether the calling thread, which runs the inference for its caller, must continue with other
+    /// work.
+    pub fn is_called_away(&self) -> bool {
+        self.guard_ns.load(Ordering::Acquire) == CALLED_AWAY
+    }
+
+    /// When the thread of a caller has to go on that runs the inference.
+    pub(crate) fn guard_ns(&self) -> Option<u64> {
+        Some(self.guard_ns.load(Ordering::Acquire)).filter(|&guard_ns| guard_ns != 0)
+    }
+
+    /// Calls an inference away from its caller where the time of this guard is over; whether it is. The next inference has
+    /// another guard, or none.
+    pub(crate) fn call_away(&self, guard_ns: u64, now_ns: u64) -> bool {
+        let is_over = guard_ns == CALLED_AWAY || guard_ns <= now_ns;
+        let called = |now| (now == guard_ns).then_some(CALLED_AWAY);
+        if is_over && self.guard_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, called).is_ok() {
+            self.cancel_on_device();
+        }
+        is_over
+    }
+
+    /// Has the running inference count as stuck after `limit`, at `deadline_ns`.
+    pub(crate) fn set_deadline(&self, limit: Duration, deadline_ns: u64) {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        self.limit_ms.store(limit_ms, Ordering::Relaxed);
+        self.deadline_ns.store(deadline_ns.max(1), Ordering::Release);
+    }
+
+    /// When the inference under way counts as stuck; `None` while nothing limits it.
+    pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
+        // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation shows.
+        let generation = self.state.under_way()?;
+        let deadline_ns = self.deadline_ns.load(Ordering::Acquire);
+        (deadline_ns != 0).then_some((generation, deadline_ns))
+    }
+}
+
+/// An idle request whose task is out of its slot.
+struct Edited<'a, J: Job> {
+    request: &'a Request<J>,
+    task: Option<Box<Task<J>>>,
+}
+
+impl<J: Job> Drop for Edited<'_, J> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            self.request.task.put(task);
+        }
+        self.request.state.edited();
+    }
+}

@@ -1,0 +1,266 @@
+//! Ends of blocking calls: a deadline, and a check for signals.
+
+use std::cell::Cell;
+use std::fmt;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use crate::{CancellationCheck, Error, ForkGuard};
+
+/// How often a wait that answers signals asks whether one arrived.
+pub const CHECK_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often an inference that has to end is asked to, as a device may overlook it.
+pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
+
+/// How long a wait sleeps that answers no signals: what it waits for wakes it. No period guards against a lost wake-up, which
+/// the models exclude; an idle process would wake for it.
+pub const UNTIL_WOKEN: Duration = Duration::MAX;
+
+/// How often a wait asks on a thread that no signal reaches.
+const RARE_CHECK_PERIOD: Duration = Duration::from_secs(1);
+
+thread_local! {
+    // In a forked process the thread that forked is the main one, whatever it was before.
+    static WITHOUT_SIGNALS: Cell<Option<ForkGuard>> = const { Cell::new(None) };
+}
+
+/// A point in time, and the limit it came from.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let deadline = qaic_sched::Deadline::after(Duration::from_millis(5)).unwrap();
+/// assert_eq!(deadline.error("a reply").to_string(), "timed out after 5 ms waiting for a reply");
+/// assert!(qaic_sched::Deadline::after(Duration::MAX).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// `limit` from now; `None` where the clock cannot express that, which is no limit.
+    pub fn after(limit: Duration) -> Option<Self> {
+        Instant::now().checked_add(limit).map(|at| Self { at, limit })
+    }
+
+    /// The limit it came from.
+    pub fn limit(self) -> Duration {
+        self.limit
+    }
+
+    /// When it is.
+    pub fn at(self) -> Instant {
+        self.at
+    }
+
+    /// Returns whether the deadline has passed.
+    pub fn has_passed(self) -> bool {
+        Instant::now() >= self.at
+    }
+
+    /// Time left.
+    pub fn remaining(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns the error for `what` that did not come in time.
+    pub fn error(self, what: &'static str) -> Error {
+        Error::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
+    }
+}
+
+/// Conditions that end a blocking call: a deadline, and a check for signals. One scope serves all waits of a
+/// call.
+///
+/// ```
+/// use std::time::Duration;
+/// use qaic_sched::{Deadline, Error, WaitScope};
+///
+/// let mut scope = WaitScope::until(Deadline::after(Duration::ZERO));
+/// assert!(scope.poll("a reply").is_ok(), "nothing was waited for yet");
+/// assert_eq!(scope.poll("a reply"), Err(Error::Timeout { what: "a reply", timeout_ms: 0 }));
+///
+/// let mut has_signal = || true;
+/// let mut scope = WaitScope::default().checked_by(&mut has_signal);
+/// scope.sleep_limit();
+/// assert_eq!(scope.poll("a reply"), Err(Error::Interrupted));
+/// ```
+#[derive(Default)]
+pub struct WaitScope<'a> {
+    deadline: Option<Deadline>,
+    check: Option<CancellationCheck<'a>>,
+    // When the check is due; at once where it was never made.
+    due: Option<Instant>,
+    // Whether anything was waited for yet.
+    has_waited: bool,
+}
+
+impl<'a> WaitScope<'a> {
+    /// Waits until `deadline`, for ever without one, and answers no signals.
+    pub fn until(deadline: Option<Deadline>) -> Self {
+        Self { deadline, ..Self::default() }
+    }
+
+    /// Answers signals: `check` is asked about every [`CHECK_PERIOD`] and says whether the call is to end. On a thread that no
+    /// signal reaches it is asked once a second.
+    #[must_use]
+    pub fn checked_by(self, check: CancellationCheck<'a>) -> Self {
+        Self { check: Some(check), ..self }
+    }
+
+    /// This scope for a part of its call, which has to end by `deadline` too.
+    pub fn narrowed(&mut self, deadline: Option<Deadline>) -> WaitScope<'_> {
+        let earlier = self.deadline.into_iter().chain(deadline).min_by_key(|deadline| deadline.at);
+        WaitScope {
+            deadline: earlier,
+            check: self.check.as_mut().map(|check| &mut **check as CancellationCheck<'_>),
+            due: self.due,
+            has_waited: self.has_waited,
+        }
+    }
+
+    /// The deadline.
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    /// Ends the wait for `what` once the deadline has passed or the check says so. Called whenever the wait wakes.
+    ///
+    /// Before anything was waited for it does nothing: to look at the clock, and to ask Python, costs more than a short
+    /// inference.
+    pub fn poll(&mut self, what: &'static str) -> Result<(), Error> {
+        let is_first = !mem::replace(&mut self.has_waited, true);
+        if is_first || self.deadline.is_none() && self.check.is_none() {
+            return Ok(());
+        }
+        self.poll_at(Instant::now(), what)
+    }
+
+    pub(crate) fn poll_at(&mut self, now: Instant, what: &'static str) -> Result<(), Error> {
+        if let Some(deadline) = self.deadline.filter(|deadline| now >= deadline.at) {
+            return Err(deadline.error(what));
+        }
+        if let Some(check) = self.check.as_mut()
+            && self.due.is_none_or(|due| now >= due)
+        {
+            self.due = Some(now + check_period());
+            if check() {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the calling thread may sleep now, before it polls again.
+    pub fn sleep_limit(&mut self) -> Duration {
+        self.has_waited = true;
+        let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
+        left.min(if self.check.is_some() { check_period() } else { UNTIL_WOKEN })
+    }
+}
+
+impl fmt::Debug for WaitScope<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("WaitScope")
+            .field("deadline", &self.deadline)
+            .field("is_checked", &self.check.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Turns off signal checks in the waits of the calling thread: Python delivers signals to the main thread
+/// only. Thousands of threads that wake twenty times a second to check would take a CPU from those that work.
+pub fn ignore_signals_on_this_thread() {
+    WITHOUT_SIGNALS.set(Some(ForkGuard::new()));
+}
+
+/// How long a wait of the calling thread may last before it asks whether to end.
+fn check_period() -> Duration {
+    let is_unreached = WITHOUT_SIGNALS.get().is_some_and(ForkGuard::is_current);
+    if is_unreached { RARE_CHECK_PERIOD } else { CHECK_PERIOD }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed assumption fails the test
+
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn scope_past_its_deadline_names_the_limit() {
+        let mut never = || panic!("asked although the deadline has passed");
+        let mut scope = WaitScope::until(Deadline::after(Duration::ZERO)).checked_by(&mut never);
+        assert!(scope.poll("an inference").is_ok(), "nothing was waited for");
+        let error = scope.poll("an inference").unwrap_err();
+        assert_eq!(error.to_string(), "timed out after 0 ms waiting for an inference");
+        assert_eq!(scope.sleep_limit(), Duration::ZERO);
+        assert!(Deadline::after(Duration::MAX).is_none());
+    }
+
+    #[test]
+    fn scope_that_has_slept_is_checked_at_the_first_poll() {
+        let mut check = || true;
+        let mut scope = WaitScope::default().checked_by(&mut check);
+        scope.sleep_limit();
+        assert!(scope.poll("an inference").unwrap_err() == Error::Interrupted);
+    }
+
+    #[test]
+    fn scope_narrowed_ends_at_the_earlier_deadline_and_asks_its_check() {
+        let (near, far) = (Duration::from_millis(7), Duration::from_hours(1));
+        let deadline = |limit| Deadline::after(limit);
+        for (own, part) in
+            [(Some(near), Some(far)), (Some(far), Some(near)), (None, Some(near)), (Some(near), None)]
+        {
+            let mut check = || true;
+            let mut scope = WaitScope::until(own.and_then(deadline)).checked_by(&mut check);
+            let mut part = scope.narrowed(part.and_then(deadline));
+            assert_eq!(part.deadline().map(Deadline::limit), Some(near));
+            part.sleep_limit();
+            assert!(part.poll_at(Instant::now(), "a part").is_err());
+        }
+        assert!(WaitScope::default().narrowed(None).deadline().is_none());
+    }
+
+    #[test]
+    fn scope_polled_often_asks_once_a_period() {
+        let mut asked = 0_u32;
+        let mut check = || {
+            asked += 1;
+            asked == 3
+        };
+        let mut scope = WaitScope::default().checked_by(&mut check);
+        let begin = Instant::now();
+        let ms = Duration::from_millis(1);
+        let ended = (0..1000).find(|after| scope.poll_at(begin + ms * *after, "an inference").is_err());
+        assert_eq!(ended.map(|after| ms * after), Some(CHECK_PERIOD * 2));
+        assert_eq!(asked, 3);
+    }
+
+    #[test]
+    fn scope_without_signals_sleeps_until_it_is_woken() {
+        assert_eq!(WaitScope::default().sleep_limit(), UNTIL_WOKEN);
+        let mut check = || false;
+        assert_eq!(WaitScope::default().checked_by(&mut check).sleep_limit(), CHECK_PERIOD);
+        let mut scope = WaitScope::default();
+        assert!((0..2).all(|_| scope.poll("an inference").is_ok()));
+    }
+
+    #[test]
+    fn thread_without_signals_sleeps_longer() {
+        let limit = || WaitScope::default().checked_by(&mut || false).sleep_limit();
+        let other = thread::spawn(move || {
+            let before = limit();
+            ignore_signals_on_this_thread();
+            (before, limit())
+        });
+        assert_eq!(other.join().unwrap(), (CHECK_PERIOD, RARE_CHECK_PERIOD));
+        assert_eq!(limit(), CHECK_PERIOD);
+    }
+}

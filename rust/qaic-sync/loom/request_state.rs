@@ -1,0 +1,82 @@
+//! The life of a request among threads: its owner, threads that wait, and one that edits. Its task is a [`Slot`], in which
+//! loom reports two threads that meet.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::{Event, FOREVER, RequestState, Slot, with_preemptions};
+
+struct World {
+    state: RequestState,
+    task: Slot<u32>,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { state: RequestState::idle(), task: Slot::new(Box::new(0)) })
+    }
+
+    fn with_task(&self) {
+        let mut task = self.task.take().expect("the owner finds the task");
+        *task += 1;
+        self.task.put(task);
+    }
+
+    fn wait(&self) {
+        while self.state.is_in_flight() {
+            let _ = self.state.wait(FOREVER, || (!self.state.is_in_flight()).then_some(()));
+        }
+    }
+}
+
+/// Two threads wait for the end of an inference that a third one runs, or withdraws: both wake, though the end looks for
+/// them in the state word only.
+#[test]
+fn end_of_an_inference_wakes_all_that_wait_for_it() {
+    for is_withdrawn in [false, true] {
+        with_preemptions(3, move || {
+            let world = World::new();
+            world.state.begin(false).unwrap();
+            let waiter = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.wait())
+            };
+            let owner = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    if is_withdrawn {
+                        world.state.withdraw(crate::PriorPhase::Idle);
+                    } else {
+                        world.state.complete(false);
+                    }
+                })
+            };
+            world.wait();
+            owner.join().unwrap();
+            waiter.join().unwrap();
+        });
+    }
+}
+
+/// A thread that binds memory to the idle request, and one that submits it: never both at once.
+#[test]
+fn request_is_edited_or_submitted() {
+    with_preemptions(3, || {
+        let world = World::new();
+        let editor = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                if world.state.edit().is_ok() {
+                    world.with_task();
+                    world.state.edited();
+                }
+            })
+        };
+        if world.state.begin(false).is_ok() {
+            world.with_task();
+            world.state.complete(false);
+        }
+        editor.join().unwrap();
+        assert!(!world.state.is_in_flight());
+    });
+}

@@ -1,0 +1,45 @@
+//! Threads that their owner joins.
+
+use std::io;
+
+#[cfg(loom)]
+use loom::thread;
+#[cfg(not(loom))]
+use std::thread;
+
+/// A thread that was spawned by this process.
+///
+/// ```
+/// let thread = qaic_sync::Thread::spawn("worker".to_owned(), || ()).unwrap();
+/// assert!(!thread.is_current());
+/// thread.join();
+/// ```
+#[derive(Debug)]
+pub struct Thread(thread::JoinHandle<()>);
+
+impl Thread {
+    /// Spawns a thread that runs `life`. Fails where the system gives no threads.
+    pub fn spawn(name: String, life: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        thread::Builder::new().name(name).spawn(life).map(Self)
+    }
+
+    /// Returns whether the calling thread is this one.
+    pub fn is_current(&self) -> bool {
+        self.0.thread().id() == thread::current().id()
+    }
+
+    /// Returns whether the thread has ended. Models do not ask.
+    pub fn has_ended(&self) -> bool {
+        #[cfg(loom)]
+        return false;
+        #[cfg(not(loom))]
+        self.0.is_finished()
+    }
+
+    /// Waits for the end of the thread; a panic of it is gone with it.
+    ///
+    /// Blocking: until the thread has ended.
+    pub fn join(self) {
+        let _ = self.0.join();
+    }
+}
