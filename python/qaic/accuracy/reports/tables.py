@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from qaic.accuracy.reports.report import TYPES
 from qaic.stats.reports.render.table import Column, Report, Table
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
             str(row["name"]),
             _reason(row),
             str(row["op_type"]),
-            str(row["precision"]),
+            TYPES.get(str(row["precision"]), str(row["precision"])),
             _decibels(row["inherited_sqnr_db"]),
             _decibels(row["own_sqnr_db"]),
             100 * float(row["weights_share"]) or None,
@@ -231,7 +232,7 @@ def worst_table(item: PrecisionAccuracy) -> Table:
             str(row["name"]),
             _reason(row),
             str(row["op_type"]),
-            str(row["precision"]),
+            TYPES.get(str(row["precision"]), str(row["precision"])),
             _decibels(row["own_sqnr_db"]),
             _decibels(row["inherited_sqnr_db"]),
         )
