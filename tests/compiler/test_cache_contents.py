@@ -95,12 +95,22 @@ def test_what_a_killed_calibration_leaves_goes_with_the_next_compilation(calibra
 
 def test_what_a_killed_writer_leaves_goes_with_the_next_compilation(folder, tmp_path):
     program = qaic.compile(save(tmp_path, scaled())).path
-    aside = program.parent / ".openqaic-0.tmp"
+    aside = folder / ".openqaic-0.tmp"
     aside.mkdir()
     (aside / "programqpc.bin").write_bytes(b"half")
     qaic.compile(save(tmp_path, scaled(3.0)))
     assert not aside.exists()
     assert program.exists()
+
+
+def test_a_compilation_lists_the_folder_of_no_other_program(folder, tmp_path, monkeypatch):
+    # Regression: each compilation looked into all of them for what killed processes had left.
+    others = {str(qaic.compile(save(tmp_path, scaled(float(factor)))).path.parent) for factor in range(3)}
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": (listed.append(str(path)), scandir(path))[1])
+    qaic.compile(save(tmp_path, scaled(9.0)))
+    assert str(folder) not in listed
+    assert not others & set(listed)
 
 
 def aged(path, seconds):

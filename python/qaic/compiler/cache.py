@@ -31,7 +31,6 @@ from qaic.compiler.cache_contents import (
     is_trusted,
     locked,
     note_use,
-    remove_leftovers,
     shrink,
     size_limit,
 )
@@ -98,7 +97,6 @@ class Cache:
         if found.st_uid != os.geteuid() or not is_trusted(found):
             return Cache(_private_folder(str(entry), "another user can write there")).build(key, write)
         path = entry / QPC_FILE_NAME
-        remove_leftovers(self.folder)
         with locked(entry / LOCK_NAME):
             is_there = _is_usable(path)
             if is_there and not again:
@@ -107,7 +105,8 @@ class Cache:
             if not is_there and path.exists():
                 _log.warning("the cached program %s is damaged or foreign; it is compiled again", path)
                 path.unlink()
-            write_replacing(path, write)
+            # All programs are written in one place, where each writer removes what killed ones left.
+            write_replacing(path, write, work_parent=self.folder)
             path.chmod(path.stat().st_mode & ~0o022)
             _mark(path)
             note_use(path)

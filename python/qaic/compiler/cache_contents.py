@@ -133,7 +133,7 @@ def _remove_program(path: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what processes that are gone began and did not finish. What cannot be removed stays."""
+    """Remove the unfinished work of killed processes, as far as it can be removed."""
     # One process at a time is enough for that.
     with locked(folder / LOCK_NAME, wait=False) as alone, contextlib.suppress(OSError):
         if not alone:

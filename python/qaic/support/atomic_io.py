@@ -122,7 +122,7 @@ def _remove_abandoned(path: Path) -> bool:
     return True
 
 
-def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
+def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent: Path | None = None) -> None:
     """Write a file aside and rename it to `path`. Blocking.
 
     Permissions and owner of a file that is replaced are kept. A link is followed. A device or pipe is written
@@ -134,6 +134,8 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
         File to write. On failure it is as before, and nothing else is left.
     write
         Writes to the path it is given, which does not exist; it reports errors of writing and closing.
+    work_parent
+        Existing folder of the work folder, on the file system of `path`; by default the folder of `path`.
 
     Raises
     ------
@@ -141,13 +143,14 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
         The folder cannot be written to, or what ``write`` raises; the error names `path`.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    parent = target.parent if work_parent is None else work_parent
     aside = None
     try:
         before = target.stat() if target.exists() else None
         if before is not None and not stat.S_ISREG(before.st_mode) and not stat.S_ISDIR(before.st_mode):
             write(target)
             return
-        with work_folder(target.parent) as folder:
+        with work_folder(parent) as folder:
             aside = folder / target.name
             write(aside)
             if before is not None:
@@ -156,7 +159,7 @@ def write_replacing(path: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         # The reader of the message knows the file that is to be; a copy names its source first.
         names = {error.filename, error.filename2} - {None}
-        places = (str(target.parent / _PREFIX), str(aside))
+        places = (str(parent / _PREFIX), str(aside))
         if error.errno and (not names or any(str(name).startswith(places) for name in names)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
