@@ -79,102 +79,104 @@ MEASUREMENTS = {
 GROUPS = {
     "run": (
         "Latency of a run",
-        "One thread calls; both sides have the same number of threads per inference. `Session.run` and "
-        "`InferenceSession.run` take a dict or names and arrays and return fresh arrays. With `out=` the "
-        "caller's arrays receive the result; onnxruntime's nearest is an IOBinding whose inputs and outputs"
-        " were bound once, so it walks no dict at all. Outputs of both sides are compared before anything "
-        "is timed.",
+        "Both sides have the same number of threads per inference, and one thread calls. "
+        "`Session.run` and `InferenceSession.run` take names and arrays and return new arrays. With "
+        "`out=`, the results are written to the caller's arrays; the closest feature of onnxruntime "
+        "is an IOBinding that is bound once. Outputs of both sides are compared before the "
+        "measurement.",
     ),
     "throughput": (
         "Throughput on two cores",
-        "`run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2` beside one onnxruntime "
-        "session in three thread settings; the ratio is to the best of them. `run_benchmark` has no Python "
-        "between two inferences and drops the outputs, a Python thread on onnxruntime returns to Python "
-        "each time.",
+        "`run_benchmark` with `num_activations=2, aic_num_cores=1, set_size=2`, compared with one "
+        "onnxruntime session in three thread settings; the ratio is to the best of them. "
+        "`run_benchmark` runs no Python between two inferences and drops the outputs. The Python "
+        "threads of onnxruntime return to Python after each inference.",
     ),
     "int8": (
         "Int8",
-        "One thread. `convert_to_quantize` with 8 random samples, `enable_channelwise` and `enable_rowwise`, "
-        "beside the same model in float32, and beside what `onnxruntime.quantization` (static, QDQ, MinMax, "
-        "per channel, u8 activations, s8 weights, pre-processed) makes of the model and the samples. The "
-        "budget stands where onnxruntime's int8 is faster than its float32.",
+        "One thread. `convert_to_quantize` with 8 random samples, `enable_channelwise` and "
+        "`enable_rowwise`, compared with the same model in float32, and with the result of "
+        "`onnxruntime.quantization` (static, QDQ, MinMax, per channel, u8 activations, s8 weights, "
+        "pre-processed) for the same model and samples. A budget is set if onnxruntime's int8 is "
+        "faster than its float32.",
     ),
     "in_flight": (
         "Inferences in flight",
-        "`qaicrt.InferenceSet` from one Python thread: submit a vector, collect by id, put back. Beside it "
-        "OpenVINO's AsyncInferQueue with 1, 2 and 4 requests; the ratio is to the best of them. The threads "
-        "that wait do so for inferences which a `noop` device holds back; afterwards each has got its own.",
+        "`qaicrt.InferenceSet` from one Python thread: submit a vector, collect by id, put back; "
+        "compared with OpenVINO's AsyncInferQueue with 1, 2 and 4 requests, the ratio to the best of "
+        "them. The waiting threads wait for inferences that a `noop` device holds; afterwards each "
+        "thread has received its own.",
     ),
     "decoding": (
         "A token of a decoder",
-        f"{decoding.LAYERS} layers, {2 * decoding.LAYERS} retained caches, one thread, called through "
-        "`qaicrt` as clients for language models do: all buffers are passed for every token, those of the "
-        "caches empty. Each figure is the mean of 200 tokens, so that a thread which loses its CPU now and "
-        "then counts. Beside it onnxruntime with the caches as arrays. The logits of both are compared "
-        "before anything is timed.",
+        f"{decoding.LAYERS} layers, {2 * decoding.LAYERS} retained caches, one thread, through `qaicrt` as "
+        "in clients for language models: every token passes all buffers, those of caches are empty. Each "
+        "figure is the mean of 200 tokens, so it includes interruptions of the thread. onnxruntime "
+        "has the caches as arrays. Logits are compared before the measurement.",
     ),
     "contexts": (
         "A token by the length of the context",
-        "A Llama of hidden size 512, 8 heads of which 4 share one cache, and 8,192 tokens of "
-        "vocabulary, written as exporters for the card write one; float32. The context is what was compiled. "
-        "Each figure is the mean of 16 tokens. Beside it onnxruntime with the same graph and whole caches as "
-        "arrays; the ratio is of tokens per second. Logits are compared before anything is timed. Where "
-        "PyTorch and transformers are installed, `generate` of a Llama of the same sizes stands beside, too. "
-        "The last table counts the operations that the engine runs for a token; 32 of 1,024 slots attended.",
+        "A Llama with hidden size 512, 8 heads of which 4 share one cache, and 8,192 tokens of "
+        "vocabulary, in the form of exporters for the card; float32. The context is the compiled one. "
+        "Each figure is the mean of 16 tokens. onnxruntime runs the same graph with whole caches as "
+        "arrays; the ratio compares tokens per second. Logits are compared before the measurement. If "
+        "PyTorch and transformers are installed, `generate` of a Llama with the same sizes is also "
+        "measured. The last table counts the operations that the engine runs for a token; 32 of 1,024 "
+        "slots attended.",
     ),
     "queues": (
         "Queues",
-        "Rust only, one thread unless it says otherwise, no thread is woken. Submitting and collecting "
-        "includes running the inference on `noop`, which copies one tensor in and one out. The locks and "
-        "atomic operations of an inference are counted while no thread sleeps, from taking an exec object to "
-        "putting it back, without what the engine and the driver do (the test that bounds them is "
-        "rust/qaic-runtime/tests/costs/operations.rs).",
+        "Rust only, one thread unless a row names more, without waking a thread. Submitting and "
+        "collecting includes the inference on `noop`, which copies one tensor in and one out. Locks "
+        "and atomic operations of an inference are counted while no thread sleeps, from taking an "
+        "exec object to putting it back, without those of the engine and the driver "
+        "(rust/qaic-runtime/tests/costs/operations.rs bounds them).",
     ),
     "compile": (
         "Compiling",
-        "`qaic.Session(model)` with an empty compile cache, beside `onnxruntime.InferenceSession(model)`, "
-        "each in a fresh process. Ours reads, checks, lowers and writes a container; it "
-        "does not load it. Theirs reads, optimizes and loads. What comes after compiling is "
-        "listed too: loading, and asking for the same model again.",
+        "`qaic.Session(model)` with an empty compile cache, compared with "
+        "`onnxruntime.InferenceSession(model)`, each in a new process. openqaic reads, checks, lowers "
+        "and writes a container, and does not load it. onnxruntime reads, optimizes and loads. "
+        "Further rows show loading, and opening the same model again.",
     ),
     "calibrate": (
         "Calibrating",
-        "What one more sample costs on one thread, in processor time, beside a plain `Session.run` of the "
-        "same model. The ratio is that of the rest after the time for taking the values of the tensors "
-        "(ranges or histograms, measured alone on arrays of the same sizes).",
+        "Processor time of one more sample on one thread, compared with a `Session.run` of the same "
+        "model. The ratio excludes the time to process the values of the tensors (ranges or "
+        "histograms, measured separately on arrays of the same sizes).",
     ),
     "options": (
         "Resolving options",
-        "From what the user wrote to typed values: names, types, precedence and rules. The table itself is "
-        "built before.",
+        "From the user's options to typed values: names, types, precedence and rules, without the "
+        "construction of the table.",
     ),
     "stats": (
         "Stats buffers",
-        "The buffer of one inference of one thread, in memory. Columns are arrays of their own, one per "
-        "field; they are allocated again each time, as is the copy next to them.",
+        "The buffer of one inference of one thread, in memory. Columns are separate arrays, one per "
+        "field; they are allocated each time, as is the copy in comparison.",
     ),
     "stats_output": (
         "Summaries and traces",
-        "A generated buffer of a card of 16 cores with six threads each. A trace to memory goes into a block"
-        " that is there already. orjson writes the same events, which it is given as Python objects.",
+        "A generated buffer of a card with 16 cores and six threads each. A trace in memory is "
+        "written to an existing block. orjson writes the same events from Python objects.",
     ),
     "open": (
         "Opening a container",
         "The file is in the page cache. The budget does not depend on its size.",
     ),
     "overhead": (
-        "Cost of a run besides the engine",
-        "Rust only. On `cpu` the same engine is called with everything bound beforehand. `noop` computes "
-        "nothing: it shows what inputs and exec objects cost. A run into the caller's arrays allocates "
-        "nothing (rust/qaic-runtime/tests/costs/allocations.rs).",
+        "Cost of a run without the engine",
+        "Rust only. On `cpu`, the comparison is the same engine with all values bound in advance. "
+        "`noop` computes nothing, so it shows the cost of inputs and exec objects. A run into the "
+        "caller's arrays allocates nothing (rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "kmd": (
         "Inferences on cards",
-        "Rust only, on an emulated card that works on the calling thread and hands its input back. The "
-        "bare loop makes the same two system calls for the same buffer objects through the same file, with "
-        "as many in flight, so the difference is ours. A run makes no other call, which the benchmark "
-        "checks. It allocates nothing, and an exec object takes less than 4 KiB besides its buffers "
-        "(rust/qaic-runtime/tests/costs/allocations.rs).",
+        "Rust only, on an emulated card that works on the calling thread and returns its input. The "
+        "bare loop makes the same two system calls for the same buffer objects through the same file, "
+        "with as many in flight, so the difference is the cost of the runtime. A run makes no other "
+        "call, which the benchmark checks. It allocates nothing, and an exec object takes less than 4 "
+        "KiB in addition to its buffers (rust/qaic-runtime/tests/costs/allocations.rs).",
     ),
     "convert": (
         "Conversions",
@@ -182,15 +184,18 @@ GROUPS = {
     ),
     "numbers": (
         "Numbers of reduced precision",
-        "Rust only, one thread, 1 MiB of float32: what compiling does to weights, and calibrating to "
-        "tensors.",
+        "Rust only, one thread, 1 MiB of float32: the conversion of weights during compilation, and "
+        "of tensors during calibration.",
     ),
-    "import": ("Import", "A fresh interpreter per import, its own start not counted."),
+    "import": (
+        "Import",
+        "A new interpreter for each import, without its start.",
+    ),
     "memory": (
         "Memory",
-        "Growth of resident memory of a fresh process in which all code had run before, so pages of mapped "
-        "files count. Activations share weights. Inferences that run at the same time need memory for their "
-        "intermediate results each, in onnxruntime as here; the row shows how much.",
+        "Growth of resident memory of a new process in which all code had run before, so pages of "
+        "mapped files count. Activations share weights. Inferences that run at the same time each "
+        "need memory for their intermediate results, as in onnxruntime; the row shows how much.",
     ),
 }
 

@@ -243,7 +243,7 @@ def in_flight_rows(folder: str, effort: Effort) -> Iterator[Row]:
     small, large = (f"{side} x {side}" for side in _SIDES)
     ours, beside = (sides[str(side)] for side in reversed(_SIDES))
     yield Row(
-        f"tiny model, one at a time, {large} handles beside {small}",
+        f"tiny model, one at a time, {large} handles, compared with {small}",
         Spread.of(ours, "s"),
         ((small, Spread.of(beside, "s")),),
         **at_most(ratios(ours, beside), 1.1),

@@ -111,13 +111,13 @@ def int8_rows(folder: str, effort: Effort) -> Iterator[Row]:
         theirs_gain = Spread.of(found[_THEIRS], "s").median < Spread.of(found[_THEIR_FLOAT], "s").median
         ours = Spread.of(found[_OURS], "s")
         yield Row(
-            f"{title}: int8 beside our float32",
+            f"{title}: int8, compared with float32",
             ours,
             (("float32", Spread.of(found[_FLOAT], "s")),),
             **(at_most(float_ratio, 1) if theirs_gain else {"ratio": float_ratio}),
         )
         yield Row(
-            f"{title}: int8 beside onnxruntime's",
+            f"{title}: int8, compared with onnxruntime's",
             ours,
             (
                 ("int8", Spread.of(found[_THEIRS], "s")),

@@ -6,8 +6,8 @@
 
 ``Session`` compiles an ONNX model, or opens a compiled container, and runs it; ``compile`` only compiles,
 with ``CompileOptions`` as one value where that helps. ``check`` forecasts what a card makes of a model.
-``Qpc`` looks into a container, ``stats`` at what a device measured, ``devices`` and ``Util`` at the devices;
-``accuracy`` says what a reduced precision loses, and where. ``configs`` has the configuration classes of the
+``Qpc`` reads a container, ``stats`` the measurements of a device, ``devices`` and ``Util`` describe devices;
+``accuracy`` finds precision loss. ``configs`` has the configuration classes of the
 QAIRT Python API. Every exception is a :class:`qaic.errors.QaicError`, except the system's own about files.
 """
 

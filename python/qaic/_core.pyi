@@ -273,7 +273,7 @@ class TensorHistogram:
     def counts(self, bins: int) -> NDArray[Any]:
         """Count in ``bins`` (1 to 65536) equal bins over the range: whole numbers, as float32.
 
-        A fine bin that lies in several bins is shared among them in proportion. When all values are equal,
+        A fine bin that is in several bins is shared among them in proportion. When all values are equal,
         they are in the first bin.
         """
 
@@ -353,7 +353,7 @@ class NoopControl:
 
     A plan is a list of rules ``CALL@WHICH=FAULT`` separated by ``;``. Calls are ``load`` (slow, stuck,
     no_memory, lost), ``activate`` (no_cores, no_memory, lost), ``exec`` (no_memory, lost) and ``execute``
-    (slow, stuck, fail, lost); ``WHICH`` is a number from 1, a range ``2..4`` or ``*``; a slow call says how
+    (slow, stuck, fail, lost); ``WHICH`` is a number from 1, a range ``2..4`` or ``*``; a slow call states how
     long: ``execute@3=slow:20ms``. After ``lost`` what was loaded is lost, what is loaded afterwards works.
     """
 

@@ -77,7 +77,7 @@ def find_model(model_path: str | os.PathLike[str]) -> ModelFile:
 
 
 def missing_file(path: Path) -> FileNotFoundError:
-    """Make the error about a file that does not exist, with the name nearest to its own beside it."""
+    """Make the error about a file that does not exist, with the name nearest to its own next to it."""
     from difflib import get_close_matches
 
     try:

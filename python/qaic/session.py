@@ -455,7 +455,7 @@ class Session(Measurements):
         -----
         An exception - of an inference, of an input that cannot be used, of ``iterable`` itself - is raised in
         its turn, after the results before it, and ends the map; a note in it, and ``context["item"]`` of our
-        own errors, says which item it was. Leaving early cancels what is under way.
+        own errors, states which item it was. Leaving early cancels what is under way.
         """
         options = self._runtime
         if in_flight is None:

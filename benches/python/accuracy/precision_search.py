@@ -49,23 +49,24 @@ TITLE = "## Nodes that stay in a higher precision"
 _TEXT = f"""
 {TITLE}
 
-`qaic.accuracy.search` ([guide](guide/accuracy.md)): the set is found on the first four fifths of the
-samples, where the target has to hold by three standard errors, and "kept back" is the target on the others.
-Silero VAD is judged by frames that are called speech or not as in float32, MiniLM-L6 (first sentences of
-documentation strings) by which of two sentences is more similar to a third. By hand, Magika in fp16 keeps
-all nodes of the kinds ReduceSum and Mul. polygraphy's `debug precision` bisects over layers on a GPU, AIMET's
-QuantAnalyzer switches quantizers one at a time; neither chooses between float32 and float16 for this card,
-and neither runs here. onnxruntime's quantizer does not search; what it reaches is in the tables below.
+`qaic.accuracy.search` ([guide](guide/accuracy.md)): the set is searched on the first four fifths of the
+samples, on which the target must hold by three standard errors. "kept back" is the target on the others.
+The decision of Silero VAD is speech or not for each frame; that of MiniLM-L6 (first sentences of
+documentation strings) is which of two sentences is more similar to a third. By hand, Magika in float16
+keeps all nodes of the operators ReduceSum and Mul. polygraphy's `debug precision` bisects over layers on a
+GPU, AIMET's QuantAnalyzer switches quantizers one at a time; neither chooses between float32 and float16
+for this card, and neither runs here. onnxruntime's quantizer does not search; the tables below contain its
+results.
 """
 
 _COST = """
 ### Cost of a comparison
 
-Processor time of one sample: one instrumented run, beside one run of the program in float32 and one in the
-precision, which are the plain runs that a comparison of outputs alone needs; at most 5 times these. Memory is
-the largest resident size of a process that compiles and compares, over that of one that compiles and runs; at
-most 2 times; four samples. The outputs of the instrumented run are those of the program to the bit; the
-benchmark stops where they are not.
+Processor time of one sample: one instrumented run, compared with one run of the program in float32 and one
+in the target precision, which a comparison of outputs needs in any case; the budget is 5 times these.
+Memory is the largest resident size of a process that compiles and compares, over that of one that compiles
+and runs; the budget is 2 times; four samples. The outputs of the instrumented run equal those of the
+program bit for bit; otherwise the benchmark stops.
 """
 
 

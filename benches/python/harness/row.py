@@ -35,7 +35,7 @@ class Row:
         return [self.what, str(self.ours), beside, str(self.ratio or ""), self.budget, self.verdict]
 
 
-HEADER = ["what", "openqaic", "beside", "ratio", "budget", "verdict"]
+HEADER = ["measurement", "openqaic", "compared with", "ratio", "budget", "verdict"]
 
 
 def at_most(ratio: Spread, limit: float) -> dict[str, object]:

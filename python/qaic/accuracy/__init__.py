@@ -1,6 +1,6 @@
 """How well a program computes in reduced precision: which node loses, why, and what has to stay in float32.
 
-`compare` computes a model in float32 and as it would be deployed, side by side in one graph, and says where
+`compare` computes a model in float32 and as it would be deployed, in parallel in one graph, and states where
 they part. `search` finds a smallest set of nodes that keeps a target when it stays in float32.
 """
 

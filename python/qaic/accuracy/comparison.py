@@ -62,7 +62,7 @@ def compare(
         Inputs as the model gets them in use: an iterable of dictionaries from names of inputs to arrays, as
         `qaic.Session.run` takes them; the path of an input list, of a folder of ``.npz`` files or of one
         such file, whose arrays may have a dimension for samples in front; or ``"random"``. Integers are
-        calibrated with them unless an option says otherwise.
+        calibrated with them unless an option states otherwise.
     tokens
         For decoders: samples are prompts (``input_ids`` alone, integers of shape [n] or [prompts, n], not
         padded), and each is continued by so many tokens, greedily. Both sides get the tokens of the

@@ -24,7 +24,7 @@ def imported(name: str) -> Callable[..., object]:
     Raises
     ------
     ValueError
-        There is none; the message says why.
+        There is none; the message states why.
     """
     module, _, attribute = name.partition(":")
     try:

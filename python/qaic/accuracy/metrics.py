@@ -50,7 +50,7 @@ class OutputAccuracy:
         Sample and element, both from 0, of the first value that is infinite or NaN where the reference is
         finite; None where there is none.
     not_finite
-        Number of elements that are infinite or NaN in the reference itself, which say nothing.
+        Number of elements that are infinite or NaN in the reference itself, which have no meaning.
     is_dead
         Whether the output is constant where the reference varies.
     worst_channel

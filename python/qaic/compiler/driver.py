@@ -242,7 +242,7 @@ def _write(
     progress: Progress,
     diagnostics: Diagnostics,
 ) -> None:
-    """Write the program of a lowered model, and the files beside it."""
+    """Write the program of a lowered model, and the files next to it."""
     from qaic.compiler.backend.cpu.qpc_writer import write_program
     from qaic.compiler.frontend.files import weight_free
     from qaic.compiler.ir.constants import float16_weights

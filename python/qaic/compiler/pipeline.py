@@ -200,7 +200,7 @@ def lower(
     model : Model
         The program before it is written.
     context : Context
-        What was learned of it, and the files to write beside it.
+        What was learned of it, and the files to write next to it.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def to_tool_options(
         Configuration of the back end ``AIC``.
     directory
         Existing folder for the file ``<prefix>aic_extensions.json``, which the dictionary then names.
-        Without it the options stand in the dictionary itself.
+        Without it the options are in the dictionary itself.
     prefix
         Beginning of the file's name.
 

@@ -77,7 +77,7 @@ class Flag:
     others
         Other texts of the same flag.
     inferred
-        Whether the spelling follows from the general rule only, and stands in no public text.
+        Whether the spelling follows from the general rule only, and is in no public text.
     ours
         Whether the vendor's tools have no such flag, although they have another way to the same thing.
     """

@@ -62,7 +62,7 @@ def is_empty(report: Report) -> bool:
 
 
 def empty_html(reports: Sequence[Report]) -> str:
-    """Return the list of reports that say nothing, and why."""
+    """Return the list of reports without content, and the reason."""
     rows = []
     for report in reports:
         notes = dict.fromkeys(table.note for table in report.tables if table.note)

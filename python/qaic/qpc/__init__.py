@@ -149,7 +149,7 @@ class Qpc:
     Attributes
     ----------
     diagnostics
-        What the compiler had to say about the program: a tuple of objects with ``severity``, ``code``,
+        What the compiler reported about the program: a tuple of objects with ``severity``, ``code``,
         ``message`` and ``nodes``, which the container holds. What :func:`qaic.compile` returns has also what
         there was to say about the way the options were given.
 
@@ -312,7 +312,7 @@ class Qpc:
     def extract(
         self, directory: str | os.PathLike[str], pattern: str = "*", *, force: bool = False
     ) -> list[Path]:
-        """Write payloads to files, and what is in them to folders ``<segment>_dir`` beside them.
+        """Write payloads to files, and what is in them to folders ``<segment>_dir`` next to them.
 
         Parameters
         ----------

@@ -159,7 +159,7 @@ def _json_bytes(value: object) -> bytes:
 
 
 def _check_free(directory: Path, paths: Iterable[str], *, force: bool) -> None:
-    """Find what stands in the way before anything is written."""
+    """Find what is in the way before anything is written."""
     root = directory.resolve()
     for relative in paths:
         target = directory / relative

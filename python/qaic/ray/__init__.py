@@ -42,7 +42,7 @@ def map_batches(
 
     Each actor claims devices of its host, loads the program once and keeps it. Rows are put together into the
     program's batch, filled up and taken apart again, with ``Session.map`` between; a row's result has the
-    same bits whichever rows are beside it. What an actor had not finished when it, or its node, died is done
+    same bits whichever rows are next to it. What an actor had not finished when it, or its node, died is done
     by another: every row comes out exactly once. Lazy, as all of Ray Data; only the container is made at
     once, on this machine.
 
@@ -54,7 +54,7 @@ def map_batches(
         Arrow, with the program's type or one that `qaic.Session.run` converts.
     model
         As for `qaic.Session`. An ONNX model is compiled, or found in the cache, once for all actors. The
-        container goes to the nodes through Ray's object store, so it need not lie on a shared disk.
+        container goes to the nodes through Ray's object store, so it need not be on a shared disk.
     num_actors
         Actors, or the fewest and the most of a pool that Ray scales.
     batch_size
@@ -152,7 +152,7 @@ def deployment(
     max_queue_size
         Requests that wait in a replica at most; ``None``: 1,024.
     default_timeout_s
-        Seconds that a request may take which says nothing; ``None``: no limit.
+        Seconds that a request may take if it sets no limit; ``None``: no limit.
     **deployment_options
         Of ``ray.serve.deployment``, as ``num_replicas``, ``autoscaling_config`` and ``ray_actor_options``.
         ``max_ongoing_requests`` is 256 unless given, for requests that Serve holds back cannot share a batch.

@@ -130,7 +130,7 @@ class InferenceBenchmarkSet:
         Returns
         -------
         QStatus
-            ``QS_ERROR`` when the device has no room; the log says why.
+            ``QS_ERROR`` when the device has no room; the log states why.
         """
         if not self._busy.acquire(blocking=False):
             return self._refuse("enable was called while a benchmark runs", QStatus.QS_ERROR)

@@ -90,7 +90,7 @@ def card_performance(firmware: Mapping[str, Any]) -> QPerformanceInfo:
 
 
 def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
-    """Everything about a device that is no card: the figures of one, and names that say what it is."""
+    """Everything about a device that is no card: the figures of one, and names that state what it is."""
     number, kind = facts["id"], facts["kind"]
     ready = facts["status"] == "ready"
     major, minor, patch = version_numbers(_core.__version__)

@@ -155,7 +155,7 @@ class Util:
     def _ask(
         self, dev_id: SupportsIndex
     ) -> tuple[QStatus, tuple[int, Mapping[str, Any] | None, Mapping[str, Any]] | None]:
-        """Ask a device: its number, what it says where it is a card, and what the runtime knows where not."""
+        """Return the number of a device, and the facts of a card or those of the runtime."""
         number = index(dev_id)
         status = self._find(number)
         if status is not QStatus.QS_SUCCESS:

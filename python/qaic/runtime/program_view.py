@@ -95,7 +95,7 @@ class ProgramView:
     def warnings(self) -> tuple[str, ...]:
         """Oddities of options, model and container; the same texts were logged.
 
-        Those of the compiler stand in the container, so they are there whenever it was compiled;
+        Those of the compiler are in the container, so they are there whenever it was compiled;
         ``diagnostics`` has them with their codes and nodes.
         """
         compiled = (one.message for one in self.diagnostics if one.severity == "warning")

@@ -122,7 +122,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
 
 
 def _as_array(name: str, value: object) -> NDArray[Any]:
-    """Make an array of an input: that of another library without a copy, if DLPack can say what it is."""
+    """Make an array of an input: that of another library without a copy, if DLPack can state what it is."""
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     device_type = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else _HOST

@@ -21,7 +21,7 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, capti
     titles
         Of the columns.
     rows
-        Each has a cell per column. After `MOST_ROWS` of them a line says how many there are.
+        Each has a cell per column. After `MOST_ROWS` of them a line states how many there are.
     caption
         Text above the table.
     """

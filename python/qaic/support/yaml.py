@@ -66,7 +66,7 @@ class DuplicateKeyError(YamlMistakeError):
 def compose(data: bytes) -> Node | None:
     """Return the root of the only document; None when there is none.
 
-    Aliases make one node stand in several places, also in itself: a walk over nodes bounds what it visits.
+    Aliases put one node in several places, also in itself: a walk over nodes bounds what it visits.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 A unit is what rounds together: a node with those that are fused into it, and the same node of a function in
 all of its calls. A unit by itself gains less than it adds: what reads its result in the lower precision
 rounds it once more. So errors of results are ranked, and each brings the unit that makes it and those that
-read it; errors of weights are ranked beside them, and bring their unit alone.
+read it; errors of weights are ranked next to them, and bring their unit alone.
 
 An error counts as much as is left of it at the outputs: times the travel of its place. That is known from the
 comparison itself: the error that a node inherits, without its own, over what its operands inherit.

@@ -116,12 +116,12 @@ class Target:
         return -math.inf if math.isnan(value) else value
 
     def _of_sums(self, samples: Sequence[Sequence[OutputSums]]) -> float:
-        """Return the metric: of several outputs that of the worst; NaN where it says nothing."""
+        """Return the metric: of several outputs that of the worst; NaN where it has no meaning."""
         values = [value for result in _results(samples) if not math.isnan(value := self._of(result))]
         return min(values, default=math.nan)
 
     def _of(self, result: OutputAccuracy) -> float:
-        """Return the metric of one output; NaN where it says nothing."""
+        """Return the metric of one output; NaN where it has no meaning."""
         if result.elements == result.not_finite:
             return math.nan
         if self.metric == "same":
@@ -130,7 +130,7 @@ class Target:
         return -math.inf if math.isnan(value) else value
 
     def _check(self, samples: Sequence[Sequence[OutputSums]]) -> None:
-        """Refuse outputs about which the metric says nothing."""
+        """Refuse outputs for which the metric has no meaning."""
         results = _results(samples)
         if any(not math.isnan(self._of(result)) for result in results):
             return

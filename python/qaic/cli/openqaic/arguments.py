@@ -31,7 +31,7 @@ def add_device(parser: Parser) -> None:
 
 
 def device_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a session that say where to run."""
+    """Return the options of a session that state where to run."""
     return {} if arguments.device_id is None else {"dev_id": arguments.device_id}
 
 

@@ -108,7 +108,7 @@ def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def set_stats_level(arguments: argparse.Namespace, level: int) -> None:
-    """Have the program measure itself, unless the command line says what it is to measure."""
+    """Have the program measure itself, unless the command line states what it is to measure."""
     if all(name != "stats_level" for name, _, _ in _given(arguments)):
         setattr(arguments, _GIVEN, [*_given(arguments), ("stats_level", "--stats-level", str(level))])
 

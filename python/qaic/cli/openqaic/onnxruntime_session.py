@@ -97,7 +97,7 @@ class OnnxRuntimeSession:
 def _ends_the_engine(path: Path) -> bool:
     """Return whether the engine would crash: it moves dequantization to where a body captures a value.
 
-    What cannot be read as a model is left to the engine, which says so.
+    What cannot be read as a model is left to the engine, which reports it.
     """
     import onnx
     from google.protobuf.message import DecodeError

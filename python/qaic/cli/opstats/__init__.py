@@ -1,6 +1,6 @@
 """``qaic-opstats``: stats buffers of devices as summaries and traces.
 
-``qaic-opstats report`` says what they mean.
+``qaic-opstats report`` states what they mean.
 """
 
 from __future__ import annotations

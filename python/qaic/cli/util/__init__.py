@@ -118,7 +118,7 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[Device], int]:
-    """Query the devices asked for; the exit code tells when some do not exist, which has been said then."""
+    """Query the devices asked for; the exit code shows when some do not exist, which has been said then."""
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
         # The text is the vendor's; scripts look for it.

@@ -64,7 +64,7 @@ class DeviceSource:
         Raises
         ------
         DeviceError
-            It cannot be reset; says why.
+            It cannot be reset; states why.
         """
         self._context.reset(number)
 

@@ -226,7 +226,7 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
 
 
 def read_unchanged(file: InputFileContent, option: str) -> bytes:
-    """Read a file whose digest stands in the options.
+    """Read a file whose digest is in the options.
 
     Raises
     ------

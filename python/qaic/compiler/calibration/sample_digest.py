@@ -61,7 +61,7 @@ class SampleFiles:
 def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
     """Digest an input list and its files, from memory where nothing was touched since the last time.
 
-    A file that cannot be read gets a digest too: the reader of the samples says what is wrong, and where.
+    A file that cannot be read gets a digest too: the reader of the samples states what is wrong, and where.
 
     Parameters
     ----------

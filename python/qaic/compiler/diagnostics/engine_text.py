@@ -18,7 +18,7 @@ _BEFORE: Final = (
 
 
 def engine_reason(error: Exception) -> str:
-    """Return the last part of a message, which tells what the engine expects."""
+    """Return the last part of a message, which shows what the engine expects."""
     text = str(error)
     for pattern in _BEFORE:
         text = pattern.sub("", text)

@@ -38,7 +38,7 @@ class Diagnostic:
     nodes
         Nodes, values or names in options that it is about; the text may name only the first of them.
     is_of_program
-        Whether it is about the program, and not about a file that is written beside it.
+        Whether it is about the program, and not about a file that is written next to it.
     """
 
     severity: str
@@ -94,7 +94,7 @@ def about_files() -> Iterator[None]:
 
 
 def note_cached() -> None:
-    """Record that the program of this compilation lay in the cache."""
+    """Record that the program of this compilation was in the cache."""
     if (current := _current.get()) is not None:
         current.from_cache = True
 

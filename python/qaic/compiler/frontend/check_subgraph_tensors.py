@@ -1,6 +1,6 @@
 """External data of tensors that are no initializers of the main graph.
 
-They stand in attributes, nested graphs, functions and sparse tensors. A large ``Constant`` of the main graph
+They are in attributes, nested graphs, functions and sparse tensors. A large ``Constant`` of the main graph
 becomes a weight, which is streamed like any other; the rest is read into the graph.
 """
 

@@ -1,4 +1,4 @@
-"""Expanding the functions of a model; node names tell where they came from."""
+"""Expanding the functions of a model; node names show where they came from."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class _Rewriter:
         self.used: set[str] = set()
 
     def run(self) -> bool:
-        """Rewrite what can be; says whether anything was."""
+        """Rewrite what can be; states whether anything was."""
         found = [(weight, self._uses(weight)) for weight in self.model.weights.values()]
         candidates = [
             (weight, uses_of)

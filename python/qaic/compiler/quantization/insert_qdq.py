@@ -5,7 +5,7 @@ latter keeps the name of the float one, so that float nodes, nested graphs and o
 engine fuses what stands between two such pairs into an integer kernel. Operators that only move values are
 written on the integers directly, which asks nothing of the engine's optimizer.
 
-Nothing is decided here: what is quantized, how, and with which parameters stands in the plan.
+Nothing is decided here: what is quantized, how, and with which parameters is in the plan.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class _Planner:
         return plan
 
     def _note_ranges(self, group: Group, plan: QuantizationPlan) -> None:
-        """Note the ranges that the class of the nodes of a group stands on."""
+        """Note the ranges that the class of the nodes of a group is on."""
         for node in group.nodes:
             names = [node.output[position] for position in results(node)] if quantizable(node) else []
             names += [node.input[position] for position in operands(node)] if quantizable(node) else []

@@ -1,7 +1,7 @@
 """Bias of integer kernels: an int32 at the scale of the accumulator.
 
 A kernel adds the bias to sums of products, so it has to be at scale input x weight. The precision option
-says what the numbers are rounded to before that; where an int32 cannot hold them, the weight gets a larger
+states what the numbers are rounded to before that; where an int32 cannot hold them, the weight gets a larger
 step.
 """
 

@@ -85,7 +85,7 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
 
 
 def _as_it_is(version: int, reason: str) -> bool:
-    """Keep the operator set of a model; tells whether it can be quantized, and warns where it cannot."""
+    """Keep the operator set of a model; shows whether it can be quantized, and warns where it cannot."""
     if version < NEEDED:
         warn(
             "quantization.operator_set",

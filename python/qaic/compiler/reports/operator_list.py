@@ -61,7 +61,7 @@ class OperatorList:
         return None
 
     def text(self) -> str:
-        """Write the list with one operator a line; a first line says where it is from."""
+        """Write the list with one operator a line; a first line states where it is from."""
         origin = "# estimated by openqaic; the vendor publishes no list\n" if self.is_estimate else ""
         names = sorted(f"{o.domain}.{o.name}" if o.domain else o.name for o in self.operators.values())
         return origin + "".join(f"{name}\n" for name in names)
@@ -80,7 +80,7 @@ def read(path: Path) -> OperatorList:
     Raises
     ------
     OptionError
-        The content is no such list; the message says where.
+        The content is no such list; the message states where.
     OSError
         The file cannot be read.
     """

@@ -2,7 +2,7 @@
 
 A value is either a constant, which no row decides, or rows: an array in which one dimension is the batch,
 block by block, and block ``i`` is the same function of row ``i`` for every ``i``. A rule for each operator
-says what it makes of rows. An operator without a rule is not proved.
+states what it makes of rows. An operator without a rule is not proved.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
     """One device, or several that execute one program together.
 
     Accepted forms: an id; a sequence of ids; texts ``"3"``, ``"0:1:2"`` and ``"0,1,2"``. An empty list,
-    which stands in stored configurations for "any", is device 0.
+    which is in stored configurations for "any", is device 0.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
         return f'{self._id.expected}, or several as [0, 1] or "0:1"'
 
     def parse(self, value: object) -> int | tuple[int, ...]:
-        """See `Codec.parse`. A list of one id is that id; an id may stand in it once."""
+        """See `Codec.parse`. A list of one id is that id; an id may be in it once."""
         given = to_python(value)
         if isinstance(given, str):
             parts: Sequence[object] = re.split(r"\s*[:,]\s*", given.strip())

@@ -131,7 +131,7 @@ def _lines(node: Node) -> dict[str, str]:
 
 
 def _from_object(item: object, place: str, places: Mapping[str, str] | None = None) -> CustomIo:
-    """Convert one entry; `places` says where each key stands, when that is known."""
+    """Convert one entry; `places` states where each key stands, when that is known."""
     if isinstance(item, CustomIo):
         held = (item.name, item.layout, item.precision, item.scale, item.offset)
         item = {key: value for key, value in zip(_KEYS, held, strict=True) if value is not None}

@@ -123,7 +123,7 @@ def _names(key: object, names: object) -> tuple[str, ...]:
 
 
 def _separate(lists: Mapping[str, tuple[str, ...]], place: Callable[[str], str]) -> NodePrecision:
-    """Refuse a tensor in both lists; `place` says where it stands."""
+    """Refuse a tensor in both lists; `place` states where it stands."""
     half, single = lists.get(_HALF, ()), lists.get(_FLOAT, ())
     singles = set(single)
     both = [name for name in half if name in singles]

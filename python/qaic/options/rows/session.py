@@ -1,4 +1,4 @@
-"""Options that say what to do with the others."""
+"""Options that state what to do with the others."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """Options that say what to do with the others."""
+    """Options that state what to do with the others."""
 
     SECTION: ClassVar = "Session"
 

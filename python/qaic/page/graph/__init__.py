@@ -1,6 +1,6 @@
 """A drawn graph: its boxes and arrows, how they are colored, and how a page carries them.
 
-A graph of 9,000 nodes has to open at once. So nodes lie in groups, which a page shows closed where there are
+A graph of 9,000 nodes has to open at once. So nodes are in groups, which a page shows closed where there are
 many, and a page carries columns with each text once, deflated.
 """
 
@@ -32,7 +32,7 @@ class DrawnNode:
     Parameters
     ----------
     name
-        What it is called; ``/`` in it divides the groups that it lies in.
+        What it is called; ``/`` in it divides the groups that it is in.
     kind
         What it does, as an operator: the larger text in the box.
     facts

@@ -3,7 +3,7 @@
 A page of 1.3 million operations has to open at once and to be smaller than a trace. So an operation is three
 small integers (distance from the one before, duration, index of its name), the arrays are deflated, and the
 names are written once. Beyond a limit, operations that are shorter than a span of time and close together
-become one box; the page says how many.
+become one box; the page states how many.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def lanes(track: Track) -> Iterator[Track]:
 class Merger:
     """Merges what is too short and too close to be told apart, so that a page has at most ``most`` boxes.
 
-    ``counted`` is how many operations there are at all, ``extent`` the units that they lie in together.
+    ``counted`` is how many operations there are at all, ``extent`` the units that they are in together.
     """
 
     def __init__(self, counted: int, extent: int, *, most: int = MOST_BOXES) -> None:

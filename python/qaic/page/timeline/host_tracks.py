@@ -33,7 +33,7 @@ def host_tracks(times: NDArray[Any], origin_ns: float, labels: Labels) -> Iterat
     times
         Samples of a profiler, in nanoseconds of its clock.
     origin_ns
-        Where the begin of the first sample lies on the time of the page.
+        Where the begin of the first sample is on the time of the page.
     labels
         Names of the timeline; those of the inferences are added.
     """

@@ -164,7 +164,7 @@ class ProfilingHandle:
         -------
         QStatus
             ``QS_INVAL`` when it was not started, ``QS_ERROR`` when a report could not be made or written; the
-            log says why.
+            log states why.
         """
         with self._lock:
             run, self._run = self._run, None

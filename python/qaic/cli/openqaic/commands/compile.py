@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compile, and say what came out."""
+    """Compile, and state what came out."""
     program = compile_model(arguments, arguments.output)
     if arguments.json:
         print_json(program.facts())

@@ -3,7 +3,7 @@
 Safety of the index: an entry speaks for a file only while path, device, inode, size, modification time and
 change time are all the same. The change time is set by the kernel at every write and cannot be set back. A
 file that was modified in the last two seconds gets no entry, for a second write within the resolution of
-the clock would go unseen. Where files are found by links or in several folders, an entry also says how.
+the clock would go unseen. Where files are found by links or in several folders, an entry also states how.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files that the data of a model lies in, and how they were found.
+"""The files that the data of a model is in, and how they were found.
 
 A file is opened once, whatever number of tensors it holds. What was looked for is remembered, because the
 same names may stand for other files tomorrow: a link changes, or a file appears in a folder that comes first.

@@ -1,4 +1,4 @@
-"""Tensors whose data the model says to be in a file beside it."""
+"""Tensors whose data the model says to be in a file next to it."""
 
 from __future__ import annotations
 

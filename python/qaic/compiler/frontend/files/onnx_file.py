@@ -126,7 +126,7 @@ def open_model(path: Path) -> OnnxFile:
     Parameters
     ----------
     path : Path
-        ``.onnx`` file. External data must lie in its folder; the checkpoint of a model without weights may
+        ``.onnx`` file. External data must be in its folder; the checkpoint of a model without weights may
         lie elsewhere (`checkpoint_files`).
 
     Raises
@@ -217,7 +217,7 @@ class _Walk:
             self.complete(is_external=is_external)
 
     def is_spec(self, lo: int, hi: int) -> bool:
-        """Keep a property that says where the weights are."""
+        """Keep a property that states where the weights are."""
         key, value = read_entry(self.view, lo, hi)
         if key == METADATA_KEY.encode():
             self.specs.append(value)

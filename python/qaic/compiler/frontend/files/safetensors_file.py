@@ -74,7 +74,7 @@ def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
     Raises
     ------
     CompileError
-        It is no safetensors file, or says what cannot be: sizes beyond its end, tensors that overlap or leave
+        It is not a valid safetensors file: sizes beyond its end, tensors that overlap or leave
         gaps, types that do not exist, a shape that does not fit its range.
     """
     begin, entries = _header(file)
@@ -91,7 +91,7 @@ def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
 
 
 def _header(file: InputFile) -> tuple[int, dict[str, Any]]:
-    """Read the object, and say where the tensors begin."""
+    """Read the object, and state where the tensors begin."""
     if file.size < _SIZE_BYTES:
         raise _wrong(file, f"{file.size} bytes", f"at least {_SIZE_BYTES}")
     size = int.from_bytes(read_all(FileRange(file, 0, _SIZE_BYTES)), "little")

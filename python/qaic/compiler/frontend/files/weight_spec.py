@@ -49,7 +49,7 @@ class WeightSpec:
     Parameters
     ----------
     model_id : str
-        Path or name of the checkpoint; files may be relative to the folder it lies in. Empty if not given.
+        Path or name of the checkpoint; files may be relative to the folder it is in. Empty if not given.
     places : tuple of WeightPlace
         The inputs, each once.
     """

@@ -21,7 +21,7 @@ Buffer = memoryview
 
 
 class WireError(ValueError):
-    """The bytes are not a protobuf message; `offset` says where reading stopped."""
+    """The bytes are not a protobuf message; `offset` states where reading stopped."""
 
     def __init__(self, problem: str, offset: int, *, is_cut_off: bool = False) -> None:
         super().__init__(f"{problem} at byte {offset}")

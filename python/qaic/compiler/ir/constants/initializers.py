@@ -105,7 +105,7 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
 
 
 def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Keep small constants in the graph and large ones beside it; passes may have changed their sizes."""
+    """Keep small constants in the graph and large ones next to it; passes may have changed their sizes."""
     import onnx
 
     graph = model.graph

@@ -1,4 +1,4 @@
-"""The constants of a graph, small ones in the graph and large ones beside it, behind one set of questions."""
+"""The constants of a graph, small ones in the graph and large ones next to it, with one interface."""
 
 from __future__ import annotations
 

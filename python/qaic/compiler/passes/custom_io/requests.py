@@ -150,7 +150,7 @@ def _problems(
 def _compressed(
     wanted: dict[str, CustomIo], pairs: Sequence[tuple[str, str]], specs: Mapping[str, TensorSpec]
 ) -> Iterable[str]:
-    """Add the requests of `mxint8_kv_cache`; say which contradict the file."""
+    """Add the requests of `mxint8_kv_cache`; state which contradict the file."""
     states = [pair for pair in pairs if specs[pair[0]].elem_type in FLOATS and specs[pair[0]].dims]
     if not states:
         warn("custom_io.no_state", "%s: the model has no state of floats; nothing is compressed", CACHE)

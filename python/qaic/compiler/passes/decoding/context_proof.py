@@ -45,7 +45,7 @@ _COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqu
 
 
 class _NotProvedError(Exception):
-    """The numbers might be others; the message says where."""
+    """The numbers might be others; the message states where."""
 
 
 def find_attention(graph: onnx.GraphProto) -> Attention | str:
@@ -111,7 +111,7 @@ class _Proof:
         return node
 
     def _positions(self, name: str) -> str:
-        """Find the input that says where rows are written; negative ones are padding."""
+        """Find the input that states where rows are written; negative ones are padding."""
         node = self.of.makers.get(name)
         while node is not None and standard(node, "Cast", "Identity"):
             name = node.input[0]

@@ -270,7 +270,7 @@ class _Rewriter:
     def _with_attended(self, node: onnx.NodeProto) -> str:
         """Make the function that writes a cache and its attended part at the same indices; returns its name.
 
-        What is written lies in that part: a row outside of the cache is written nowhere, by way of one that
+        What is written is in that part: a row outside of the cache is written nowhere, by way of one that
         lies inside.
         """
         from onnx import helper

@@ -198,7 +198,7 @@ class _Compressor:
         self.made: dict[tuple[str, bool, bool], str] = {}
 
     def compress(self, node: onnx.NodeProto) -> bool:
-        """Replace the right operand of a product; says whether that was possible."""
+        """Replace the right operand of a product; states whether that was possible."""
         chosen = self.classes.get(node_key(node))
         if chosen is None or chosen in INTEGERS or len(node.input) < 2:
             return False

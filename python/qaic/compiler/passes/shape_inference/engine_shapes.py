@@ -42,7 +42,7 @@ def complete(
     Returns
     -------
     str
-        What the engine said when it could not load the model, which leaves `view` as it is; else empty.
+        What the engine stated when it could not load the model, which leaves `view` as it is; else empty.
     """
     import onnxruntime as ort
 

@@ -302,7 +302,7 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
 
 
 def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
-    """Load a model of one node and run it; tells why its operands do not fit."""
+    """Load a model of one node and run it; shows why its operands do not fit."""
     import numpy as np
     import onnxruntime as ort
     from onnx import helper

@@ -130,7 +130,7 @@ class OpInfo:
 
     @cached_property
     def memories(self) -> Coded:
-        """Memories that the operands lie in."""
+        """Memories that the operands are in."""
         return Coded.of(self._texts("memory"))
 
     @cached_property

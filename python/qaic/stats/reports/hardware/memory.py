@@ -68,7 +68,7 @@ def memory(capture: Capture) -> Report:
 
 
 def residency(found: list[Group]) -> float | None:
-    """Return the percentage of time whose operands lie in TCM; None where nothing is in TCM or DDR."""
+    """Return the percentage of time whose operands are in TCM; None where nothing is in TCM or DDR."""
     near = sum(group["time"] for group in found if group.key == "TCM")
     far = sum(group["time"] for group in found if group.key == "DDR")
     return share(near, near + far)
