@@ -41,9 +41,9 @@ def test_a_product_and_a_function_are_counted_by_hand():
     table = analyzed(graph).sets[0].table
     rows = {tuple(row) for row in table.rows.tolist()}
     assert rows == {
-        (1, 3 * 5 * 7, 5, 7, 0, 0, 35, 15 + 21),
-        (1, 0, 0, 0, 0, 21, 0, 42),
-        (1, 0, 0, 0, 4 * 21, 21, 0, 42),
+        (1, 3 * 5 * 7, 5, 7, 0, 0, 35, 15 + 21, 0),
+        (1, 0, 0, 0, 0, 21, 0, 42, 0),
+        (1, 0, 0, 0, 4 * 21, 21, 0, 42, 0),
     }
     assert (table.samples, table.input_bytes, table.output_bytes) == (3, 60, 84)
 
@@ -76,6 +76,24 @@ def test_what_only_depends_on_constants_or_gives_shapes_is_no_work():
         [constant("w", 7, 5)],
     )
     assert [row["macs"] for row in analyzed(graph).sets[0].table.rows] == [2 * 5 * 7]
+
+
+def test_mxfp6_is_for_products_and_not_for_convolutions():
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "k"], ["c"]),
+            helper.make_node("Flatten", ["c"], ["f"]),
+            helper.make_node("MatMul", ["f", "w"], ["y"]),
+        ],
+        "g",
+        [tensor("x", 1, 2, 4, 4)],
+        [tensor("y", 1, 6)],
+        [constant("k", 3, 2, 4, 4), constant("w", 3, 6)],
+    )
+    table = analyzed(graph).sets[0].table
+    assert table.weight_bytes("fp16") == 2 * (96 + 18)
+    assert table.weight_bytes("mxfp6+fp16") == 2 * 96 + 18 * 6.25 / 8
+    assert table.convolutions == 96 / (96 + 18)
 
 
 def test_loops_are_counted_as_unknown():

@@ -29,6 +29,7 @@ def tables(draw):
                 SIZES,
                 SIZES,
                 SIZES,
+                st.integers(0, 1),
             ),
             min_size=1,
             max_size=6,
@@ -39,7 +40,6 @@ def tables(draw):
         input_bytes=draw(st.integers(1, 10**7)),
         output_bytes=draw(st.integers(1, 10**7)),
         state_bytes=draw(st.integers(0, 10**7)),
-        convolutions=0.0,
         rows=np.array(rows, WORK_DTYPE),
     )
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.driver import opened
+from qaic.compiler.ir.value_info import collect_shapes
+from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.pipeline import PHASES, begin, run_passes
 from qaic.compiler.reports.perf_metrics import WeightCounts, parameters_of, work_of
 from qaic.forecast.operations import OperationTable, operation_table
@@ -57,6 +59,8 @@ class Analysis:
         Weights as the model stores them.
     operators : mapping
         Nodes by operator.
+    batch_symbols : frozenset of str
+        Symbols that are the first dimension of inputs.
     unlikely, refused : mapping
         What a compiler for the card is unlikely to take, or known to refuse, and the nodes.
     """
@@ -64,6 +68,7 @@ class Analysis:
     sets: Sequence[ShapeSet]
     weights: WeightCounts
     operators: Mapping[str, int]
+    batch_symbols: frozenset[str]
     unlikely: Mapping[str, list[str]]
     refused: Mapping[str, list[str]]
 
@@ -94,6 +99,7 @@ def analyze(model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: Co
             [_shape_set(read, at) for at in range(len(read.specialized))],
             parameters_of(read.proto, read.weights),
             kinds,
+            frozenset(str(dims[0]) for dims in read.input_dims.values() if dims and isinstance(dims[0], str)),
             context.survey.findings,
             context.survey.refusals,
         )
@@ -107,6 +113,11 @@ def _shape_set(model: Model, at: int) -> ShapeSet:
         inputs = tuple(replace(s, dims=dims) for s, dims in zip(inputs, own.inputs, strict=True))
         outputs = tuple(replace(s, dims=dims) for s, dims in zip(outputs, own.outputs, strict=True))
     specialized = model.specialized[at]
+    shapes = collect_shapes(specialized)
+    made = (value for node in specialized.graph.node for value in node.output if value)
+    if unknown := [value for value in made if value not in shapes]:
+        # With constants computed, the engine may know shapes that the model computes from shapes.
+        complete(specialized, unknown, model.library_paths, folding=True)
     return ShapeSet(
         name,
         operation_table(specialized, inputs, outputs),

@@ -11,8 +11,6 @@ from typing import Final
 
 #: peak of int8 over that of float16, of the card with 14 cores: 325 TOPS and 110 TFLOPS
 _INT8_GAIN: Final = 325 / 110
-#: bytes of a stored weight; MXFP6 has 6 bits, and 8 for the scale of 32 weights
-_WEIGHT_BYTES: Final = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0, "int16": 2.0, "mxfp6": 6.25 / 8}
 #: peak of float16 for each core of the measured card, in TFLOPS
 _MEASURED: Final = 110 / 14
 
@@ -55,11 +53,6 @@ class Card:
     def mac_gain(precision: str) -> float:
         """Return the peak rate of multiply-accumulates over that of float16."""
         return _INT8_GAIN if precision == "int8" else 1.0
-
-    @staticmethod
-    def weight_bytes(precision: str) -> float:
-        """Return the bytes of a weight; of several joined by a plus the smallest."""
-        return min(_WEIGHT_BYTES[part] for part in precision.split("+"))
 
 
 _GIB: Final = 1 << 30

@@ -81,15 +81,15 @@ def reasons_outside(
         found.append("the model keeps state on the card, as decoders do; no measured model does")
     samples = table.samples
     for name, shown, value in (
-        ("macs", "multiply-accumulates", table.total("macs") / samples),
+        ("macs", "multiply-accumulates of a sample", table.total("macs") / samples),
         ("weights", "weights", table.total("weights")),
         ("operations", "operations", table.rows["count"].sum()),
-        ("input_bytes", "bytes of inputs", table.input_bytes / samples),
-        ("output_bytes", "bytes of outputs", table.output_bytes / samples),
+        ("input_bytes", "bytes of inputs of a sample", table.input_bytes / samples),
+        ("output_bytes", "bytes of outputs of a sample", table.output_bytes / samples),
     ):
         low, high = fitted.ranges[name]
         if not low / 2 <= value <= high * 2:
-            found.append(f"{shown} of a sample: {value:.3g}, measured models have {low:.3g} to {high:.3g}")
+            found.append(f"{shown}: {value:.3g}, measured models have {low:.3g} to {high:.3g}")
     for name, values in zip(settings._fields, settings, strict=True):
         low, high = fitted.ranges[name]
         if values.size and not (low <= values.min() and values.max() <= high):

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.elem_types import CODES, FLOATS
+from qaic.forecast.operations import weight_bytes
 
 if TYPE_CHECKING:
     from qaic.forecast.analysis import Analysis, ShapeSet
@@ -94,7 +95,7 @@ def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> M
         Devices that the model may be split over.
     """
     largest = max(analysis.sets, key=lambda one: one.activation_bytes + one.table.state_bytes)
-    weights = _weight_bytes(analysis, card.weight_bytes(precision))
+    weights = _weight_bytes(analysis, largest, precision)
     half = {"fp32": 1.0, "int8": 0.25}.get(precision, 0.5)
     table = largest.table
     activations = int(largest.activation_bytes * half)
@@ -128,8 +129,12 @@ def memory_of(analysis: Analysis, precision: str, card: Card, devices: int) -> M
     )
 
 
-def _weight_bytes(analysis: Analysis, of_float: float) -> int:
-    """Return the bytes of all weights, floats in the size of the precision."""
+def _weight_bytes(analysis: Analysis, shapes: ShapeSet, precision: str) -> int:
+    """Return the bytes of all weights, floats in the size of the precision; MXFP6 is for products alone."""
+    rows = shapes.table.rows
+    of_products = float((rows["count"] * rows["weights"] * (1 - rows["convolves"])).sum())
+    share = min(of_products / max(analysis.weights.count, 1), 1.0)
+    of_float = share * weight_bytes(precision) + (1 - share) * weight_bytes(precision, products=False)
     total = 0.0
     for name, size in analysis.weights.stored_bytes.items():
         code = CODES.get(name)

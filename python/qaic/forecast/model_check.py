@@ -101,6 +101,7 @@ def check(
         cards=count,
         fixed=fixed,
         given=given,
+        symbols=dict(resolved.compile.onnx_define_symbol or {}),
         fitted=fitted.shipped(),
         measurements=runs,
     )

@@ -40,8 +40,13 @@ WORK_DTYPE: Final = np.dtype(
         # Elements.
         ("weights", "f8"),
         ("moved", "f8"),
+        # 1 for convolutions, else 0.
+        ("convolves", "f8"),
     ]
 )
+
+#: bytes of a stored weight; MXFP6 has 6 bits, and 8 for the scale of 32 weights
+_WEIGHT_BYTES: Final = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0, "int16": 2.0, "mxfp6": 6.25 / 8}
 
 #: operators that only give a value another name or shape
 _FREE: Final = SHAPE_READERS | {
@@ -86,8 +91,6 @@ class OperationTable:
         Bytes that go to the card and come back.
     state_bytes : int
         Bytes that stay on the card between inferences.
-    convolutions : float
-        Part of the multiply-accumulates that convolutions make, 0 to 1.
     rows : array of `WORK_DTYPE`
         Operations; equal ones share a row.
     unknown : int
@@ -98,13 +101,28 @@ class OperationTable:
     input_bytes: int
     output_bytes: int
     state_bytes: int
-    convolutions: float
     rows: NDArray[np.void]
     unknown: int = 0
 
     def total(self, column: str) -> float:
         """Return the sum of a column over all operations."""
         return float((self.rows["count"] * self.rows[column]).sum())
+
+    @property
+    def convolutions(self) -> float:
+        """Part of the multiply-accumulates that convolutions make, 0 to 1."""
+        found = float((self.rows["count"] * self.rows["macs"] * self.rows["convolves"]).sum())
+        return found / max(self.total("macs"), 1)
+
+    def weight_bytes(self, precision: str) -> float:
+        """Return the bytes of all weights that an inference reads; MXFP6 is for products alone."""
+        of_products, of_convolutions = (
+            float((self.rows["count"] * self.rows["weights"])[self.rows["convolves"] == kind].sum())
+            for kind in (0, 1)
+        )
+        return of_products * weight_bytes(precision) + of_convolutions * weight_bytes(
+            precision, products=False
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as JSON values."""
@@ -113,7 +131,6 @@ class OperationTable:
             "input_bytes": self.input_bytes,
             "output_bytes": self.output_bytes,
             "state_bytes": self.state_bytes,
-            "convolutions": round(self.convolutions, 3),
             "rows": [[int(value) for value in row] for row in self.rows.tolist()],
         }
 
@@ -126,9 +143,24 @@ class OperationTable:
             input_bytes=value["input_bytes"],
             output_bytes=value["output_bytes"],
             state_bytes=value["state_bytes"],
-            convolutions=value["convolutions"],
             rows=rows,
         )
+
+
+def weight_bytes(precision: str, *, products: bool = True) -> float:
+    """Return the bytes of a weight; of several precisions joined by a plus the smallest.
+
+    Parameters
+    ----------
+    precision : str
+        Names of precisions.
+    products : bool
+        Whether it is a weight of a product, which alone can be MXFP6; others are float16 then.
+    """
+    parts = precision.split("+")
+    if not products:
+        parts = [part if part != "mxfp6" else "fp16" for part in parts]
+    return min(_WEIGHT_BYTES[part] for part in parts)
 
 
 def operation_table(
@@ -150,7 +182,7 @@ def operation_table(
     kept |= {name.removesuffix(RETAINED_STATE_SUFFIX) for name in kept}
     constants = {value.name for value in graph.input} - own | {tensor.name for tensor in graph.initializer}
     rows: dict[tuple[float, ...], int] = {}
-    unknown, convolved = 0, 0.0
+    unknown = 0
     for node in graph.node:
         if node.op_type in SHAPE_READERS or constants.issuperset(filter(None, node.input)):
             constants.update(node.output)
@@ -162,15 +194,12 @@ def operation_table(
                 unknown += 1
             else:
                 rows[row] = rows.get(row, 0) + 1
-                convolved += row[0] if "Conv" in node.op_type else 0
     table = np.array([(count, *row) for row, count in rows.items()], WORK_DTYPE)
-    total = sum(row[0] * count for row, count in rows.items())
     return OperationTable(
         _samples([spec.dims for spec in (*inputs, *outputs)]),
         sum(spec.nbytes for spec in inputs if spec.name not in kept),
         sum(spec.nbytes for spec in outputs if spec.name not in kept),
         sum(spec.nbytes for spec in outputs if spec.name in kept),
-        convolved / max(total, 1),
         table,
         unknown,
     )
@@ -195,7 +224,8 @@ def _row(
     read, made = sum(sizes[: len(varying)]), sum(sizes[len(varying) :])
     if macs:
         weights = sum(math.prod(shapes.get(name, ())) for name in node.input if name in constants)
-        return macs, macs / max(made, 1), _width(node, shapes), 0, 0, weights, read + made
+        convolves = float("Conv" in node.op_type)
+        return macs, macs / max(made, 1), _width(node, shapes), 0, 0, weights, read + made, convolves
     functions, steps = _ELEMENTWISE.get(node.op_type, (0, 1))
     of = made
     if node.op_type.endswith("Pool") and not node.op_type.startswith("Global"):
@@ -205,7 +235,7 @@ def _row(
         steps = math.prod(kernel)
     elif node.op_type.startswith(_REDUCTIONS):
         of = read
-    return 0, 0, 0, steps * of, functions * of, 0, read + made
+    return 0, 0, 0, steps * of, functions * of, 0, read + made, 0
 
 
 def _width(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:

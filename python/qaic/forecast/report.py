@@ -50,6 +50,7 @@ class Checked:
     cards: int
     fixed: Fixed
     given: Mapping[str, object]
+    symbols: Mapping[str, int]
     fitted: Fitted
     measurements: Measurements | None
     analysis: Analysis | None = None
@@ -63,12 +64,49 @@ class Checked:
         """Devices of all cards."""
         return self.card.devices * self.cards
 
-    def line(self, command: str, *words: str, **options: object) -> str:
-        """Return a command line for the model with its options and some others."""
+    def compile_line(self, **options: object) -> str:
+        """Return the command line that compiles the model for the precision, with some more options."""
+        return self._line("compile", "-o", "program", **{**options_of(self.precision, {}), **options})
+
+    def accuracy_line(self) -> str:
+        """Return the command line that compares the precision with float32."""
+        name = "fp16" if self.precision == "fp32" else self.precision
+        return self._line("accuracy", "--to", name, "--samples", "samples.npz", "-o", "accuracy.html")
+
+    def check_line(
+        self, precision: str = "", cards: int = 0, options: Mapping[str, object] | None = None
+    ) -> str:
+        """Return the command line of this check with another precision, more cards or more options."""
+        words: list[str] = []
+        if (precision or self.precision) != "fp16":
+            words += ["--precision", precision or self.precision]
+        if self.card.name != "standard":
+            words += ["--card", self.card.name]
+        if (cards or self.cards) > 1:
+            words += ["--cards", str(cards or self.cards)]
+        return self._line("check", *words, **(options or {}))
+
+    def template_line(self, path: str) -> str:
+        """Return the command line that writes a template for the types of inputs and outputs."""
+        kept = {**self._kept({}), "dump_custom_io_config_template_file": path}
+        flags = to_argv(resolve(kept, options_path=None, model_is_container=False))
+        return shlex.join(["qaic-compile", f"-m={self.path}", *flags])
+
+    def _kept(self, options: Mapping[str, object]) -> dict[str, object]:
+        """Return the options that a line repeats; a batch replaces the sizes of its symbols."""
         kept = {key: value for key, value in self.given.items() if key not in _NOT_REPEATED}
-        wanted = {**options_of(self.precision, kept), **options}
-        argv = to_argv(resolve(wanted, options_path=None, model_is_container=False))
-        return shlex.join(["openqaic", command, self.path, *words, *(f"-{flag}" for flag in argv)])
+        symbols = self.symbols
+        if "batchsize" in options and self.analysis is not None and symbols:
+            kept["onnx_define_symbol"] = {
+                name: size for name, size in symbols.items() if name not in self.analysis.batch_symbols
+            }
+        return kept
+
+    def _line(self, command: str, *words: str, **options: object) -> str:
+        kept = self._kept(options)
+        resolved = resolve({**kept, **options}, options_path=None, model_is_container=False)
+        flags = (f"-{flag}" for flag in to_argv(resolved))
+        return shlex.join(["openqaic", command, self.path, *words, *flags])
 
 
 class CheckReport:

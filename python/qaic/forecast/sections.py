@@ -12,17 +12,21 @@ from qaic.stats.reports.render.table import Column, Report, Table
 from qaic.support.text import counted, duration, escape_html, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from qaic.forecast.analysis import ShapeSet
     from qaic.forecast.configurations import Configuration
     from qaic.forecast.report import Checked, CheckReport
+    from qaic.stats.reports.render.table import Cell
 
 _SHOWN_NODES: Final = 3
 _UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 #: gains below this are within what a forecast can tell
 _LEAST_GAIN: Final = 1.05
-_BATCHES: Final = tuple(1 << power for power in range(6))
+#: samples of one inference that nobody asks for
+_MANY: Final = 1000
+#: part of the name of an open dimension -> an example of its size
+_SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 224}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +39,38 @@ class Section:
         Sentences and tables.
     verdict
         ``yes``, ``no``, ``perhaps``, ``forecast`` or ``unknown``.
-    next_line
-        Command line to paste next; empty where there is none.
+    lines
+        Command lines to paste next, by what they are for; empty where there is none.
     data
         Values that JSON has in addition to the sentences.
     """
 
     report: Report
     verdict: str
-    next_line: str = ""
+    lines: Mapping[str, str] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the section as text."""
         shown = replace(self.report, title=f"{self.report.title}: {self.verdict}")
-        return str(shown) + (f"\n\nnext: {self.next_line}" if self.next_line else "")
+        lines = [f"next{f', {purpose}' if purpose else ''}: {line}" for purpose, line in self.lines.items()]
+        return "\n\n".join([str(shown), *(["\n".join(lines)] if lines else [])])
 
     @property
     def verdict_html(self) -> str:
         """The verdict, and the next line, as HTML."""
-        line = f"<p>next: <code>{escape_html(self.next_line)}</code></p>" if self.next_line else ""
-        return f"<p><strong>{escape_html(self.verdict)}</strong></p>{line}"
+        lines = "".join(
+            f"<li>{escape_html(purpose or 'next')}: <code>{escape_html(line)}</code></li>"
+            for purpose, line in self.lines.items()
+        )
+        return f"<p><strong>{escape_html(self.verdict)}</strong></p>" + (f"<ul>{lines}</ul>" if lines else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the section as JSON values."""
         return {
             "verdict": self.verdict,
             "sentences": list(self.report.verdict),
-            "next": self.next_line or None,
+            "next": dict(self.lines),
             **self.data,
         }
 
@@ -90,21 +98,13 @@ def _operators(one: Checked) -> Section:
     tables = [Table("findings", "Findings", columns, list(rows))] if rows else []
     data: dict[str, Any] = {"refused": refused, "unlikely": unlikely, "reason": None}
     if one.failure is not None:
-        data["reason"] = {
-            "code": one.failure.code,
-            "message": str(one.failure),
-            "hints": list(one.failure.hints),
-        }
+        message = str(one.failure.args[0])
+        data["reason"] = {"code": one.failure.code, "message": message, "hints": list(one.failure.hints)}
         sentences = [
-            f"The model does not compile: {one.failure}",
-            *(f"Fix: {hint}" for hint in one.failure.hints),
+            f"The model does not compile: {message}.",
+            *(f"Fix: {hint}." for hint in one.failure.hints),
         ]
-        return Section(
-            Report("operators", "Operators", sentences, tables),
-            "no",
-            f"openqaic explain {one.failure.code}",
-            data,
-        )
+        return Section(Report("operators", "Operators", sentences, tables), "no", {"": _fix(one)}, data)
     assert one.analysis is not None  # noqa: S101  # it compiled
     kinds = one.analysis.operators
     data["operators"] = dict(sorted(kinds.items()))
@@ -122,23 +122,37 @@ def _operators(one: Checked) -> Section:
     return Section(
         Report("operators", "Operators", sentences, tables),
         verdict,
-        one.line("compile", "-o", "program"),
+        {"": one.compile_line()},
         data,
     )
+
+
+def _fix(one: Checked) -> str:
+    """Return the line that fixes open shapes, with sizes that are examples; else the explanation."""
+    assert one.failure is not None  # noqa: S101  # the caller has looked
+    option, example = (one.failure.context.get(name) for name in ("option", "example"))
+    if not isinstance(option, str) or example is None:
+        return f"openqaic explain {one.failure.code}"
+    if isinstance(example, dict):
+        example = {
+            symbol: next((size for part, size in _SIZES.items() if part in symbol.lower()), 1)
+            for symbol in example
+        }
+    return one.check_line(options={option: example})
 
 
 def _memory(one: Checked) -> Section:
     memory = one.memory
     assert memory is not None  # noqa: S101  # the caller has looked
-    rows: list[tuple[str, float, str]] = [
-        (f"weights in {one.precision}", memory.weight_bytes, "bytes"),
-        ("state between inferences", memory.state_bytes, "bytes"),
-        ("activations", memory.activation_bytes, "bytes"),
-        ("inputs and outputs", memory.transfer_bytes, "bytes"),
-        ("program (assumed)", memory.added_bytes, "bytes"),
-        ("one instance", memory.needed_bytes, "bytes"),
-        ("DDR of a device", memory.device_bytes, "bytes"),
-    ]
+    parts = {
+        f"weights in {one.precision}": memory.weight_bytes,
+        "state between inferences": memory.state_bytes,
+        "activations": memory.activation_bytes,
+        "inputs and outputs": memory.transfer_bytes,
+        "program (assumed)": memory.added_bytes,
+        "one instance": memory.needed_bytes,
+        "DDR of a device": memory.device_bytes,
+    }
     if memory.devices is None:
         fits, sentence = False, "The model does not fit on 64 devices."
     else:
@@ -155,18 +169,21 @@ def _memory(one: Checked) -> Section:
             )
     sentences = [sentence]
     if memory.largest_batch:
-        sentences.append(f"Up to {memory.largest_batch:,} samples of one inference fit on a device.")
+        samples = (
+            f"{'More than' if memory.largest_batch > _MANY else 'Up to'} {min(memory.largest_batch, _MANY):,}"
+        )
+        sentences.append(f"{samples} samples of one inference fit on a device.")
     if memory.longest_context is not None:
         sentences.append(
             f"Caches of up to {memory.longest_context:,} tokens for each sequence fit on "
             f"{counted(one.devices, 'device')}."
         )
-    columns = (Column("part"), Column("size", None, "float"), Column("unit"))
-    table = Table("parts", "Parts", columns, list(rows), ASSUMPTION)
+    rows: list[tuple[Cell, ...]] = [(part, _size(size)) for part, size in parts.items()]
+    table = Table("parts", "Parts", (Column("part"), Column("size")), rows, ASSUMPTION)
     needed = math.ceil((memory.devices or 1) / one.card.devices)
-    line = "" if fits or memory.devices is None else one.line("check", "--cards", str(needed))
+    lines = {} if fits or memory.devices is None else {"": one.check_line(cards=needed)}
     return Section(
-        Report("memory", "Memory", sentences, [table]), "yes" if fits else "no", line, memory.to_json()
+        Report("memory", "Memory", sentences, [table]), "yes" if fits else "no", lines, memory.to_json()
     )
 
 
@@ -175,8 +192,12 @@ def _precision(one: Checked) -> Section:
         sentences = one.accuracy.sentences()
         verdicts = {item.to: item.verdict for item in one.accuracy.precisions}
         verdict = next(iter(verdicts.values()))
-        line = one.line("accuracy", "--to", one.precision, "-o", "accuracy.html")
-        return Section(Report("precision", "Precision", sentences), verdict, line, {"measured": True})
+        return Section(
+            Report("precision", "Precision", sentences),
+            verdict,
+            {"": one.accuracy_line()},
+            {"measured": True},
+        )
     losses = [item.message for item in one.warnings if item.code.startswith("float16.")]
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
@@ -185,16 +206,9 @@ def _precision(one: Checked) -> Section:
     return Section(
         Report("precision", "Precision", sentences),
         "no" if losses else "unknown",
-        _accuracy_line(one),
+        {"": one.accuracy_line()},
         {"measured": False, "findings": losses},
     )
-
-
-def _accuracy_line(one: Checked) -> str:
-    import shlex
-
-    name = "fp16" if one.precision == "fp32" else one.precision
-    return shlex.join(["openqaic", "accuracy", one.path, "--to", name, "--samples", "samples.npz"])
 
 
 def _speed(report: CheckReport) -> Section:
@@ -223,9 +237,14 @@ def _speed(report: CheckReport) -> Section:
         data["candidates"] = len(ranking)
         tables.append(_best_table(chosen))
     data |= {objective: [_configuration_json(one, c) for c in found] for objective, found in chosen.items()}
-    best = chosen.get("balanced", [])
-    line = _compile_line(one, best[0]) if best else one.line("compile", "-o", "program")
-    return Section(Report("speed", "Speed", sentences, tables), "forecast", line, data)
+    lines = {
+        objective if objective == "balanced" else f"for {objective}": _compile_line(one, found[0])
+        for objective, found in chosen.items()
+        if found
+    }
+    return Section(
+        Report("speed", "Speed", sentences, tables), "forecast", lines or {"": one.compile_line()}, data
+    )
 
 
 def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
@@ -307,21 +326,24 @@ def _compile_line(one: Checked, found: Configuration) -> str:
     options: dict[str, object] = {"aic_num_cores": found.cores}
     if found.batch > 1 or one.fixed.batch:
         options["batchsize"] = found.batch
-    return one.line("compile", "-o", "program", **options)
+    return one.compile_line(**options)
 
 
 def _help(report: CheckReport) -> Section:
     rows = sorted(_gains(report), key=lambda row: -row[1])
-    columns = (Column("change"), Column("throughput", "x", "significant"), Column("line"))
+    columns = (Column("change"), Column("throughput", "x", "significant"))
     sentences = (
         ["Ordered by the forecast of the best throughput; gains add up only in part."]
         if rows
         else ["No change that was tried has a forecast above 1.05 x."]
     )
-    table = [Table("changes", "Changes", columns, list(rows))] if rows else []
+    table = [Table("changes", "Changes", columns, [row[:2] for row in rows])] if rows else []
     data = {"changes": [{"change": what, "factor": factor, "line": line} for what, factor, line in rows]}
     return Section(
-        Report("help", "What would help", sentences, table), "forecast", rows[0][2] if rows else "", data
+        Report("help", "What would help", sentences, table),
+        "forecast",
+        {what: line for what, _, line in rows},
+        data,
     )
 
 
@@ -334,15 +356,12 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
     if not now:
         return
     base = now[0].samples_per_s[1]
-    import shlex
-
     for precision in ("fp16", "mxfp6+fp16", "int8"):
         if one.precision in (precision, "int8"):
             continue
         found = report.ranking(shapes, precision=precision).best("throughput", 1)[0].samples_per_s[1]
         if found > base * _LEAST_GAIN:
-            line = shlex.join(["openqaic", "check", one.path, "--precision", precision])
-            yield f"{precision} (extrapolated; check its accuracy)", found / base, line
+            yield f"{precision} (check its accuracy)", found / base, one.check_line(precision)
     for name, what in (
         ("batch", "a larger batch"),
         ("cores", "other cores"),
@@ -354,9 +373,13 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
         best = report.ranking(shapes, fixed=open_).best("throughput", 1)[0]
         if best.samples_per_s[1] > base * _LEAST_GAIN:
             yield f"{what}: {getattr(best, name)}", best.samples_per_s[1] / base, _compile_line(one, best)
-    if now[0].limit in {"inputs", "outputs"}:
-        what = f"the {now[0].limit} are the limit: float16 or integers there, with custom_io_list_file"
-        yield what, 2.0, one.line("compile", "-o", "program")
+    half = replace(
+        shapes.table, input_bytes=shapes.table.input_bytes // 2, output_bytes=shapes.table.output_bytes // 2
+    )
+    best = report.ranking(replace(shapes, table=half)).best("throughput", 1)[0]
+    if best.samples_per_s[1] > base * _LEAST_GAIN:
+        what = "float16 inputs and outputs, with custom_io_list_file"
+        yield what, best.samples_per_s[1] / base, one.template_line("io.yaml")
 
 
 def _interval(values: tuple[float, ...], write: Any) -> str:

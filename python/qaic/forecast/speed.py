@@ -157,9 +157,8 @@ def forecast(
     element_bytes = 1 if precision == "int8" else 2
     moved = rows["moved"] / table.samples * element_bytes
     spilled = np.array([(count * np.maximum(0, moved - each * p.kept_bytes)).sum() for each in kept])[at]
-    weights = float((count * rows["weights"]).sum()) * card.weight_bytes(precision)
     state = scale * table.state_bytes / 2 * element_bytes
-    fetching = (weights + state + batch * spilled) * instances / p.ddr_rate
+    fetching = (table.weight_bytes(precision) + state + batch * spilled) * instances / p.ddr_rate
     waiting = float(count.sum()) * (p.operation_s + p.cut_s * cuts)
     device = np.maximum(computing, fetching) + waiting
     inputs, outputs = scale * table.input_bytes, scale * table.output_bytes

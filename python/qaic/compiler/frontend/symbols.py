@@ -304,8 +304,10 @@ def _require_static(
             parts = symbols_in(dim.dim_param)
             symbol = min(parts - sizes.keys() or parts)
             wanted = missing or [symbol]
-            example = f"onnx_define_symbol={dict.fromkeys(wanted, 1)}"
-            context = {"tensor": value.name, "symbol": symbol, "option": "onnx_define_symbol"}
+            sizes_of_one = dict.fromkeys(wanted, 1)
+            example = f"onnx_define_symbol={sizes_of_one}"
+            context: dict[str, object] = {"tensor": value.name, "symbol": symbol}
+            context |= {"option": "onnx_define_symbol", "example": sizes_of_one}
             fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
             if specialization is not None:
                 what = f"specialization {specialization!r}, input {value.name!r}"
@@ -332,7 +334,12 @@ def _require_static(
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
                 fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[sized]}",
-                context={"tensor": value.name, "dim": position, "option": "model_inputs"},
+                context={
+                    "tensor": value.name,
+                    "dim": position,
+                    "option": "model_inputs",
+                    "example": [sized],
+                },
             )
     if tensor.elem_type in TABLE:
         # Before anything is made of these sizes.

@@ -60,6 +60,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and show the sections; a model that does not compile is a failure."""
     from qaic.forecast import check
+    from qaic.options.flags_in_text import with_flags
 
     options = keyword_options(arguments)
     options |= {
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report.to_json())
     else:
-        print_text(str(report))
+        print_text(with_flags(str(report), "--"))
     if arguments.output is not None:
         written = report.page(arguments.output)
         if not arguments.json:
