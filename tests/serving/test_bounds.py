@@ -314,11 +314,11 @@ async def nothing(_scope, _receive, _send):
 @pytest.fixture
 def connect():
     """Opens connections of one server."""
-    loop, idle = Loop(), OrderedDict()
+    loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
     limits = Limits(max_connections=3, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
     config = uvicorn.Config(
         nothing,
-        http=partial(BoundedProtocol, limits=limits, idle=idle),
+        http=partial(BoundedProtocol, limits=limits, memory=memory, idle=idle),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -331,7 +331,7 @@ def connect():
         protocol.connection_made(Transport())
         return protocol
 
-    connect.loop = loop
+    connect.loop, connect.memory = loop, memory
     return connect
 
 

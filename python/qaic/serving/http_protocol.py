@@ -7,49 +7,77 @@ import contextlib
 import fcntl
 import struct
 import termios
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from qaic.errors import StateError
+
 if TYPE_CHECKING:
     import socket
     from collections import OrderedDict
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sized
 
-    from qaic.serving.limits import Limits
+    from qaic.serving.limits import Limits, MemoryBudget
 
 
-class _HeadError(Exception):
-    """A head beyond the limits."""
+_END_OF_HEAD: Final = b"\r\n\r\n"
+#: bytes of a body in chunks that are parsed at a time
+_PIECE_BYTES: Final = 4096
+
+
+class _TrailersError(Exception):
+    """More headers behind a body than heads may have."""
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
-    """One connection.
+    """One connection. Its parser gets one whole head at a time, and none while a request is answered.
+
+    A connection without a whole head costs the event loop little. Requests that a client sends without
+    waiting for answers stay bytes until their turn comes.
 
     Parameters
     ----------
     limits
         Limits of the server.
+    memory
+        Budget of the bytes that were read and not parsed yet.
     idle
         The connections of the server without a request, the one that is idle longest first.
+    keywords
+        As for uvicorn's protocol.
     """
 
-    def __init__(self, *, limits: Limits, idle: OrderedDict[BoundedProtocol, None], **keywords: Any) -> None:
-        super().__init__(**keywords)
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        memory: MemoryBudget,
+        idle: OrderedDict[BoundedProtocol, None],
+        **keywords: Any,
+    ) -> None:
+        self._keywords = keywords
+        self.loop = keywords["_loop"] or asyncio.get_running_loop()
+        self.connections = keywords["server_state"].connections
+        self.cycle = self.parser = self.headers = None
+        self.pipeline: Sized = ()
         self._limits = limits
         self._idle = idle
         self._timer: asyncio.TimerHandle | None = None
-        self._head_bytes = self._header_count = 0
-        # Bytes since the parser last understood something.
+        self._unparsed = b""
+        self._lease = memory.lease()
+        # Bytes of the body that did not arrive; None in a body of chunks.
+        self._body_left: int | None = 0
+        # Bytes of a body in chunks since the parser last understood something.
         self._quiet_bytes = 0
-        self._is_in_head = False
         self._is_draining = False
 
     # --- connections ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        self.transport = transport
+        self.connections.add(self)
         self._idle[self] = None
         self._start_timer()
         if len(self.connections) > self._limits.max_connections:
@@ -59,12 +87,17 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 longest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
         self._idle.pop(self, None)
         self._stop_timer()
+        self._hold(b"")
+        if self.parser is None:
+            self.connections.discard(self)
+        else:
+            super().connection_lost(exc)
 
     def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -75,65 +108,100 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def _is_between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    # --- heads ----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None and self._is_between_requests:
+        if self._is_between_requests:
             self._start_timer()
-        self._quiet_bytes += len(data)
-        super().data_received(data)
-        if self._quiet_bytes > self._limits.max_head_bytes and not self.transport.is_closing():
-            self.send_400_response("")
+            if self.parser is not None:
+                self._unset_keepalive_if_required()
+        self._parse(self._unparsed + data)
         self._mark_last()
 
-    def send_400_response(self, msg: str) -> None:
-        is_too_long = self._quiet_bytes > self._limits.max_head_bytes
-        if not (is_too_long or self._head_bytes > self._limits.max_head_bytes) and (
-            self._header_count <= self._limits.max_headers
-        ):
-            super().send_400_response(msg)
-        elif self._is_between_requests:
-            limits = self._limits
-            text = (
-                f"the request line and headers have more than {limits.max_head_bytes} bytes or "
-                f"{limits.max_headers} headers, which is the limit"
-            )
-            body = b'{"error":"%s"}' % text.encode()
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
-                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-            )
-            self.transport.close()
-        else:
-            self.transport.abort()
+    def _parse(self, data: bytes) -> None:
+        """Give the parser what it may have now, and hold the rest."""
+        view, at = memoryview(data), 0
+        while at < len(data) and not self.transport.is_closing():
+            if self._body_left is None:
+                end = min(at + _PIECE_BYTES, len(data))
+                self._quiet_bytes += end - at
+            elif self._body_left:
+                end = min(at + self._body_left, len(data))
+                self._body_left -= end - at
+            elif not self._is_between_requests:
+                # The answer comes first.
+                self.flow.pause_reading()
+                break
+            else:
+                end = self._end_of_head(data, at)
+                if end is None:
+                    break
+                if self.parser is None:
+                    transport = self.transport
+                    super().__init__(**self._keywords)
+                    super().connection_made(transport)
+            super().data_received(view[at:end])
+            at = end
+            if self._quiet_bytes > self._limits.max_head_bytes and not self.transport.is_closing():
+                self.send_400_response("")
+        self._hold(data[at:])
 
-    def _count(self, size: int, headers: int) -> None:
-        self._quiet_bytes = 0
-        self._head_bytes += size
-        self._header_count += headers
-        if self._head_bytes > self._limits.max_head_bytes or self._header_count > self._limits.max_headers:
-            raise _HeadError
+    def _end_of_head(self, data: bytes, at: int) -> int | None:
+        """Return where a head ends; None if it is not complete, or beyond the limits and refused."""
+        found = data.find(_END_OF_HEAD, at)
+        end = len(data) if found < 0 else found + len(_END_OF_HEAD)
+        # The request line and the empty line are no headers.
+        most_lines = self._limits.max_headers + 2
+        if end - at > self._limits.max_head_bytes or data.count(b"\n", at, end) > most_lines:
+            self._refuse_head()
+            return None
+        return None if found < 0 else end
+
+    def _hold(self, data: bytes) -> None:
+        if data or self._unparsed:
+            self._unparsed = data
+            try:
+                self._lease.resize(len(data))
+            except StateError:
+                self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._quiet_bytes > self._limits.max_head_bytes or len(self.headers) > self._limits.max_headers:
+            self.transport.abort()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        limits = self._limits
+        text = (
+            f"the request line and headers have more than {limits.max_head_bytes} bytes or "
+            f"{limits.max_headers} headers, which is the limit"
+        )
+        body = b'{"error":"%s"}' % text.encode()
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        self.transport.close()
 
     def on_message_begin(self) -> None:
-        self._head_bytes = self._header_count = 0
-        self._is_in_head = True
         super().on_message_begin()
         self.scope["extensions"] = {"qaic.abort": self.transport.abort}
 
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url), 0)
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4, 1)
         super().on_header(name, value)
+        if len(self.headers) > self._limits.max_headers:
+            raise _TrailersError
 
     def on_headers_complete(self) -> None:
-        self._quiet_bytes = 0
-        self._is_in_head = False
         self._stop_timer()
         self._idle.pop(self, None)
+        headers = dict(self.headers)
+        self._body_left = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # No other protocol is spoken here, and the parser takes no request after such a one.
+            self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
         self._quiet_bytes = 0
@@ -142,13 +210,22 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._quiet_bytes = 0
         super().on_body(body)
 
+    def on_message_complete(self) -> None:
+        self._quiet_bytes = 0
+        self._body_left = 0
+        super().on_message_complete()
+
     # --- ends -----------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._is_between_requests and not self.transport.is_closing():
             self._idle[self] = None
-            if self._is_draining and self._is_last():
+            if self._unparsed:
+                self._start_timer()
+                self._parse(self._unparsed)
+                self._mark_last()
+            elif self._is_draining and self._is_last():
                 self.transport.close()
 
     def shutdown(self) -> None:
@@ -167,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def _is_last(self) -> bool:
         """Return whether nothing follows: no request waits, and no byte of one was sent."""
-        if self.pipeline or self._is_in_head:
+        if self.pipeline or self._unparsed:
             return False
         return unread_bytes(self.transport.get_extra_info("socket")) == 0
 

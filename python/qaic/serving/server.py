@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
+    from qaic.serving.limits import MemoryBudget
+
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
@@ -134,7 +136,7 @@ class Server:
             try:
                 if self.http_port is not None:
                     app = HttpApp(state, checks_host=_is_loopback(self._host))
-                    ends.append(await self._listen_http(app, stopping))
+                    ends.append(await self._listen_http(app, state.memory, stopping))
                 if self.grpc_port is not None:
                     ends.append(await self._listen_grpc(GrpcService(state)))
                 if on_ready is not None:
@@ -149,7 +151,9 @@ class Server:
                 with self._lock:
                     self._loop = self._stopping = None
 
-    async def _listen_http(self, http_app: HttpApp, stopping: asyncio.Event) -> Callable[[], Any]:
+    async def _listen_http(
+        self, http_app: HttpApp, memory: MemoryBudget, stopping: asyncio.Event
+    ) -> Callable[[], Any]:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         address = (self._host, self.http_port or 0)
         try:
@@ -159,7 +163,7 @@ class Server:
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             http_app.app,
-            http=partial(BoundedProtocol, limits=self._limits, idle=OrderedDict()),
+            http=partial(BoundedProtocol, limits=self._limits, memory=memory, idle=OrderedDict()),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,6 +1,6 @@
 //! Numbers in JSON.
 
-use crate::{MOST_TENSORS, RequestError, Split, append};
+use crate::{MOST_FIELDS, MOST_TENSORS, RequestError, Split, append};
 
 /// Depth of the objects that describe tensors: an object in a list in the object of the request.
 const TENSOR_DEPTH: usize = 3;
@@ -16,13 +16,19 @@ const SAFE_DIGITS: usize = 18;
 ///
 /// # Errors
 ///
-/// The envelope has more than `most` bytes, there are more than [`MOST_TENSORS`] lists, or a key of a tensor is escaped.
+/// The envelope has more than `most` bytes or [`MOST_FIELDS`] values, there are more than [`MOST_TENSORS`] lists, or a key
+/// of a tensor is escaped.
 pub fn split(body: &[u8], most: usize) -> Result<Split, RequestError> {
     let mut split = Split { envelope: Vec::new(), places: Vec::new(), raw: Vec::new() };
-    let (mut depth, mut copied, mut at) = (0_usize, 0, 0);
+    let (mut depth, mut copied, mut at, mut values) = (0_usize, 0, 0, 0);
     let mut kinds = [0_u8; TENSOR_DEPTH + 1];
     let mut is_key = false;
     while let Some(&byte) = body.get(at) {
+        // A general parser makes an object of each value.
+        values += usize::from(matches!(byte, b'{' | b'[' | b','));
+        if values > MOST_FIELDS {
+            return Err(RequestError::TooMany(MOST_FIELDS));
+        }
         match byte {
             b'{' | b'[' => {
                 depth += 1;
@@ -314,6 +320,9 @@ mod tests {
         assert_eq!(split(&[b'['; 101], 100).unwrap_err(), RequestError::EnvelopeTooLong(100));
         let many = format!("{{\"inputs\":[{}]}}", vec![r#"{"data":[]}"#; 4097].join(","));
         assert_eq!(split(many.as_bytes(), 1 << 20).unwrap_err(), RequestError::TooMany(4096));
+        let values = format!("[{}1]", "[],".repeat(MOST_FIELDS / 2));
+        assert_eq!(split(values.as_bytes(), 1 << 20).unwrap_err(), RequestError::TooMany(MOST_FIELDS));
+        split(&values.as_bytes()[..2 * MOST_FIELDS / 2 * 3 / 2 - 3], 1 << 20).unwrap();
         let escaped = br#"{"inputs":[{"d\u0061ta":[7]}]}"#;
         assert_eq!(split(escaped, 1000).unwrap_err(), RequestError::EscapedKey);
     }
