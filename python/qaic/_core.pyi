@@ -168,24 +168,29 @@ def calibrate_range(
     above 100. Blocking, about a millisecond for 512 bins, without the interpreter lock.
     """
 
-def split_infer_json(body: bytes, end: int, most: int) -> tuple[bytes, list[tuple[int, int]]]:
+def join_bytes(parts: list[bytes]) -> BytesView:
+    """Join the parts of a body. Blocking, without the interpreter lock."""
+
+def split_infer_json(body: bytes | BytesView, end: int, most: int) -> tuple[bytes, list[tuple[int, int]]]:
     """Take the numbers of tensors out of a request in JSON.
 
     Each list under ``data`` of a tensor is replaced by ``[n]``, where ``n`` is the index of its place in the
-    body. The interpreter lock is released. Raises `InputError` if the rest has more than ``most`` bytes.
+    body. The interpreter lock is released. Raises `InputError` if the rest has more than ``most`` bytes or too
+    many values.
     """
 
 def read_json_numbers(
-    body: bytes, place: tuple[int, int], expected: int, is_single: bool
+    body: bytes | BytesView, place: tuple[int, int], expected: int, is_single: bool
 ) -> tuple[BytesView, str]:
     """Decode the list of numbers in JSON at a place of a body into their bytes and the name of their dtype.
 
     Floats become float32 if ``is_single``, else float64. The interpreter lock is released. Raises
-    `InputError`, with the number of elements as ``found`` in its context if that is not ``expected``; nothing
-    is allocated then.
+    `InputError`, with the number of elements as ``found`` in its context if that is not ``expected``.
     """
 
-def split_infer_message(body: bytes, most: int) -> tuple[bytes, list[tuple[int, int]], list[tuple[int, int]]]:
+def split_infer_message(
+    body: bytes | BytesView, most: int
+) -> tuple[bytes, list[tuple[int, int]], list[tuple[int, int]]]:
     """Take the numbers of tensors out of a ``ModelInferRequest``.
 
     Returns the rest of the message, the places of the contents of inputs, and those of raw tensors. The
@@ -194,7 +199,7 @@ def split_infer_message(body: bytes, most: int) -> tuple[bytes, list[tuple[int, 
     """
 
 def read_message_numbers(
-    body: bytes, place: tuple[int, int], number: int, dtype: str, expected: int
+    body: bytes | BytesView, place: tuple[int, int], number: int, dtype: str, expected: int
 ) -> BytesView:
     """Decode the field ``number`` of ``InferTensorContents`` at a place of a body, as `read_json_numbers`.
 

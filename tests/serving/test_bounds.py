@@ -1,7 +1,11 @@
 """What clients can hold is bounded: memory, connections, heads, loads, and the time of the event loop."""
 
 import asyncio
+import itertools
 import json
+import logging
+import os
+import re
 import threading
 import tracemalloc
 from collections import OrderedDict
@@ -19,6 +23,7 @@ from qaic.serving.http_protocol import BoundedProtocol
 from qaic.serving.limits import Limits, MemoryBudget
 from qaic.serving.repository import Repository
 from qaic.serving.request_body import read_request
+from qaic.serving.server import LogHandler
 from qaic.serving.server_state import ServerState
 
 HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,16],"data":['
@@ -48,7 +53,8 @@ def held_while(read, body):
         (HEAD + b"[]," * MANY + b"[]" + TAIL, "has 0 numbers of data"),
         (HEAD + b'"' + b"a" * MANY + b'",' + b'"b",' * MANY + b'"c"' + TAIL, "no array of numbers"),
         (HEAD + b"{}," * MANY + b"{}" + TAIL, "no array of numbers"),
-        (b'{"inputs":[' + b"[]," * (4 * MANY) + b"[]]}", "more than 2097152 bytes besides"),
+        (b'{"inputs":[' + b"[]," * MANY + b"[]]}", "more than 32768 tensors or fields"),
+        (b'{"id":"' + b"a" * (2 << 20) + b'"}', "more than 2097152 bytes besides"),
         (b'{"inputs":[' + b'{"data":[]},' * 5000 + b"{}]}", "more than 4096 tensors"),
         (b'{"inputs":[{"d\\u0061ta":[0]}]}', "escape sequences"),
     ],
@@ -148,6 +154,25 @@ def test_health_checks_need_no_thread_that_reads_bodies():
     asyncio.run(run())
 
 
+# --- log ----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_nobody_reads_delays_nothing():
+    read, write = os.pipe()
+    with os.fdopen(read) as lines, os.fdopen(write, "w") as stream:
+        handler = LogHandler(stream)
+        # Nobody reads meanwhile.
+        for number in range(20_000):
+            handler.handle(logging.makeLogRecord({"msg": f"line {number}"}))
+        found = [json.loads(lines.readline()) for _ in range(1000)]
+        handler.handle(logging.makeLogRecord({"msg": "last"}))
+        while found[-1]["message"] != "last":
+            found.append(json.loads(lines.readline()))
+        handler.close()
+    assert found[0]["message"] == "line 0"
+    assert any(re.fullmatch(r"[1-9]\d* lines were lost", line["message"]) for line in found)
+
+
 # --- memory -------------------------------------------------------------------------------------------------
 
 
@@ -221,10 +246,9 @@ def test_the_budget_is_never_exceeded(changes):
 def test_an_answer_that_nobody_takes_is_given_up():
     async def run():
         budget, aborted = MemoryBudget(1 << 20), []
-        answer = _Answer(b"x" * (1 << 17))
-        answer.lease, answer.timeout_s = budget.lease(), 0.01
-        answer.lease.resize(len(answer.body))
-        sent = []
+        lease, sent = budget.lease(), []
+        lease.resize(1 << 17)
+        answer = _Answer([b"x" * (1 << 17)], None, lease, 0.01)
 
         async def send(message):
             sent.append(message["type"])
@@ -239,6 +263,23 @@ def test_an_answer_that_nobody_takes_is_given_up():
     assert sent == ["http.response.start", "http.response.body", "http.response.body"]
     assert aborted == [True]
     assert used == 0
+
+
+def test_a_large_answer_is_sent_without_joining_its_parts():
+    parts = [b"{}", memoryview(b""), memoryview(b"x" * (1 << 17))]
+    lease, sent = MemoryBudget(1 << 20).lease(), []
+    lease.resize(2 + (1 << 17))
+
+    async def send(message):
+        sent.append(message)
+
+    answer = _Answer(parts, 2, lease, 60)
+    asyncio.run(answer({"type": "http"}, None, send))
+    assert dict(sent[0]["headers"])[b"content-length"] == b"%d" % (2 + (1 << 17))
+    assert [message["more_body"] for message in sent[1:]] == [True, True, False]
+    assert sent[1]["body"] is parts[0]
+    assert sent[2]["body"] is parts[2]
+    assert lease.held_bytes == 0
 
 
 # --- connections --------------------------------------------------------------------------------------------
@@ -275,7 +316,7 @@ class Loop:
     """An event loop whose clock is turned by hand."""
 
     def __init__(self):
-        self.now, self.timers = 0.0, []
+        self.now, self.timers, self.running = 0.0, [], []
 
     def call_later(self, seconds, function):
         timer = Timer(self.now + seconds, function)
@@ -283,6 +324,7 @@ class Loop:
         return timer
 
     def create_task(self, coroutine, **_):
+        self.running.append(coroutine.cr_frame.f_locals["self"])
         coroutine.close()
         return Task()
 
@@ -313,7 +355,11 @@ async def nothing(_scope, _receive, _send):
 
 @pytest.fixture
 def connect():
-    """Opens connections of one server."""
+    return connections()
+
+
+def connections():
+    """Return what opens connections of one server."""
     loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
     limits = Limits(max_connections=3, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
     config = uvicorn.Config(
@@ -410,6 +456,91 @@ def test_a_new_connection_takes_the_place_of_the_longest_idle(connect):
     fourth = connect()
     assert second.transport.is_aborted
     assert not any(one.transport.is_closed for one in (first, third, fourth))
+
+
+def answered(protocol):
+    """End the request of a connection, if its body is complete, as an application that answers does."""
+    cycle = protocol.loop.running[-1] if protocol.loop.running else None
+    if cycle is None or cycle.more_body:
+        return None
+    protocol.loop.running.remove(cycle)
+    cycle.response_complete = True
+    cycle.on_response()
+    return cycle.scope["path"], bytes(cycle.body)
+
+
+def test_requests_that_are_sent_ahead_stay_bytes_of_the_budget(connect):
+    protocol = connect()
+    ahead = (GET + b"\r\n") * 1000
+    protocol.data_received(GET + b"\r\n" + ahead)
+    first = protocol.cycle
+    assert connect.memory.used_bytes == len(ahead)
+    assert not protocol.pipeline
+    assert answered(protocol) == ("/v2", b"")
+    assert protocol.cycle is not first
+    assert connect.memory.used_bytes == len(ahead) - len(GET) - 2
+    protocol.connection_lost(None)
+    assert connect.memory.used_bytes == 0
+
+
+def test_requests_sent_ahead_beyond_the_budget_end_the_connection(connect):
+    protocol = connect()
+    for _ in range(4):
+        protocol.data_received((GET + b"\r\n") * 20_000)
+    assert protocol.transport.is_aborted
+    protocol.connection_lost(None)
+    assert connect.memory.used_bytes == 0
+
+
+def test_a_connection_without_a_head_has_no_parser(connect):
+    protocol = connect()
+    protocol.data_received(GET + b"X: ")
+    assert protocol.parser is None
+    assert connect.memory.used_bytes == len(GET) + 3
+    protocol.data_received(b"1\r\n\r\n")
+    assert protocol.cycle is not None
+    assert connect.memory.used_bytes == 0
+
+
+def test_a_request_for_another_protocol_is_the_last_of_its_connection(connect):
+    protocol = connect()
+    protocol.data_received(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert protocol.cycle.keep_alive is False
+
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from(["get", "length", "chunks"]),
+        st.lists(st.binary(min_size=1, max_size=40) | st.just(b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"), max_size=4),
+    ),
+    max_size=5,
+)
+
+
+@given(requests=REQUESTS, cuts=st.lists(st.integers(0, 2000), max_size=12), late=st.booleans())
+def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late):
+    expected, stream = [], b""
+    for index, (kind, parts) in enumerate(requests):
+        head = b"\r\n" * (index % 2) + b"POST /%d HTTP/1.1\r\nHost: a\r\n" % index
+        body = b"".join(parts)
+        if kind == "chunks":
+            chunks = b"".join(b"%x;e=1\r\n%s\r\n" % (len(part), part) for part in parts)
+            stream += head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+        else:
+            body = b"" if kind == "get" else body
+            stream += head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        expected.append((f"/{index}", body))
+    protocol = connections()()
+    found = []
+    places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
+    for begin, end in itertools.pairwise(places):
+        protocol.data_received(stream[begin:end])
+        while not late and (one := answered(protocol)):
+            found.append(one)
+    while one := answered(protocol):
+        found.append(one)
+    assert found == expected
+    assert not protocol.transport.is_closed
 
 
 # --- sites --------------------------------------------------------------------------------------------------

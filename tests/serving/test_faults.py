@@ -204,6 +204,87 @@ def test_a_card_that_is_lost_under_load_comes_back(tmp_path, monkeypatch):
     assert again[1]["outputs"] == first[1]["outputs"]
 
 
+LOAD = """
+import gc, http.client, json, os, signal, sys, threading
+import numpy as np
+import tritonclient.grpc as triton
+from qaic.serving.grpc_service import GrpcService
+from qaic.serving.http_protocol import BoundedProtocol
+from qaic.serving.server import Server
+
+accepted, answers, frozen = {"http": 0, "grpc": 0}, {"http": [], "grpc": []}, []
+take_head, take_call = BoundedProtocol.on_headers_complete, GrpcService.service
+
+def counted_head(self):
+    accepted["http"] += 1
+    take_head(self)
+
+def counted_call(self, details):
+    accepted["grpc"] += details.method.endswith("/ModelInfer")
+    return take_call(self, details)
+
+BoundedProtocol.on_headers_complete, GrpcService.service = counted_head, counted_call
+name, most = sys.argv[2], 5000
+tensor = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [1.0] * 16}
+body = json.dumps({"inputs": [tensor]})
+enough = threading.Event()
+
+def note(protocol, status):
+    answers[protocol].append(status)
+    if min(map(len, answers.values())) >= 100:
+        enough.set()
+
+def ask_http(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for _ in range(most):
+        try:
+            connection.request("POST", f"/v2/models/{name}/infer", body)
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            return
+        note("http", answer.status)
+
+def ask_grpc(port):
+    apart = [("grpc.use_local_subchannel_pool", 1)]
+    client = triton.InferenceServerClient(f"127.0.0.1:{port}", channel_args=apart)
+    given = triton.InferInput("x", [1, 16], "FP32")
+    given.set_data_from_numpy(np.ones((1, 16), np.float32))
+    for _ in range(most):
+        try:
+            client.infer(name, [given])
+        except triton.InferenceServerException:
+            return
+        note("grpc", 200)
+
+threads = []
+
+def begin(server):
+    frozen.append(gc.get_freeze_count())
+    threads.extend(threading.Thread(target=ask_http, args=(server.http_port,)) for _ in range(8))
+    threads.extend(threading.Thread(target=ask_grpc, args=(server.grpc_port,)) for _ in range(4))
+    threads.append(threading.Thread(target=lambda: (enough.wait(), os.kill(os.getpid(), signal.SIGTERM))))
+    for thread in threads:
+        thread.start()
+
+Server([sys.argv[1]], http_port=0, grpc_port=0).run(begin)
+for thread in threads:
+    thread.join()
+print(json.dumps([accepted, answers, frozen[0], gc.get_freeze_count()]))
+"""
+
+
+def test_the_end_under_load_answers_every_request_that_was_taken(tmp_path):
+    path = session_models.save(tmp_path, session_models.affine(support.WIDTH, support.BATCH), "small.onnx")
+    done = child_process.run_script(LOAD, path, "small")
+    accepted, answers, frozen, left = json.loads(done.stdout.splitlines()[-1])
+    assert {protocol: set(found) for protocol, found in answers.items()} == {"http": {200}, "grpc": {200}}
+    assert {protocol: len(found) for protocol, found in answers.items()} == accepted
+    # No collection of garbage looks at the objects of models and libraries while requests are answered.
+    assert frozen > 10_000
+    assert left == 0
+
+
 def test_a_full_disk_leaves_what_needs_none(tmp_path):
     container = tmp_path / "container.qpc"
     shutil.copy(qaic.compile(session_models.affine(support.WIDTH, support.BATCH)), container)

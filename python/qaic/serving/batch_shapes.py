@@ -139,13 +139,22 @@ class BatchShapes:
                 f"the inputs are {_listed(dtypes, found)}; allowed are {self._allowed()}",
                 code="serving.shapes",
             )
-        admitted = {}
-        for name, dtype in dtypes.items():
-            array = inputs[name]
-            if array.dtype != dtype:
-                array = coerce(name, array, dtype.name, array.shape, False)  # noqa: FBT003 (its form)
-            admitted[name] = array
-        return AdmittedRequest(admitted, rows, group)
+        return AdmittedRequest(self.converted(inputs), rows, group)
+
+    def converted(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return inputs in the types of the program. Those that it does not have stay as they are.
+
+        Raises
+        ------
+        qaic.errors.InputError
+            A type or value does not fit.
+        """
+        dtypes, found = self._dtypes, dict(inputs)
+        for name, array in inputs.items():
+            dtype = dtypes.get(name)
+            if dtype is not None and array.dtype != dtype:
+                found[name] = coerce(name, array, dtype.name, array.shape, False)  # noqa: FBT003 (its form)
+        return found
 
     def stack(self, requests: Sequence[AdmittedRequest]) -> Arrays:
         """Put requests of one group into the inputs of one inference, filled up with copies of the last row.

@@ -118,7 +118,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
             with self._state.memory.lease() as lease:
                 raw = await self._inbox.read(requests, context)
                 lease.resize(len(raw))
-                request, inputs = await self._state.off_loop(len(raw), read_message, raw)
+                request, inputs = await self._state.off_loop(len(raw), self._read, raw)
                 lease.resize(len(raw) + sum(array.nbytes for array in inputs.values()))
                 del raw
                 model, outputs = await self._repository.infer(
@@ -130,6 +130,10 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         answered: bytes = await _answer(context, infer)
         return answered
+
+    def _read(self, raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
+        request, inputs = read_message(raw)
+        return request, self._repository.converted(request.model_name, request.model_version, inputs)
 
     async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
         """Return that the server runs."""

@@ -18,15 +18,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from qaic._core import join_bytes
 from qaic.errors import InputError, QaicError
 from qaic.serving.repository import refuse_overrides
 from qaic.serving.request_body import HEADER_LENGTH, read_request, write_answer
 from qaic.serving.server_state import failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from qaic.serving.limits import Lease
+    from qaic.serving.request_body import InferRequest
     from qaic.serving.server_state import ServerState
 
 _logger = logging.getLogger("qaic.serving")
@@ -96,30 +100,28 @@ class HttpApp:
         """Answer a request; the answer ends the lease when it is sent."""
         header = request.headers.get(HEADER_LENGTH)
         off_loop = self._state.off_loop
-        body = await self._body(request, self._limits.max_body_bytes, lease)
-        infer_request = await off_loop(len(body), read_request, body, header)
+        parts = await self._body(request, self._limits.max_body_bytes, lease)
+
+        def read() -> tuple[InferRequest, dict[str, NDArray[Any]]]:
+            found = read_request(parts[0] if len(parts) == 1 else join_bytes(parts), header)
+            return found, self._repository.converted(name, version, found.inputs)
+
+        infer_request, inputs = await off_loop(lease.held_bytes, read)
+        parts.clear()
         if header is None:
-            lease.resize(_size(infer_request.inputs))
-        del body
-        answer = self._repository.infer(name, version, infer_request.inputs, infer_request.timeout_s)
+            lease.resize(_size(inputs))
+        answer = self._repository.infer(name, version, inputs, infer_request.timeout_s)
         model, outputs = await _unless_gone(request, answer)
         size = _size(outputs)
         lease.resize(lease.held_bytes + size)
-        parts, head_length = await off_loop(
+        body, head_length = await off_loop(
             size, write_answer, infer_request, model.name, model.version, outputs
         )
-        is_json = head_length is None
-        response = _Answer(
-            parts[0] if is_json else b"".join(parts),
-            media_type="application/json" if is_json else "application/octet-stream",
-            headers=None if is_json else {HEADER_LENGTH: str(head_length)},
-        )
-        lease.resize(len(response.body))
-        response.lease, response.timeout_s = lease, self._limits.body_timeout_s
-        return response
+        lease.resize(sum(map(len, body)))
+        return _Answer(body, head_length, lease, self._limits.body_timeout_s)
 
-    async def _body(self, request: Request, most: int, lease: Lease) -> bytes:
-        """Read a body that is not too long, from a sender that is not too slow."""
+    async def _body(self, request: Request, most: int, lease: Lease) -> list[bytes]:
+        """Read the parts of a body that is not too long, from a sender that is not too slow."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise InputError(
                 "compressed bodies are not supported; send it as it is", code="serving.content_encoding"
@@ -140,7 +142,7 @@ class HttpApp:
                 "did",
                 code="serving.slow_body",
             ) from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return parts
 
     def _found(self, request: Request) -> Any:
         return self._repository.find(request.path_params["model"], request.path_params.get("version", ""))
@@ -195,7 +197,7 @@ class HttpApp:
     async def _control(self, request: Request) -> dict[str, Any]:
         """Read the JSON of a request to the repository."""
         with self._state.memory.lease() as lease:
-            body = await self._body(request, _CONTROL_BYTES, lease)
+            body = b"".join(await self._body(request, _CONTROL_BYTES, lease))
         try:
             value = orjson.loads(body or b"{}")
         except orjson.JSONDecodeError:
@@ -209,23 +211,45 @@ class HttpApp:
 
 
 class _Answer(Response):  # type: ignore[misc]
-    """An answer that holds memory until the client has taken it, for which the client has a limited time."""
+    """An answer that holds memory until the client has taken it, for which the client has a limited time.
 
-    lease: Lease
-    timeout_s: float
+    Parameters
+    ----------
+    parts
+        Parts of the body.
+    head_length
+        Length of the JSON where bytes follow it; None where all is JSON.
+    lease
+        The memory.
+    timeout_s
+        The time.
+    """
+
+    def __init__(
+        self, parts: Sequence[bytes | memoryview], head_length: int | None, lease: Lease, timeout_s: float
+    ) -> None:
+        self._parts = parts if lease.held_bytes > _SMALL_ANSWER else ()
+        self._lease, self._timeout_s = lease, timeout_s
+        headers = {"content-length": str(lease.held_bytes)}
+        if head_length is not None:
+            headers[HEADER_LENGTH] = str(head_length)
+        super().__init__(
+            b"" if self._parts else b"".join(parts),
+            media_type="application/json" if head_length is None else "application/octet-stream",
+            headers=headers,
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self.lease:
-            if len(self.body) <= _SMALL_ANSWER:
+        with self._lease:
+            if not self._parts:
                 await super().__call__(scope, receive, send)
                 return
             try:
-                async with asyncio.timeout(self.timeout_s):
-                    start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                    await send(start)
-                    await send({"type": "http.response.body", "body": self.body, "more_body": True})
-                    # This waits until most of what goes before was taken.
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                async with asyncio.timeout(self._timeout_s):
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    # Each waits until most of what goes before was taken.
+                    for part in (*filter(len, self._parts), b""):
+                        await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
             except TimeoutError:
                 scope["extensions"]["qaic.abort"]()
 

@@ -60,7 +60,9 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._keywords = keywords
         self.loop = keywords["_loop"] or asyncio.get_running_loop()
         self.connections = keywords["server_state"].connections
-        self.cycle = self.parser = self.headers = None
+        self.cycle: Any = None
+        self.parser: Any = None
+        self.headers: list[tuple[bytes, bytes]] = []
         self.pipeline: Sized = ()
         self._limits = limits
         self._idle = idle
@@ -134,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 break
             else:
                 end = self._end_of_head(data, at)
-                if end is None:
+                if end == at:
                     break
                 if self.parser is None:
                     transport = self.transport
@@ -146,16 +148,16 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 self.send_400_response("")
         self._hold(data[at:])
 
-    def _end_of_head(self, data: bytes, at: int) -> int | None:
-        """Return where a head ends; None if it is not complete, or beyond the limits and refused."""
+    def _end_of_head(self, data: bytes, at: int) -> int:
+        """Return where a head ends; `at` if it is not complete, or beyond the limits and refused."""
         found = data.find(_END_OF_HEAD, at)
         end = len(data) if found < 0 else found + len(_END_OF_HEAD)
         # The request line and the empty line are no headers.
         most_lines = self._limits.max_headers + 2
         if end - at > self._limits.max_head_bytes or data.count(b"\n", at, end) > most_lines:
             self._refuse_head()
-            return None
-        return None if found < 0 else end
+            return at
+        return at if found < 0 else end
 
     def _hold(self, data: bytes) -> None:
         if data or self._unparsed:

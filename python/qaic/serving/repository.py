@@ -116,6 +116,18 @@ class Repository:
                 if error.code != "serving.closed" or self._models.get(name, {}).get(model.version) is model:
                     raise
 
+    def converted(
+        self, name: str, version: str, inputs: Mapping[str, NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """Return inputs in the types of a model, which `infer` converts otherwise. Any thread may call it.
+
+        Raises
+        ------
+        qaic.errors.QaicError
+            As `find`, and for a type that does not convert.
+        """
+        return self.find(name, version).shapes.converted(inputs)
+
     def versions(self, name: str) -> list[int]:
         """Return the versions of a model that are loaded."""
         return sorted(self._models.get(name, ()))

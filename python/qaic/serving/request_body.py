@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from qaic._core import BytesView
+
 #: header with the length of the JSON before the bytes of tensors
 HEADER_LENGTH: Final = "inference-header-content-length"
 #: sizes of a shape, and tensors, that a request may name
@@ -57,7 +59,7 @@ class InferRequest:
     timeout_s: float | None
 
 
-def read_request(body: bytes, header_length: str | None) -> InferRequest:
+def read_request(body: bytes | BytesView, header_length: str | None) -> InferRequest:
     """Read the body of a request. Allocates nothing on a claim: sizes are compared with what is there.
 
     Parameters
@@ -135,7 +137,7 @@ def timeout_s_of(microseconds: object) -> float | None:
 
 
 def _input(
-    tensor: dict[str, Any], binary: memoryview, body: bytes, places: list[tuple[int, int]]
+    tensor: dict[str, Any], binary: memoryview, body: bytes | BytesView, places: list[tuple[int, int]]
 ) -> tuple[str, NDArray[Any], int]:
     """Read an input; returns its name, its array and how many bytes behind the JSON are its own."""
     name, datatype = _name(tensor), tensor.get("datatype")
@@ -173,7 +175,7 @@ def _check_json(name: str, datatype: str) -> np.dtype[Any]:
 
 
 def _from_json(
-    name: str, datatype: str, shape: tuple[int, ...], body: bytes, place: tuple[int, int]
+    name: str, datatype: str, shape: tuple[int, ...], body: bytes | BytesView, place: tuple[int, int]
 ) -> NDArray[Any]:
     dtype = _check_json(name, datatype)
     expected = math.prod(shape)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import json
 import logging
+import queue
 import signal
 import socket
+import sys
 import threading
 from collections import OrderedDict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import grpc
 import uvicorn
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
+#: lines of the log that may wait to be written
+_WAITING_LINES: Final = 1000
 #: states of sockets in the kernel's table: established, listening
 _OPEN_STATES: Final = ("01", "0A")
 #: what a message of gRPC may have besides tensors
@@ -115,8 +120,12 @@ class Server:
             )
             try:
                 repository.load_all()
+                # A collection that looks at every object of the models and libraries stops the loop for long.
+                gc.collect()
+                gc.freeze()
                 runner.run(self._run(repository, on_ready))
             finally:
+                gc.unfreeze()
                 repository.close()
 
     def stop(self) -> None:
@@ -305,10 +314,56 @@ class JsonFormatter(logging.Formatter):
         return escape_json(json.dumps(line, ensure_ascii=False))
 
 
+class LogHandler(logging.Handler):
+    """Writes records as lines of JSON on a thread of its own: a log that nobody reads delays no answer.
+
+    Lines beyond those that wait are lost, and counted in the next line that is written.
+
+    Parameters
+    ----------
+    stream
+        Where to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        self._stream = stream
+        self._lines: queue.Queue[str | None] = queue.Queue(_WAITING_LINES)
+        self._lost = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a line."""
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1
+
+    def _write(self) -> None:
+        for line in iter(self._lines.get, None):
+            lost, self._lost = self._lost, 0
+            text = (
+                f'{line}\n{{"level": "warning", "message": "{lost} lines were lost"}}\n'
+                if lost
+                else f"{line}\n"
+            )
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.write(text)
+                self._stream.flush()
+
+    def close(self) -> None:
+        """Write what waits, within a second. Blocking; Python calls it at its end."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(1)
+        super().close()
+
+
 def log_to_stderr(*, access: bool) -> None:
     """Send what the server says to standard error, with a line per request of HTTP if ``access``."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
+    handler = LogHandler(sys.stderr)
     for name in ("qaic.serving", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

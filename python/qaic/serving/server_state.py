@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: bytes that the event loop reads and writes itself, which takes less than waking a thread
-_SMALL_BYTES: Final = 16 << 10
+#: bytes that the event loop reads and writes itself: waking a thread takes about as long
+_SMALL_BYTES: Final = 64 << 10
 #: threads that read and write what is larger
 _CODEC_THREADS: Final = 2
 

@@ -321,6 +321,11 @@ impl BytesView {
         let layout = ArrayLayout::of_bytes(len);
         Some(Self { owner: Arc::<T>::clone(owner), start: range.start, len, layout })
     }
+
+    /// The bytes that it shows.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.owner.bytes()[self.start..][..self.len]
+    }
 }
 
 #[pymethods]

@@ -56,7 +56,9 @@ mod _core {
         quantize_tensor,
     };
     #[pymodule_export]
-    use super::requests::{read_json_numbers, read_message_numbers, split_infer_json, split_infer_message};
+    use super::requests::{
+        join_bytes, read_json_numbers, read_message_numbers, split_infer_json, split_infer_message,
+    };
     #[pymodule_export]
     use super::rt::benchmark::rt_log_error;
     #[pymodule_export]

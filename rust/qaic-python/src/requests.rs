@@ -21,10 +21,34 @@ fn refused(py: Python<'_>, error: RequestError) -> PyErr {
     }
 }
 
+/// A body that came as one object, or as parts that [`join_bytes`] has joined.
+#[derive(FromPyObject)]
+pub(crate) enum Body<'py> {
+    One(PyBackedBytes),
+    Joined(Bound<'py, BytesView>),
+}
+
+impl Body<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Joined(view) => view.get().bytes(),
+        }
+    }
+}
+
+/// Joins parts of a body without the interpreter lock.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // extracted from a Python object
+pub(crate) fn join_bytes(py: Python<'_>, parts: Vec<PyBackedBytes>) -> BytesView {
+    let slices: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+    BytesView::whole(ReadOnlyBytes::from(py.detach(|| slices.concat())))
+}
+
 /// Runs `read` on the part of a body that lies between two positions, without the interpreter lock.
 fn read_part<T: Send>(
     py: Python<'_>,
-    body: &PyBackedBytes,
+    body: &[u8],
     (begin, end): Place,
     read: impl FnOnce(&[u8]) -> Result<T, RequestError> + Send,
 ) -> PyResult<T> {
@@ -39,14 +63,14 @@ fn places(ranges: Vec<std::ops::Range<usize>>) -> Vec<Place> {
 /// Takes the numbers of tensors out of a request in JSON.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
-pub(crate) fn split_infer_json(
-    py: Python<'_>,
-    body: PyBackedBytes,
+pub(crate) fn split_infer_json<'py>(
+    py: Python<'py>,
+    body: Body<'py>,
     end: usize,
     most: usize,
-) -> PyResult<(Bound<'_, PyBytes>, Vec<Place>)> {
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Place>)> {
     let Split { envelope, places: found, .. } =
-        read_part(py, &body, (0, end), |text| json::split(text, most))?;
+        read_part(py, body.bytes(), (0, end), |text| json::split(text, most))?;
     Ok((PyBytes::new(py, &envelope), places(found)))
 }
 
@@ -55,12 +79,12 @@ pub(crate) fn split_infer_json(
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn read_json_numbers(
     py: Python<'_>,
-    body: PyBackedBytes,
+    body: Body<'_>,
     place: Place,
     expected: usize,
     is_single: bool,
 ) -> PyResult<(BytesView, &'static str)> {
-    let (bytes, kind) = read_part(py, &body, place, |text| json::numbers(text, expected, is_single))?;
+    let (bytes, kind) = read_part(py, body.bytes(), place, |text| json::numbers(text, expected, is_single))?;
     let dtype = match kind {
         Kind::Bool => "bool",
         Kind::Signed => "int64",
@@ -74,13 +98,13 @@ pub(crate) fn read_json_numbers(
 /// Takes the numbers of tensors out of a `ModelInferRequest`.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // extracted from a Python object
-pub(crate) fn split_infer_message(
-    py: Python<'_>,
-    body: PyBackedBytes,
+pub(crate) fn split_infer_message<'py>(
+    py: Python<'py>,
+    body: Body<'py>,
     most: usize,
-) -> PyResult<(Bound<'_, PyBytes>, Vec<Place>, Vec<Place>)> {
-    let end = body.len();
-    let split = read_part(py, &body, (0, end), |bytes| message::split(bytes, most))?;
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Place>, Vec<Place>)> {
+    let end = body.bytes().len();
+    let split = read_part(py, body.bytes(), (0, end), |bytes| message::split(bytes, most))?;
     Ok((PyBytes::new(py, &split.envelope), places(split.places), places(split.raw)))
 }
 
@@ -89,7 +113,7 @@ pub(crate) fn split_infer_message(
 #[allow(clippy::needless_pass_by_value)] // extracted from a Python object
 pub(crate) fn read_message_numbers(
     py: Python<'_>,
-    body: PyBackedBytes,
+    body: Body<'_>,
     place: Place,
     number: u64,
     dtype: &str,
@@ -102,6 +126,6 @@ pub(crate) fn read_message_numbers(
         _ => Element::Whole,
     };
     let bytes =
-        read_part(py, &body, place, |contents| message::numbers(contents, number, element, expected))?;
+        read_part(py, body.bytes(), place, |contents| message::numbers(contents, number, element, expected))?;
     Ok(BytesView::whole(ReadOnlyBytes::from(bytes)))
 }

@@ -131,34 +131,43 @@ pub enum Kind {
 ///
 /// # Errors
 ///
-/// The list has other than `expected` numbers, or is no regular array of numbers. Nothing was allocated then.
+/// The list has other than `expected` numbers, or is no regular array of numbers. Memory is allocated only for as many
+/// numbers as the text can have.
 pub fn numbers(text: &[u8], expected: usize, is_single: bool) -> Result<(Vec<u8>, Kind), RequestError> {
-    let (found, kind) = examine(text)?;
+    let size = if is_single { 4 } else { 8 };
+    // A number and what separates it from the next have two bytes.
+    let capacity = if expected <= text.len() / 2 { expected * size } else { 0 };
+    let mut bytes = Vec::with_capacity(capacity);
+    let (found, kind) = examine(text, |token| {
+        if bytes.len() < capacity {
+            let number = float(token);
+            #[allow(clippy::cast_possible_truncation)]
+            // as numpy rounds the number that Python's parser reads
+            if is_single {
+                bytes.extend_from_slice(&(number as f32).to_ne_bytes());
+            } else {
+                bytes.extend_from_slice(&number.to_ne_bytes());
+            }
+        }
+    })?;
     if found != expected {
         return Err(RequestError::Count { found });
     }
-    let size = match kind {
-        Kind::Bool => 1,
-        Kind::Float if is_single => 4,
-        _ => 8,
-    };
-    let mut bytes = Vec::with_capacity(found * size);
-    for token in tokens(text) {
-        match kind {
-            Kind::Bool => bytes.push(u8::from(token == b"true")),
-            Kind::Signed => bytes.extend_from_slice(&whole::<i64>(token).to_ne_bytes()),
-            Kind::Unsigned => bytes.extend_from_slice(&whole::<u64>(token).to_ne_bytes()),
-            #[allow(clippy::cast_possible_truncation)]
-            // as numpy rounds the number that Python's parser reads
-            Kind::Float if is_single => bytes.extend_from_slice(&(float(token) as f32).to_ne_bytes()),
-            Kind::Float => bytes.extend_from_slice(&float(token).to_ne_bytes()),
+    if kind != Kind::Float {
+        bytes.clear();
+        for token in tokens(text) {
+            match kind {
+                Kind::Bool => bytes.push(u8::from(token == b"true")),
+                Kind::Unsigned => bytes.extend_from_slice(&whole::<u64>(token).to_ne_bytes()),
+                _ => bytes.extend_from_slice(&whole::<i64>(token).to_ne_bytes()),
+            }
         }
     }
     Ok((bytes, kind))
 }
 
-/// Checks a list, and counts its numbers.
-fn examine(text: &[u8]) -> Result<(usize, Kind), RequestError> {
+/// Checks a list, counts its numbers, and gives each to `take`.
+fn examine(text: &[u8], mut take: impl FnMut(&[u8])) -> Result<(usize, Kind), RequestError> {
     // Numbers of elements of the lists that are open; sizes of closed lists by depth.
     let mut open: Vec<usize> = Vec::new();
     let mut sizes: Vec<Option<usize>> = Vec::new();
@@ -201,8 +210,8 @@ fn examine(text: &[u8]) -> Result<(usize, Kind), RequestError> {
                 if *leaf_depth.get_or_insert(open.len()) != open.len() || sizes.len() > open.len() {
                     return Err(RequestError::Ragged);
                 }
-                let length = token_length(&text[at..]);
-                let found_kind = classify(&text[at..at + length])?;
+                let (length, found_kind) = classify(&text[at..])?;
+                take(&text[at..at + length]);
                 has_sign |= byte == b'-';
                 kind = kind.max(found_kind);
                 if kind == Kind::Unsigned && has_sign {
@@ -230,46 +239,41 @@ fn is_of_token(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'E')
 }
 
-fn token_length(text: &[u8]) -> usize {
-    text.iter().position(|byte| !is_of_token(*byte)).unwrap_or(text.len())
-}
-
-/// Returns the type that a number needs, if it is one by the grammar of JSON.
-fn classify(token: &[u8]) -> Result<Kind, RequestError> {
-    if matches!(token, b"true" | b"false") {
-        return Ok(Kind::Bool);
+/// Returns the length of the number at the beginning of a text, and the type that it needs.
+fn classify(text: &[u8]) -> Result<(usize, Kind), RequestError> {
+    if let Some(word) = [&b"true"[..], b"false"].into_iter().find(|word| text.starts_with(word)) {
+        return Ok((word.len(), Kind::Bool));
     }
-    let magnitude = token.strip_prefix(b"-").unwrap_or(token);
-    let digits = digits_in(magnitude);
-    if digits == 0 || (digits > 1 && magnitude[0] == b'0') {
+    let begin = usize::from(text.first() == Some(&b'-'));
+    let whole = begin + digits_in(&text[begin..]);
+    if whole == begin || (whole > begin + 1 && text[begin] == b'0') {
         return Err(RequestError::NotJson);
     }
-    let mut rest = &magnitude[digits..];
-    if rest.is_empty() {
-        return Ok(match digits {
-            ..=SAFE_DIGITS => Kind::Signed,
-            _ if parse::<i64>(token).is_some() => Kind::Signed,
-            _ if parse::<u64>(token).is_some() => Kind::Unsigned,
-            _ => Kind::Float,
-        });
+    let mut end = whole;
+    if text.get(end) == Some(&b'.') {
+        end = digits_behind(text, end + 1)?;
     }
-    if let Some(fraction) = rest.strip_prefix(b".") {
-        let digits = digits_in(fraction);
-        if digits == 0 {
-            return Err(RequestError::NotJson);
-        }
-        rest = &fraction[digits..];
+    if matches!(text.get(end), Some(b'e' | b'E')) {
+        let has_sign = matches!(text.get(end + 1), Some(b'+' | b'-'));
+        end = digits_behind(text, end + 1 + usize::from(has_sign))?;
     }
-    if let Some(exponent) = rest.strip_prefix(b"e").or_else(|| rest.strip_prefix(b"E")) {
-        let exponent =
-            exponent.strip_prefix(b"+").or_else(|| exponent.strip_prefix(b"-")).unwrap_or(exponent);
-        let digits = digits_in(exponent);
-        if digits == 0 {
-            return Err(RequestError::NotJson);
-        }
-        rest = &exponent[digits..];
+    let token = &text[..end];
+    let kind = match whole - begin {
+        _ if end != whole => Kind::Float,
+        ..=SAFE_DIGITS => Kind::Signed,
+        _ if parse::<i64>(token).is_some() => Kind::Signed,
+        _ if parse::<u64>(token).is_some() => Kind::Unsigned,
+        _ => Kind::Float,
+    };
+    Ok((end, kind))
+}
+
+/// Returns the position behind the digits at a position, of which there must be some.
+fn digits_behind(text: &[u8], begin: usize) -> Result<usize, RequestError> {
+    match digits_in(text.get(begin..).unwrap_or_default()) {
+        0 => Err(RequestError::NotJson),
+        count => Ok(begin + count),
     }
-    if rest.is_empty() { Ok(Kind::Float) } else { Err(RequestError::NotJson) }
 }
 
 fn digits_in(text: &[u8]) -> usize {
@@ -292,7 +296,7 @@ fn float(token: &[u8]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Kind, numbers, split};
-    use crate::RequestError;
+    use crate::{MOST_FIELDS, RequestError};
     use proptest::prelude::*;
     use serde_json::Value;
 
@@ -322,7 +326,7 @@ mod tests {
         assert_eq!(split(many.as_bytes(), 1 << 20).unwrap_err(), RequestError::TooMany(4096));
         let values = format!("[{}1]", "[],".repeat(MOST_FIELDS / 2));
         assert_eq!(split(values.as_bytes(), 1 << 20).unwrap_err(), RequestError::TooMany(MOST_FIELDS));
-        split(&values.as_bytes()[..2 * MOST_FIELDS / 2 * 3 / 2 - 3], 1 << 20).unwrap();
+        split(&values.as_bytes()[1..], 1 << 20).unwrap();
         let escaped = br#"{"inputs":[{"d\u0061ta":[7]}]}"#;
         assert_eq!(split(escaped, 1000).unwrap_err(), RequestError::EscapedKey);
     }

@@ -15,6 +15,8 @@ use thiserror::Error;
 
 /// Number of tensors that a request may have.
 pub(crate) const MOST_TENSORS: usize = 4096;
+/// Number of values in JSON, or of fields in protobuf, that a request and its tensors may have besides numbers.
+pub(crate) const MOST_FIELDS: usize = 8 * MOST_TENSORS;
 
 /// Reason for which a body is refused. The message continues a sentence about the body or the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use crate::{MOST_TENSORS, RequestError, Split, append};
+use crate::{MOST_FIELDS, MOST_TENSORS, RequestError, Split, append};
 
 // Fields of the request, and of an input.
 const INPUTS: u64 = 5;
 const OUTPUTS: u64 = 6;
 const RAW_CONTENTS: u64 = 7;
 const CONTENTS: u64 = 5;
-/// Number of fields of a request and of its tensors.
-const MOST_FIELDS: usize = 8 * MOST_TENSORS;
 
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
