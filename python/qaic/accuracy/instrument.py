@@ -361,7 +361,7 @@ class _Instrumenter(ObserverNodes):
                 found["weights"] = self._distance(raw, flat)
             if row.precision.value == "fp16":
                 found["overflow"] = self._where_beyond(
-                    found, _INFINITE_HALF, lambda: self._overflows(own, flat)
+                    found, _INFINITE_HALF, row.size, lambda: self._overflows(own, flat)
                 )
         if row.params is not None:
             found["saturation"] = self._saturated(row, found, flat)
@@ -408,11 +408,13 @@ class _Instrumenter(ObserverNodes):
                     pending.append(part)
         return False
 
-    def _where_beyond(self, found: dict[str, str], limit: float, count: Callable[[], str]) -> str:
+    def _where_beyond(
+        self, found: dict[str, str], limit: float, size: int | None, count: Callable[[], str]
+    ) -> str:
         """Count only in runs where a value of the reference is as large as the limit."""
         low = self._binary("Less", found["minimum"], self._number([[-limit]]))
         high = self._binary("Less", self._number([[limit]]), found["maximum"])
-        return self._counted_if(self._binary("Or", low, high), count)
+        return self._counted_if(self._binary("Or", low, high), size, count)
 
     def _overflows(self, own: str, flat: str) -> str:
         """Count results that are finite in the reference and not in the node as it is deployed."""
@@ -439,7 +441,7 @@ class _Instrumenter(ObserverNodes):
             self._binary("Less", found["minimum"], bounds[0]),
             self._binary("Less", bounds[1], found["maximum"]),
         )
-        return self._counted_if(beyond, count)
+        return self._counted_if(beyond, row.size, count)
 
     def _add_ranges(self, row: ObservedNode, found: dict[str, str], real: str, flat: str) -> None:
         """Add quantile, underflow and the channels of a value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import register_initializer
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import onnx
+
+#: elements that are counted in less time than the engine takes for a choice of graphs
+_FEW_ELEMENTS: Final = 1 << 12
 
 
 class ObserverNodes:
@@ -68,9 +71,12 @@ class ObserverNodes:
         self._add_node("Abs", [name], result)
         return result
 
-    def _counted_if(self, condition: str, count: Callable[[], str]) -> str:
+    def _counted_if(self, condition: str, size: int | None, count: Callable[[], str]) -> str:
+        """Count in some of so many elements; only in runs where a condition holds if they are many."""
         from onnx import helper
 
+        if size is not None and size <= _FEW_ELEMENTS:
+            return count()
         outside, self.observers = self.observers, []
         counted = count()
         inside, self.observers = self.observers, outside

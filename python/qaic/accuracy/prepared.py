@@ -19,8 +19,11 @@ from qaic.compiler.diagnostics.survey import Survey
 from qaic.compiler.driver import opened
 from qaic.compiler.frontend.value_options import in_expanded_graph
 from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.precision import Classification
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
 from qaic.compiler.pipeline import PHASES, begin, run_passes
 from qaic.errors import OptionError
 from qaic.options.files.node_precision import NodePrecision
@@ -99,7 +102,11 @@ class PreparedModel:
         model, context = self._floats()
         reference = model.copy()
         observe = Observe(reference, _folded(self._shaped, reference))
-        run_passes([*PHASES["quantize"], *PHASES["emulate"], observe, *PHASES["interface"]], model, context)
+        run_passes([*PHASES["quantize"], *PHASES["emulate"]], model, context)
+        chooses = any(standard(node, "If") for node in all_nodes(model.proto.graph.node))
+        # The observers choose too, and the engine accepts them with all sizes.
+        interface = [step for step in PHASES["interface"] if chooses or not isinstance(step, OpenSizes)]
+        run_passes([observe, *interface], model, context)
         self._write(path, model)
         return observe.twin, reference
 
