@@ -360,8 +360,9 @@ class _Instrumenter(ObserverNodes):
                     raw = clipped
                 found["weights"] = self._distance(raw, flat)
             if row.precision.value == "fp16":
-                found["overflow"] = self._where_beyond(
-                    found, _INFINITE_HALF, row.size, lambda: self._overflows(own, flat)
+                low, high = (self._number([[limit]]) for limit in (-_INFINITE_HALF, _INFINITE_HALF))
+                found["overflow"] = self._counted_beyond(
+                    found, low, high, row.size, lambda: self._overflows(own, flat)
                 )
         if row.params is not None:
             found["saturation"] = self._saturated(row, found, flat)
@@ -408,14 +409,6 @@ class _Instrumenter(ObserverNodes):
                     pending.append(part)
         return False
 
-    def _where_beyond(
-        self, found: dict[str, str], limit: float, size: int | None, count: Callable[[], str]
-    ) -> str:
-        """Count only in runs where a value of the reference is as large as the limit."""
-        low = self._binary("Less", found["minimum"], self._number([[-limit]]))
-        high = self._binary("Less", self._number([[limit]]), found["maximum"])
-        return self._counted_if(self._binary("Or", low, high), size, count)
-
     def _overflows(self, own: str, flat: str) -> str:
         """Count results that are finite in the reference and not in the node as it is deployed."""
         infinity = self._number([[math.inf]])
@@ -430,18 +423,13 @@ class _Instrumenter(ObserverNodes):
             raise AssertionError(row.value)
         low, high = _range(params)
         low, high = low - params.scale / 2, high + params.scale / 2
-        bounds = [self._number([[low]]), self._number([[high]])]
+        bounds = self._number([[low]]), self._number([[high]])
 
         def count() -> str:
             below = self._binary("Less", flat, bounds[0])
             return self._count(self._binary("Or", below, self._binary("Less", bounds[1], flat)))
 
-        beyond = self._binary(
-            "Or",
-            self._binary("Less", found["minimum"], bounds[0]),
-            self._binary("Less", bounds[1], found["maximum"]),
-        )
-        return self._counted_if(beyond, row.size, count)
+        return self._counted_beyond(found, *bounds, row.size, count)
 
     def _add_ranges(self, row: ObservedNode, found: dict[str, str], real: str, flat: str) -> None:
         """Add quantile, underflow and the channels of a value."""

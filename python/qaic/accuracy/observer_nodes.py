@@ -71,12 +71,17 @@ class ObserverNodes:
         self._add_node("Abs", [name], result)
         return result
 
-    def _counted_if(self, condition: str, size: int | None, count: Callable[[], str]) -> str:
-        """Count in some of so many elements; only in runs where a condition holds if they are many."""
+    def _counted_beyond(
+        self, found: dict[str, str], low: str, high: str, size: int | None, count: Callable[[], str]
+    ) -> str:
+        """Count in so many elements; if they are many, only in runs where one is beyond the bounds."""
         from onnx import helper
 
         if size is not None and size <= _FEW_ELEMENTS:
             return count()
+        condition = self._binary(
+            "Or", self._binary("Less", found["minimum"], low), self._binary("Less", high, found["maximum"])
+        )
         outside, self.observers = self.observers, []
         counted = count()
         inside, self.observers = self.observers, outside
