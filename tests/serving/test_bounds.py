@@ -289,7 +289,7 @@ class Transport:
     """A connection without a network, which keeps what is written."""
 
     def __init__(self):
-        self.written, self.is_closed, self.is_aborted = b"", False, False
+        self.written, self.is_closed, self.is_aborted, self.is_paused = b"", False, False, False
 
     def get_extra_info(self, _name, default=None):
         return default
@@ -307,16 +307,17 @@ class Transport:
         self.is_closed = self.is_aborted = True
 
     def pause_reading(self):
-        pass
+        self.is_paused = True
 
-    resume_reading = pause_reading
+    def resume_reading(self):
+        self.is_paused = False
 
 
 class Loop:
     """An event loop whose clock is turned by hand."""
 
     def __init__(self):
-        self.now, self.timers, self.running = 0.0, [], []
+        self.now, self.timers, self.running, self.soon = 0.0, [], [], []
 
     def call_later(self, seconds, function):
         timer = Timer(self.now + seconds, function)
@@ -327,6 +328,13 @@ class Loop:
         self.running.append(coroutine.cr_frame.f_locals["self"])
         coroutine.close()
         return Task()
+
+    def call_soon(self, function):
+        self.soon.append(function)
+
+    def run_soon(self):
+        while self.soon:
+            self.soon.pop(0)()
 
     def turn(self, seconds):
         self.now += seconds
@@ -476,6 +484,7 @@ def test_requests_that_are_sent_ahead_stay_bytes_of_the_budget(connect):
     first = protocol.cycle
     assert connect.memory.used_bytes == len(ahead)
     assert not protocol.pipeline
+    assert protocol.transport.is_paused
     assert answered(protocol) == ("/v2", b"")
     assert protocol.cycle is not first
     assert connect.memory.used_bytes == len(ahead) - len(GET) - 2
@@ -490,6 +499,42 @@ def test_requests_sent_ahead_beyond_the_budget_end_the_connection(connect):
     assert protocol.transport.is_aborted
     protocol.connection_lost(None)
     assert connect.memory.used_bytes == 0
+
+
+def test_small_chunks_are_parsed_in_many_turns(connect):
+    protocol = connect()
+    protocol.data_received(POST)
+    turns, chunks = 0, 10_000
+    protocol.data_received(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+    while connect.loop.soon:
+        before = len(protocol.cycle.body)
+        # An application that asks for more does not let more in.
+        protocol.flow.resume_reading()
+        assert protocol.transport.is_paused
+        connect.loop.soon.pop(0)()
+        turns += 1
+        assert len(protocol.cycle.body) - before <= 400
+    assert len(protocol.cycle.body) == chunks
+    assert turns > 20
+    assert connect.memory.used_bytes == 0
+    assert not protocol.cycle.more_body
+    assert not protocol.transport.is_paused
+
+
+@pytest.mark.parametrize("lines", [b"\r\n", b"\r\n\r\n", b"\n", b"\r"])
+def test_empty_lines_in_front_of_a_head_are_not_parsed(connect, lines):
+    protocol = connect()
+    protocol.data_received(lines * 60_000)
+    assert protocol.parser is None
+    assert connect.memory.used_bytes == 0
+    protocol.data_received(GET + b"\r\n")
+    assert protocol.cycle is not None
+
+
+def test_a_head_of_lines_without_carriage_returns_is_refused_at_once(connect):
+    protocol = connect()
+    protocol.data_received(b"GET / HTTP/1.1\nHost: a\n\n")
+    assert protocol.transport.written.startswith(b"HTTP/1.1 400")
 
 
 def test_a_connection_without_a_head_has_no_parser(connect):
@@ -535,10 +580,14 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late)
     places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
     for begin, end in itertools.pairwise(places):
         protocol.data_received(stream[begin:end])
+        if not late:
+            protocol.loop.run_soon()
         while not late and (one := answered(protocol)):
             found.append(one)
+    protocol.loop.run_soon()
     while one := answered(protocol):
         found.append(one)
+        protocol.loop.run_soon()
     assert found == expected
     assert not protocol.transport.is_closed
 

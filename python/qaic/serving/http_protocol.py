@@ -10,6 +10,7 @@ import termios
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from qaic.errors import StateError
@@ -23,8 +24,18 @@ if TYPE_CHECKING:
 
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
-#: bytes of a body in chunks that are parsed at a time
-_PIECE_BYTES: Final = 4096
+#: bytes of a body in chunks, which may have one byte each, that are parsed in one turn of the event loop
+_PIECE_BYTES: Final = 2048
+
+
+class _Flow(FlowControl):  # type: ignore[misc]
+    """Flow of a connection that is not read while bytes of it wait to be parsed."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class _TrailersError(Exception):
@@ -61,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.loop = keywords["_loop"] or asyncio.get_running_loop()
         self.connections = keywords["server_state"].connections
         self.cycle: Any = None
+        self.flow: Any = None
         self.parser: Any = None
         self.headers: list[tuple[bytes, bytes]] = []
         self.pipeline: Sized = ()
@@ -73,6 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._body_left: int | None = 0
         # Bytes of a body in chunks since the parser last understood something.
         self._quiet_bytes = 0
+        self._is_scheduled = False
         self._is_draining = False
 
     # --- connections ----------------------------------------------------------------------------------------
@@ -123,17 +136,22 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def _parse(self, data: bytes) -> None:
         """Give the parser what it may have now, and hold the rest."""
         view, at = memoryview(data), 0
-        while at < len(data) and not self.transport.is_closing():
+        while at < len(data) and not self.transport.is_closing() and not self._is_scheduled:
             if self._body_left is None:
                 end = min(at + _PIECE_BYTES, len(data))
                 self._quiet_bytes += end - at
+                if end < len(data):
+                    self._is_scheduled = True
+                    self.loop.call_soon(self._go_on)
             elif self._body_left:
                 end = min(at + self._body_left, len(data))
                 self._body_left -= end - at
             elif not self._is_between_requests:
                 # The answer comes first.
-                self.flow.pause_reading()
                 break
+            elif data[at] in b"\r\n":
+                at = len(data) - len(data[at:].lstrip(b"\r\n"))
+                continue
             else:
                 end = self._end_of_head(data, at)
                 if end == at:
@@ -142,15 +160,32 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                     transport = self.transport
                     super().__init__(**self._keywords)
                     super().connection_made(transport)
+                    self.flow = _Flow(transport)
             super().data_received(view[at:end])
             at = end
             if self._quiet_bytes > self._limits.max_head_bytes and not self.transport.is_closing():
                 self.send_400_response("")
         self._hold(data[at:])
+        if self.flow is not None and not self.transport.is_closing():
+            is_held = at < len(data) and (self._is_scheduled or not self._is_between_requests)
+            was_held, self.flow.is_held = self.flow.is_held, is_held
+            if is_held:
+                self.flow.pause_reading()
+            elif was_held:
+                self.flow.resume_reading()
+
+    def _go_on(self) -> None:
+        """Parse the next piece of a body in chunks."""
+        self._is_scheduled = False
+        self._parse(self._unparsed)
+        self._mark_last()
 
     def _end_of_head(self, data: bytes, at: int) -> int:
         """Return where a head ends; `at` if it is not complete, or beyond the limits and refused."""
         found = data.find(_END_OF_HEAD, at)
+        if found < 0:
+            # The parser says what is wrong with lines that end without a carriage return.
+            found = data.find(b"\n\n", at)
         end = len(data) if found < 0 else found + len(_END_OF_HEAD)
         # The request line and the empty line are no headers.
         most_lines = self._limits.max_headers + 2
