@@ -175,8 +175,8 @@ def split_infer_json(body: bytes | BytesView, end: int, most: int) -> tuple[byte
     """Take the numbers of tensors out of a request in JSON.
 
     Each list under ``data`` of a tensor is replaced by ``[n]``, where ``n`` is the index of its place in the
-    body. The interpreter lock is released. Raises `InputError` if the rest has more than ``most`` bytes or too
-    many values.
+    body. The interpreter lock is released. Raises `InputError` if the rest has more than ``most`` bytes, or
+    too many values.
     """
 
 def read_json_numbers(
