@@ -31,7 +31,12 @@ def test_unbound_symbol_is_refused_with_the_option_that_binds_it():
     with pytest.raises(CompileError, match=r"(?s)input 'x'.*symbol 'seq'.*onnx_define_symbol") as caught:
         lowered(symbolic(), onnx_define_symbol={"batch": 2})
     assert caught.value.code == "compile.unbound_symbol"
-    assert caught.value.context == {"tensor": "x", "symbol": "seq", "option": "onnx_define_symbol"}
+    assert caught.value.context == {
+        "tensor": "x",
+        "symbol": "seq",
+        "option": "onnx_define_symbol",
+        "example": {"seq": 1},
+    }
     (hint,) = caught.value.hints
     assert hint.endswith("e.g. onnx_define_symbol={'seq': 1}")
 

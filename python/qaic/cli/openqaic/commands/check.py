@@ -62,12 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.forecast import check
     from qaic.options.flags_in_text import with_flags
 
-    options = keyword_options(arguments)
-    options |= {
-        name: value
-        for name in ("num_activations", "set_size")
-        if (value := getattr(arguments, name)) is not None
-    }
+    run_options = {name: getattr(arguments, name) for name in ("num_activations", "set_size")}
+    options = {**keyword_options(arguments), **run_options}
     read = [name for name in (arguments.model, arguments.samples, arguments.measured) if name is not None]
     check_output_file("-o", arguments.output, read=read)
     if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
@@ -86,12 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
             measured=arguments.measured,
             **options,
         )
+    if arguments.output is not None:
+        report.page(arguments.output)
     if arguments.json:
         print_json(report.to_json())
     else:
         print_text(with_flags(str(report), "--"))
-    if arguments.output is not None:
-        written = report.page(arguments.output)
-        if not arguments.json:
-            print_line(f"wrote {shlex.quote(str(written))}; a browser opens it")
+        if arguments.output is not None:
+            print_line(f"wrote {shlex.quote(str(arguments.output))}; a browser opens it")
     return SUCCESS if report.compiles else FAILURE
