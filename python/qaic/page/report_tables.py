@@ -38,11 +38,12 @@ def report_html(report: Report) -> str:
 
 
 def first_screen_html(report: Report, capture: Capture) -> str:
-    """Return the overview's body: verdict, what to do, the costliest nodes, precisions, then figures."""
+    """Return the overview's body: verdict, advice, the most expensive nodes, precisions, then figures."""
     tables = {table.name: table for table in report.tables}
-    # A compiler that says what operations compute in says more than the types of their operands do.
+    # Precisions that the compiler recorded are more exact than the types of operands.
     split = tables.get("precisions") or tables.get("types")
-    rest = replace(report, verdict=[], tables=[table for name, table in tables.items() if name != "advice"])
+    shown = {"advice"} if split is None else {"advice", split.name}
+    rest = replace(report, verdict=[], tables=[table for name, table in tables.items() if name not in shown])
     left = advice_html(tables["advice"]) if "advice" in tables else ""
     left += shares_html(split) if split is not None else ""
     halves = f'<div class="half">{left}</div><div class="half">{costliest_nodes(capture)}</div>'
@@ -124,7 +125,7 @@ def table_html(table: Table) -> str:
     """Return a table with its title, its tools and its note."""
     title = f"<h3>{escape(table.title)}</h3>"
     if not table.rows:
-        return f'{title}<p class="note">{escape(table.note or "No rows.")}</p>'
+        return f'{title}<p class="note">{escape(table.note)}</p>' if table.note else ""
     # A column without a single value only costs room; it is named below instead.
     places = [
         place for place in range(len(table.columns)) if any(row[place] is not None for row in table.rows)

@@ -55,6 +55,8 @@ def model(tmp_path, monkeypatch):
 def test_the_exit_code_shows_a_difference(model, capsys):
     assert main(["run", model, "--expect", "golden.npz"]) == 0
     assert "1 of 1 outputs are as expected" in capsys.readouterr().out
+    assert main(["run", model, "--expect", "golden.npz", "-o", "golden.npz"]) == 2
+    assert "golden.npz" in capsys.readouterr().err
     held = dict(np.load("golden.npz"))
     held["y"][0, 5] += 0.5
     np.savez("golden.npz", **held)

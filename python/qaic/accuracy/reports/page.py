@@ -107,12 +107,11 @@ def worst_html(item: PrecisionAccuracy) -> str:
     if not figures:
         return ""
     return (
-        f'<h3>Their values in {escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
-        '<p class="note">Share of '
-        "the values by size, in steps of powers of two; the left bar is of zeros, the right one of infinity "
-        "and NaN. Bars are float32, the line is the deployed program. "
-        + ("Upright lines are the limits of the normal float16. " if has_limits else "")
-        + "From evenly spaced elements.</p>"
+        f'<h3>Values in {escape(item.to)}</h3><div class="small-charts">{"".join(figures)}</div>'
+        '<p class="note">Share of values by powers of two. The left bar counts zeros, the right bar '
+        "infinity and NaN. Bars show float32, the line shows the deployed program. "
+        + ("Vertical lines show the limits of normal float16. " if has_limits else "")
+        + "Counted on evenly spaced elements.</p>"
     )
 
 

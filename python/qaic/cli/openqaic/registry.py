@@ -58,7 +58,9 @@ SUBCOMMANDS = (
     Subcommand("run", "run one inference and show or write its outputs", "qaic.cli.openqaic.commands.run"),
     Subcommand("bench", "measure latency and throughput", "qaic.cli.openqaic.commands.bench"),
     Subcommand(
-        "profile", "measure every operator and write a page about it", "qaic.cli.openqaic.commands.profile"
+        "profile",
+        "measure every operator; write a page or print reports",
+        "qaic.cli.openqaic.commands.profile",
     ),
     Subcommand(
         "accuracy",
@@ -66,21 +68,19 @@ SUBCOMMANDS = (
         "qaic.cli.openqaic.commands.accuracy",
     ),
     Subcommand(
-        "inspect", "show what a program is, its nodes and its tensors", "qaic.cli.openqaic.commands.inspect"
+        "inspect", "show a program, its nodes, tensors or graph", "qaic.cli.openqaic.commands.inspect"
     ),
-    Subcommand("diff", "show what differs between two programs", "qaic.cli.openqaic.commands.diff"),
+    Subcommand("diff", "list the differences of two programs", "qaic.cli.openqaic.commands.diff"),
     Subcommand("serve", "answer requests for models over HTTP and gRPC", "qaic.cli.openqaic.commands.serve"),
-    Subcommand("devices", "list devices, or watch them", "qaic.cli.openqaic.commands.devices"),
-    Subcommand(
-        "cache", "list compiled programs in the cache, and remove them", "qaic.cli.openqaic.commands.cache"
-    ),
+    Subcommand("devices", "list or watch devices", "qaic.cli.openqaic.commands.devices"),
+    Subcommand("cache", "list or remove compiled programs in the cache", "qaic.cli.openqaic.commands.cache"),
     Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli.plot"),
     Subcommand("demo", "compile a real model and classify files with it", "qaic.cli.demo"),
-    Subcommand("info", "versions, the engine found, devices and free cores", "qaic.cli.info"),
+    Subcommand("info", "show versions, the engine, devices and free cores", "qaic.cli.info"),
     Subcommand("explain", "explain an error code", "qaic.cli.openqaic.commands.explain"),
-    Subcommand("shims", "lay the tools at the vendor's paths, or take them away", "qaic.cli.shims"),
+    Subcommand("shims", "install or remove the tools at the vendor's paths", "qaic.cli.shims"),
     Subcommand("transcript", "show or compare recorded system calls of cards", "qaic.cli.transcript"),
     Subcommand(
-        "completion", "print what makes a shell complete commands", "qaic.cli.openqaic.commands.completion"
+        "completion", "print the completion script for a shell", "qaic.cli.openqaic.commands.completion"
     ),
 )

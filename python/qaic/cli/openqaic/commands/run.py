@@ -82,9 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.expect is None and not arguments.rtol == arguments.atol is None:
         raise OptionError("--rtol and --atol need --expect", code="run.expect")
-    check_output_file(
-        "-o", arguments.output, read=[arguments.model, arguments.expect, *files_of(arguments.inputs)]
-    )
+    read = [arguments.model, *filter(None, [arguments.expect]), *files_of(arguments.inputs)]
+    check_output_file("-o", arguments.output, read=read)
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
