@@ -68,12 +68,13 @@ def ways(ours: dict[str, Outcome], others: dict[str, dict[str, Outcome]]) -> lis
         "",
         "Tests that pass in float32 and do not pass here:",
         "",
-        "| test | way | result |",
-        "|---|---|---|",
+        "| test | way | result | reason |",
+        "|---|---|---|---|",
     ]
     for way, outcomes in others.items():
+        reasons = onnx_suite.exceptions(way)
         lines += [
-            f"| {name} | {way} | {outcome.reason} |"
+            f"| {name} | {way} | {outcome.reason} | {reasons.get(name, 'not known')} |"
             for name, outcome in outcomes.items()
             if outcome.status is not Status.PASSED and ours[name].status is Status.PASSED
         ]

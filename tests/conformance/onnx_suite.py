@@ -6,11 +6,13 @@ backends can be compared test by test.
 
 from __future__ import annotations
 
+import json
 import unittest
 import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -226,6 +228,12 @@ _CLASSIFIERS: dict[str, Callable[[BaseException], Outcome]] = {
     "QaicBackend": _classify_qaic,
     "OnnxRuntimeBackend": _classify_onnxruntime,
 }
+
+
+def exceptions(way: str) -> dict[str, str]:
+    """Read the tests that do not pass when compiled in one way, and why."""
+    content = (Path(__file__).parent / "exceptions.json").read_text(encoding="utf-8")
+    return json.loads(content)[way]
 
 
 def run_way(way: str, every: int = 1) -> dict[str, Outcome]:
