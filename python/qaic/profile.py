@@ -293,6 +293,20 @@ class Profile:
             )
         return REPORTS[name](self.capture())
 
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page with all reports and a timeline; returns its path. Blocking.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        from qaic import page
+        from qaic.stats.reports import REPORTS
+
+        capture = self.capture()
+        return page.write(capture, [make(capture) for make in REPORTS.values()], path)
+
     def __len__(self) -> int:
         """Inferences; 0 while it is recording."""
         return 0 if self._recorded is None else len(self._recorded)

@@ -145,6 +145,7 @@ def test_code_of_the_guide_to_profiling_runs(folder, capsys):
     assert (folder / "latency.html").read_text().count("<svg") == 3
     assert len(namespace["profile"]) == 10
     assert (folder / "trace.json").is_file()
+    assert 'id="timeline"' in (folder / "profile.html").read_text()
     assert len(list((folder / "profile").glob("*-aiccyclecounts.bin"))) == 10
     # The callback of the stream holds the names, and they the stream.
     namespace.clear()

@@ -455,6 +455,19 @@ def test_profile_is_one_command_from_model_to_page(call, model, tmp_path):
     assert "overview" in json.dumps(json.loads(out))
 
 
+@pytest.mark.run_profiles
+def test_profile_compares_with_a_baseline(call, model, tmp_path):
+    assert call("compile", model, "-o", "baseline", "--stats-level", "70")[0] == 0
+    code, out, _ = call("profile", model, "--convert-to-fp16", "-n", "3", "--against", "baseline")
+    assert code == 0
+    assert out.startswith("== From ")
+    assert "new takes " in out
+    code, out, _ = call("profile", model, "-n", "3", "--against", model, "-o", "page.html")
+    assert code == 0
+    assert out.startswith("new takes ")
+    assert 'id="diff"' in (tmp_path / "page.html").read_text()
+
+
 def test_profile_of_a_program_without_statistics_says_how_to_get_them(call, model, tmp_path):
     assert call("compile", model, "-o", "plain")[0] == 0
     code, _, err = call("profile", "plain")

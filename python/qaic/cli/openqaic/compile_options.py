@@ -107,6 +107,12 @@ def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:
     return given if arguments.options_path is None else {**given, "options_path": arguments.options_path}
 
 
+def for_model(arguments: argparse.Namespace, model: Path) -> argparse.Namespace:
+    """Copy the arguments for another model; a container gets no options of the compiler."""
+    given = _given(arguments) if model.suffix.lower() == ".onnx" else []
+    return argparse.Namespace(**{**vars(arguments), "model": model, _GIVEN: given})
+
+
 def set_stats_level(arguments: argparse.Namespace, level: int) -> None:
     """Have the program measure itself, unless the command line states what it is to measure."""
     if all(name != "stats_level" for name, _, _ in _given(arguments)):

@@ -18,7 +18,7 @@ from qaic.cli.openqaic.arguments import (
     device_options,
     set_examples,
 )
-from qaic.cli.openqaic.compile_options import add_compile_options
+from qaic.cli.openqaic.compile_options import add_compile_options, for_model
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
 from qaic.cli.openqaic.program import open_program
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import argparse
 
     from qaic.cli.console import Parser
-    from qaic.profile import Profile
+    from qaic.stats.reports import Report
+    from qaic.stats.reports.capture import Capture
 
 #: from this level on a program measures its operators
 _STATS_LEVEL: Final = 70
@@ -58,6 +59,12 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="inferences before (default %(default)s)",
     )
+    parser.add_argument(
+        "--against",
+        metavar="MODEL",
+        type=Path,
+        help="baseline: another model, or a container with statistics",
+    )
     add_device(parser)
     add_json(parser)
     add_compile_options(parser)
@@ -66,14 +73,13 @@ def add_arguments(parser: Parser) -> None:
         "openqaic profile model.onnx -o page.html",
         "openqaic profile model.onnx --convert-to-fp16",
         "openqaic profile model.onnx --json > reports.json",
+        "openqaic profile new.onnx --against old.onnx -o page.html",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile so that operators are measured, run, and report."""
-    from qaic import Session
-    from qaic.cli.openqaic.tensor_files import read_inputs
-    from qaic.runtime.benchmark import random_inputs
+    from qaic.stats.reports import REPORTS, diff
 
     if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
         raise OptionError(
@@ -82,7 +88,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     # Before the level of statistics is added, which this command has by default.
-    next_step = next_command("profile", arguments, "-o", "page.html")
+    more = [] if arguments.against is None else ["--against", str(arguments.against)]
+    next_step = next_command("profile", arguments, *more, "-o", "page.html")
+    baseline = None if arguments.against is None else for_model(arguments, arguments.against)
+    capture = _measured(arguments)
+    reports = [make(capture) for make in REPORTS.values()]
+    if baseline is not None:
+        reports.append(diff(_measured(baseline), capture))
+    _put_out(capture, reports, arguments, next_step=next_step)
+    return SUCCESS
+
+
+def _measured(arguments: argparse.Namespace) -> Capture:
+    """Run a model or container; returns the measurements of its device."""
+    from qaic import Session
+    from qaic.cli.openqaic.tensor_files import read_inputs
+    from qaic.runtime.benchmark import random_inputs
+
     program = open_program(arguments, stats_level=_STATS_LEVEL)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
@@ -102,30 +124,31 @@ def run(arguments: argparse.Namespace) -> int:
                 "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
             ),
         )
-    name = "" if program.model is None else program.model.stem
-    _put_out(profile, arguments, name=name, next_step=next_step)
-    return SUCCESS
+    capture = profile.capture()
+    capture.name = "" if program.model is None else program.model.stem
+    return capture
 
 
-def _put_out(profile: Profile, arguments: argparse.Namespace, *, name: str, next_step: str) -> None:
-    from qaic.stats.reports import REPORTS
+def _put_out(
+    capture: Capture, reports: list[Report], arguments: argparse.Namespace, *, next_step: str
+) -> None:
     from qaic.stats.reports.render.files import rendered
 
-    capture = profile.capture()
-    capture.name = name
+    named = {report.name: report for report in reports}
     if arguments.json:
-        print_text(rendered([make(capture) for make in REPORTS.values()], "json", width=_PIPE_WIDTH))
+        print_text(rendered(reports, "json", width=_PIPE_WIDTH))
     if arguments.output is not None:
         from qaic import page
 
-        written = page.write(capture, [make(capture) for make in REPORTS.values()], arguments.output)
+        written = page.write(capture, reports, arguments.output)
         if not arguments.json:
-            for sentence in REPORTS["overview"](capture).verdict:
+            for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)
             size = human_bytes(written.stat().st_size)
-            inferences = counted(len(profile), "inference")
+            inferences = counted(arguments.num_iter, "inference")
             print_line(f"wrote {shlex.quote(str(written))}, {size}, of {inferences}; a browser opens it")
     elif not arguments.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-        print_text(rendered([REPORTS[name](capture) for name in _SHOWN], "text", width=width))
+        shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]
+        print_text(rendered(shown, "text", width=width))
         print_line(f"next: {next_step}")
