@@ -102,6 +102,12 @@ def test_weights_beyond_float16_are_named():
 def test_samples_judge_the_precision(model):
     found = qaic.check(model, samples=[{"x": np.ones((1, 64), np.float32)}]).to_json()["sections"]
     assert found["precision"]["measured"] is True
+    assert found["precision"]["verdict"] in {"yes", "perhaps", "no"}
+
+
+def test_options_add_to_the_precision(model):
+    assert qaic.check(model, mxfp6_matmul=True).checked.precision == "fp16+mxfp6"
+    assert qaic.check(model, precision="fp32").checked.precision == "fp32"
 
 
 def test_a_model_that_does_not_compile_is_answered_with_the_reason(tmp_path, capfd):
@@ -163,9 +169,16 @@ def test_options_that_are_wrong_or_exclude_each_other_are_refused(model, options
         qaic.check(model, **options)
 
 
-def test_each_step_outside_of_the_measured_rows_widens_intervals(model):
-    near, far = (qaic.check(model, precision=name).forecast(1, 1, 1, 1) for name in ("fp16", "mxfp6+fp16"))
-    assert far.latency_s[2] / far.latency_s[1] > near.latency_s[2] / near.latency_s[1]
+def test_each_step_outside_of_the_measured_rows_is_named(model):
+    near, far = (
+        qaic.check(model, precision=name, card=card).to_json()["sections"]["speed"]["reasons"]
+        for name, card in (("fp16", "standard"), ("mxfp6+fp16", "ultra"))
+    )
+    assert any("precision is fp16+mxfp6" in reason for reason in far)
+    assert any("card is ultra" in reason for reason in far)
+    assert not any("precision is" in reason or "card is" in reason for reason in near)
+    # The model is far smaller than all measured ones.
+    assert any(reason.startswith("weights") for reason in near)
 
 
 def test_measured_runs_move_the_forecast_and_narrow_it(model, runs):

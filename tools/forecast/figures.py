@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.forecast.speed import Parameters
+from qaic.forecast.calibration import Correction
+from qaic.forecast.cards import CARDS
+from qaic.forecast.configurations import Fixed, Ranking, candidates
+from qaic.forecast.speed import Parameters, Settings, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,6 +167,38 @@ def best_in_three(data: Measured, forecasts: Array, least: int) -> tuple[int, in
                 total += 1
                 hits += data.measured[own, 0].argmax() in np.argsort(-forecasts[own, 0])[:3]
     return hits, total
+
+
+def published_among_all(
+    data: Measured, left_out: Mapping[str, Mapping[str, float]]
+) -> tuple[int, int, int, float]:
+    """Compare published best configurations with our first three of all configurations.
+
+    Returns
+    -------
+    tuple
+        Rows that are published as best for throughput; those whose cores, and whose cores and batch, are
+        among our first three; and the median of their forecast over that of our first.
+    """
+    card = CARDS["standard"]
+    rows = np.flatnonzero(data.texts("objective") == "best-throughput")
+    models = data.texts("model")
+    cores = pairs = 0
+    shares = []
+    for row in rows:
+        table = data.tables[str(data.keys[row])]
+        parameters = Parameters.from_json(left_out[str(models[row])])
+        unchanged = Correction(1.0, 1.0, 0.0, 0.0)
+        ranking = Ranking(
+            table, candidates(card, Fixed()), parameters, card, precision="fp16", correction=unchanged
+        )
+        first = ranking.best("throughput")
+        own = tuple(int(values[row]) for values in data.settings)
+        cores += own[0] in {one.cores for one in first}
+        pairs += (own[0], own[2]) in {(one.cores, one.batch) for one in first}
+        made = forecast(table, Settings(*(values[[row]] for values in data.settings)), parameters, card)
+        shares.append(float(made.samples_per_s[0]) / max(one.samples_per_s[1] for one in first))
+    return len(rows), cores, pairs, float(np.median(shares))
 
 
 def _of_models(data: Measured) -> list[NDArray[np.int64]]:

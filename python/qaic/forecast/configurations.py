@@ -119,13 +119,14 @@ class Ranking:
         """Return the best configurations for one of `OBJECTIVES`, each with other cores or another batch."""
         speed, delay = np.log(self._samples_per_s), np.log(self._latency_s)
         # A forecast says nothing about differences below its steps: the other quantity decides those.
-        goals: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {
-            "throughput": (-speed, delay),
-            "latency": (delay, -speed),
-            "balanced": (delay / 2 - speed, delay),
+        goals: dict[str, tuple[NDArray[np.float64], ...]] = {
+            "throughput": (delay, -speed),
+            # More in flight only adds waiting.
+            "latency": (-speed, self.settings.set_size, delay),
+            "balanced": (delay, delay / 2 - speed),
         }
-        first, second = goals[objective]
-        order = np.lexsort((second, np.floor((first - first.min(initial=0)) / _EQUAL)))
+        *others, first = goals[objective]
+        order = np.lexsort((*others, np.floor((first - first.min(initial=0)) / _EQUAL)))
         found: list[Configuration] = []
         seen: set[tuple[float, ...]] = set()
         for at in order:

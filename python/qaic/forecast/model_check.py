@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.accuracy.precisions import PRECISIONS, named, options_of
+from qaic.accuracy.precisions import PRECISIONS, name_of, named, options_of
 from qaic.compilation import model_content
 from qaic.compiler import compile_resolved
 from qaic.compiler.diagnostics.record import recorded
@@ -87,9 +87,11 @@ def check(
     >>> report = qaic.check("model.onnx")  # doctest: +SKIP
     >>> report.to_json()["sections"]["speed"]["throughput"][0]["samples_per_s"]  # doctest: +SKIP
     """
-    name, chosen, count = _precision(precision), _card(card), _count(cards)
+    asked, chosen, count = _precision(precision), _card(card), _count(cards)
     given = {key: value for key, value in options.items() if value is not None}
-    resolved = resolve(options_of(name, given), options_path=None, model_is_container=False)
+    resolved = resolve(options_of(asked, given), options_path=None, model_is_container=False)
+    # Options may ask for more than the precision does.
+    name = name_of(resolved.set_compile) or "fp32"
     fixed = _fixed(resolved, chosen)
     content = model_content(model)
     runs = None if measured is None else calibration.read(measured, fixed)

@@ -231,7 +231,11 @@ class CheckReport:
 
         one = self.checked
         parts = [
-            (section.report.name, section.report.title, section.verdict_html + report_html(section.report))
+            (
+                section.report.name,
+                f"{section.report.title}: {section.verdict}",
+                report_html(section.report) + section.lines_html,
+            )
             for section in self.sections
         ]
         subtitle = f"{one.precision} on {one.cards} x {one.card.name} \u00b7 openqaic {__version__}"

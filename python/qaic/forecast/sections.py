@@ -23,6 +23,8 @@ _SHOWN_NODES: Final = 3
 _UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 #: gains below this are within what a forecast can tell
 _LEAST_GAIN: Final = 1.05
+#: verdict of `qaic.accuracy` -> that of the section
+_VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "no"}
 #: samples of one inference that nobody asks for
 _MANY: Final = 1000
 #: part of the name of an open dimension -> an example of its size
@@ -57,13 +59,13 @@ class Section:
         return "\n\n".join([str(shown), *(["\n".join(lines)] if lines else [])])
 
     @property
-    def verdict_html(self) -> str:
-        """The verdict, and the next line, as HTML."""
+    def lines_html(self) -> str:
+        """The lines as HTML."""
         lines = "".join(
             f"<li>{escape_html(purpose or 'next')}: <code>{escape_html(line)}</code></li>"
             for purpose, line in self.lines.items()
         )
-        return f"<p><strong>{escape_html(self.verdict)}</strong></p>" + (f"<ul>{lines}</ul>" if lines else "")
+        return f"<ul>{lines}</ul>" if lines else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the section as JSON values."""
@@ -191,7 +193,7 @@ def _precision(one: Checked) -> Section:
     if one.accuracy is not None:
         sentences = one.accuracy.sentences()
         verdicts = {item.to: item.verdict for item in one.accuracy.precisions}
-        verdict = next(iter(verdicts.values()))
+        verdict = _VERDICTS[next(iter(verdicts.values()))]
         return Section(
             Report("precision", "Precision", sentences),
             verdict,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 #: exponent that joins the limits of a pipeline: near the longest, a little above where two are equal
-_SHARPNESS: Final = 6
+_SHARPNESS: Final = 12
 
 #: names of `Forecast.limits`, by their numbers
 LIMITS: Final = ("computing", "DDR", "operations and cuts", "inputs", "outputs", "host")
