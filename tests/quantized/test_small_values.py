@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -101,6 +101,7 @@ def chain(value, names):
 
 
 @settings(deadline=None, max_examples=25)
+@example(join="ScatterElements", readers=["Neg", "Reshape"], exponent=2, seed=0)
 @given(
     join=st.sampled_from(sorted(JOINED)),
     readers=st.lists(st.sampled_from(sorted(READERS)), max_size=3),

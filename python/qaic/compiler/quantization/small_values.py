@@ -140,16 +140,24 @@ class SmallValues:
 
     def _joins_unlike(self, node: onnx.NodeProto) -> bool:
         """Return whether the scale of a result leaves too few levels to one of the operands."""
-        is_sum = standard(node, *_SUMMING)
-        if not (is_sum or standard(node, *_JOINING)) or not self._parameters.profiled(node.output[0]):
+        if standard(node, *_SUMMING) and self._parameters.profiled(node.output[0]):
+            is_small = node.output[0] not in self._equalized
+            needed = self._step(node.output[0]) * (_LEAST_LEVELS_OF_SUM if is_small else _LEAST_LEVELS)
+            return any(0 < self._parameters.spread(name) < needed for name in node.input)
+        if not standard(node, *_JOINING):
             return False
-        step = self._step(node.output[0])
-        if is_sum:
-            levels = _LEAST_LEVELS if node.output[0] in self._equalized else _LEAST_LEVELS_OF_SUM
-            return any(0 < self._parameters.spread(name) < step * levels for name in node.input)
+        sizes = {name: self._size(name) for name in node.input}
+        if self._parameters.profiled(node.output[0]):
+            step = self._step(node.output[0])
+        else:
+            # Operators without integer form are not measured, but what reads their results may be quantized.
+            step = max(sizes.values(), default=0.0) / (255 if self._precision == "Int8" else 65535)
         # A small constant that fills or bounds is as good as zero.
-        names = [name for name in node.input if node.op_type == "Concat" or name not in self._constants]
-        return any(0 < self._size(name) < step * _LEAST_LEVELS for name in names)
+        return any(
+            0 < size < step * _LEAST_LEVELS
+            for name, size in sizes.items()
+            if node.op_type == "Concat" or name not in self._constants
+        )
 
     def _keep_picked(self, node: onnx.NodeProto) -> None:
         """Keep a node whose results are too small for the scale of its operand, and the makers of that."""
