@@ -32,7 +32,7 @@ WORK_DTYPE: Final = np.dtype(
     [
         ("count", "f8"),
         ("macs", "f8"),
-        # Products that one result sums, and results of one weight group beside each other.
+        # Products that one result sums, and columns of results that share the other operand.
         ("depth", "f8"),
         ("width", "f8"),
         ("steps", "f8"),
