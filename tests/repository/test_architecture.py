@@ -49,6 +49,13 @@ RUST_DEPENDENCIES = {
 }
 
 
+def test_path_of_an_inference_is_at_most_eight_files():
+    text = (ROOT / "rust" / "qaic-runtime" / "src" / "lib.rs").read_text()
+    files = re.findall(r"^//! \d\. `([^`]+)`", text, re.MULTILINE)
+    assert 4 < len(files) <= 8
+    assert all((ROOT / file).is_file() for file in files)
+
+
 @pytest.mark.parametrize("crate", RUST_DEPENDENCIES)
 def test_crates_depend_downwards(crate):
     manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text())

@@ -22,6 +22,17 @@
 //!   caller's arrays
 //! ```
 //!
+//! These eight files contain an inference on the host device, from `Session.run` to the engine:
+//!
+//! 1. `python/qaic/session.py`: `Session.run`
+//! 2. `rust/qaic-python/src/session.rs`: arrays of the caller, the interpreter lock
+//! 3. `rust/qaic-runtime/src/request/bound_arrays/mod.rs`: memory of each tensor, lent to an exec object
+//! 4. `rust/qaic-runtime/src/request/exec_obj.rs`: begin, wait, cancel
+//! 5. `rust/qaic-sched/src/scheduler.rs`: the thread that runs the inference
+//! 6. `rust/qaic-runtime/src/request/body.rs`: the job of a request
+//! 7. `rust/qaic-runtime/src/binding/io_binding.rs`: conversions to the device and back
+//! 8. `rust/qaic-runtime/src/device/cpu/exec.rs`: the call of the engine
+//!
 //! A [`context::Context`] holds devices. An [`image::Image`] is an opened container. A [`program::Program`] puts one on
 //! a device, and an [`inference_set::InferenceSet`] shares many exec objects among threads: acquire, bind, submit, collect,
 //! put back. The states of a request are drawn in [`qaic_sync::RequestState`]. What a device must do is written at the top

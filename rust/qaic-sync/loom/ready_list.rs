@@ -5,13 +5,16 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestState, Ring, with_preemptions};
+use qaic_sched::RequestLists;
+use qaic_sync::Collected;
 
-/// Requests, a list of those that have completed, and a result that only its owner may touch.
+use crate::{Event, FOREVER, Numbers, Phase, ReadyList, RequestState, with_preemptions};
+
+/// Requests, their lists, and a result that only its owner may touch.
 struct Requests {
     states: Vec<RequestState>,
     results: Vec<UnsafeCell<u32>>,
-    completed: ReadyList<Ring>,
+    lists: RequestLists,
 }
 
 impl Requests {
@@ -19,7 +22,7 @@ impl Requests {
         Arc::new(Self {
             states: (0..count).map(|_| RequestState::idle()).collect(),
             results: (0..count).map(|_| UnsafeCell::new(0)).collect(),
-            completed: ReadyList::fifo(count),
+            lists: RequestLists::new(count),
         })
     }
 
@@ -31,55 +34,51 @@ impl Requests {
         self.results[number as usize].with_mut(|result| unsafe { *result += 1 });
     }
 
-    /// The inference of an idle request, from begin to end.
-    fn run(&self, number: u32) {
+    fn begin(&self, number: u32) {
         self.state(number).begin(true).unwrap();
+        self.lists.submitted(number, 7);
+    }
+
+    fn complete(&self, number: u32) {
         self.touch(number);
         if self.state(number).complete(false) {
-            self.completed.push(number);
+            self.lists.completed(number);
         }
     }
 
-    fn claim(&self, number: u32) -> bool {
-        let is_mine = self.state(number).claim_completed_entry().is_some();
-        if is_mine {
-            self.touch(number);
-        }
-        is_mine
+    /// The inference of an idle request, from begin to end.
+    fn run(&self, number: u32) {
+        self.begin(number);
+        self.complete(number);
     }
 
-    /// As collecting by id: the generation says which inference.
+    fn collected(&self, number: u32, collected: Collected) -> u32 {
+        self.touch(number);
+        self.lists.collected(number, collected, |other| self.state(other).await_collection());
+        number
+    }
+
+    /// Collects by id: the generation says which inference.
     fn collect(&self, number: u32) -> bool {
-        let is_mine = self.state(number).collect(self.state(number).generation()).is_some();
-        if is_mine {
-            self.touch(number);
-        }
-        is_mine
+        let state = self.state(number);
+        let collected = state.collect(state.generation());
+        collected.map(|collected| self.collected(number, collected)).is_some()
     }
 
-    /// As [`Requests::collect`], by a thread that has others hear when nothing is outstanding.
-    fn collect_for_all(&self, number: u32) {
-        let state = self.state(number);
-        if state.collect(state.generation()).is_some_and(|collected| collected.was_awaited)
-            && !self.states.iter().any(RequestState::await_collection)
-        {
-            self.completed.waiters().notify_all();
-        }
+    fn collect_next(&self) -> Option<u32> {
+        let (number, collected) = self.lists.collect(|number| self.state(number).claim_completed_entry())?;
+        Some(self.collected(number, collected))
     }
 
     /// Waits for a completed request, or until none is outstanding.
     fn wait_or_settle(&self) -> Option<u32> {
-        let look = || {
-            if let Some(number) = self.completed.take(|number| self.claim(number)) {
-                return Some(Some(number));
-            }
-            let is_listening = self.completed.waiters().waiting() > 0;
-            let is_outstanding =
-                if is_listening { RequestState::await_collection } else { RequestState::is_outstanding };
-            (!self.states.iter().any(is_outstanding)).then_some(None)
+        let is_settled = || {
+            let is_outstanding = |number| self.state(number).is_outstanding();
+            self.lists.is_settled(is_outstanding, |number| self.state(number).await_collection())
         };
+        let look = || self.collect_next().map(Some).or_else(|| is_settled().then_some(None));
         loop {
-            if let Some(found) = self.completed.waiters().wait(FOREVER, look) {
+            if let Some(found) = self.lists.for_completed().wait(FOREVER, look) {
                 return found;
             }
         }
@@ -87,7 +86,7 @@ impl Requests {
 
     fn wait(&self) -> u32 {
         loop {
-            if let Some(number) = self.completed.wait(FOREVER, |number| self.claim(number)) {
+            if let Some(number) = self.lists.for_completed().wait(FOREVER, || self.collect_next()) {
                 return number;
             }
         }
@@ -113,7 +112,7 @@ fn request_collected_by_number_and_from_the_list_is_collected_once_each_time() {
         let from_list = requests.wait();
         assert_eq!(from_list, 0);
         let by_number = other.join().unwrap();
-        let rest = u32::from(requests.completed.take(|number| requests.claim(number)).is_some());
+        let rest = u32::from(requests.collect_next().is_some());
         // One inference, or two: each collected once, and none left.
         assert_eq!(1 + by_number + rest, 1 + by_number);
         assert_eq!(requests.state(0).phase(), Phase::Idle);
@@ -202,14 +201,12 @@ fn entry_taken_from_under_a_woken_thread_leaves_it_to_be_woken_again() {
 fn thread_that_waits_for_any_hears_that_nothing_is_outstanding() {
     with_preemptions(2, || {
         let requests = Requests::new(2);
-        (0..2).for_each(|number| assert!(requests.state(number).begin(true).is_ok()));
+        (0..2).for_each(|number| requests.begin(number));
         let collecting = [0, 1].map(|number| {
             let requests = Arc::clone(&requests);
             thread::spawn(move || {
-                if requests.state(number).complete(false) {
-                    requests.completed.push(number);
-                }
-                requests.collect_for_all(number);
+                requests.complete(number);
+                requests.collect(number);
             })
         });
         let found = requests.wait_or_settle();

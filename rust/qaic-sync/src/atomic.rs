@@ -29,6 +29,12 @@ pub use loom::thread::yield_now;
 pub use std::thread::yield_now;
 
 /// Mutual exclusion that ignores poisoning.
+///
+/// ```
+/// let value = qaic_sync::atomic::Mutex::new(1);
+/// *value.lock() += 1;
+/// assert_eq!(*value.lock(), 2);
+/// ```
 #[derive(Debug, Default)]
 pub struct Mutex<T>(primitive::Mutex<T>);
 
@@ -67,6 +73,15 @@ impl<T> Mutex<T> {
 }
 
 /// Waits for a change of what a [`Mutex`] guards.
+///
+/// ```
+/// use std::time::Duration;
+/// use qaic_sync::atomic::{Condvar, Mutex};
+///
+/// let (value, changed) = (Mutex::new(1), Condvar::default());
+/// let value = changed.wait_at_most(value.lock(), Duration::ZERO);
+/// assert_eq!(*value, 1);
+/// ```
 #[derive(Debug, Default)]
 pub struct Condvar(primitive::Condvar);
 

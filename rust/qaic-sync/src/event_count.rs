@@ -23,6 +23,15 @@ pub trait Event {
 ///
 /// There is no spinning before sleep: what is waited for here takes a device longer than any spin worth its heat, and a
 /// thread that could do the work itself does so instead of waiting.
+///
+/// ```
+/// use std::time::Duration;
+/// use qaic_sync::{Event, EventCount};
+///
+/// let event = EventCount::new();
+/// assert!(!event.notify_one(), "no thread waits");
+/// assert_eq!(event.wait(Duration::MAX, || Some(7)), Some(7));
+/// ```
 #[derive(Debug, Default)]
 pub struct EventCount {
     /// Threads between registering and leaving. Only read-modify-write operations change it, so all of them form one

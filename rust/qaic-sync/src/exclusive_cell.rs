@@ -7,6 +7,12 @@ use crate::slot::Slot;
 /// Holds a value that any thread may work on while no other does. A thread that comes meanwhile is refused and does not
 /// wait, so this is no lock: those that share the value see to it that they come one after another, or say that it is in
 /// use.
+///
+/// ```
+/// let cell = qaic_sync::ExclusiveCell::new(1);
+/// let nested = cell.try_with(|value| (*value, cell.try_with(|value| *value)));
+/// assert_eq!(nested, Some((1, None)));
+/// ```
 pub struct ExclusiveCell<T> {
     // Empty while a thread has the value.
     value: Slot<T>,

@@ -8,6 +8,13 @@ use std::fmt;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of the numbers `0..capacity`, each in it at most once.
+///
+/// ```
+/// let list = qaic_sync::FreeList::empty(2);
+/// list.push(0);
+/// list.push(1);
+/// assert_eq!([list.pop(), list.pop(), list.pop()], [Some(1), Some(0), None]);
+/// ```
 pub struct FreeList {
     /// Tag in the upper half, number on top plus one in the lower; 0 there is the empty stack, and so is [`AWAITED`].
     ///

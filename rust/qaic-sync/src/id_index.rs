@@ -34,6 +34,15 @@ const STAMP_MASK: u64 = u32::MAX as u64;
 const OF_OWNER: u64 = 1 << 31;
 
 /// Requests by id.
+///
+/// ```
+/// let index = qaic_sync::IdIndex::new(2);
+/// index.insert(7, 0);
+/// index.insert(7, 1);
+/// assert_eq!(index.oldest(7, |_| true), Some(0));
+/// index.remove(0);
+/// assert_eq!((index.oldest(7, |_| true), index.id_of(1)), (Some(1), Some(7)));
+/// ```
 #[derive(Debug)]
 pub struct IdIndex {
     buckets: Box<[CachePadded<AtomicU64>]>,

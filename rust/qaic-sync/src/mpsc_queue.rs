@@ -11,6 +11,15 @@ use crate::slot::Exchanged;
 
 /// First in, first out, for any number of threads that push and one that drains. A push allocates a node and waits for no
 /// other thread.
+///
+/// ```
+/// let queue = qaic_sync::MpscQueue::new();
+/// queue.push(1);
+/// queue.push(2);
+/// let mut drained = Vec::new();
+/// queue.drain(|value| drained.push(*value));
+/// assert_eq!(drained, [1, 2]);
+/// ```
 pub struct MpscQueue<T> {
     last: Exchanged<Arc<Node<T>>>,
     // The node that was drained last, whose link leads to the next.

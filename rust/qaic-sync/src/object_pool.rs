@@ -7,6 +7,12 @@ use crate::slot::Slot;
 /// Keeps unused objects, each in a slot of its own that one atomic exchange takes or fills.
 ///
 /// So no thread waits for another, and a thread that finds nothing makes an object of its own.
+///
+/// ```
+/// let pool = qaic_sync::ObjectPool::new(1);
+/// pool.give_back(Box::new(7));
+/// assert_eq!((pool.take(), pool.take()), (Some(Box::new(7)), None));
+/// ```
 pub struct ObjectPool<T> {
     unused: Box<[Slot<T>]>,
 }

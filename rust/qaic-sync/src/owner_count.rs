@@ -9,6 +9,17 @@ use std::sync::Arc;
 use crate::atomic::{AtomicU64, Mutex, Ordering};
 
 /// The counts of all owners, and of those that are gone.
+///
+/// ```
+/// use std::sync::Arc;
+/// use qaic_sync::{OwnerCount, OwnerCounts};
+///
+/// let counts = Arc::<OwnerCounts>::default();
+/// let mut owner = OwnerCount::of(&counts);
+/// owner.add_one();
+/// drop(owner);
+/// assert_eq!(counts.total(), 1);
+/// ```
 #[derive(Default)]
 pub struct OwnerCounts(Mutex<Counts>);
 

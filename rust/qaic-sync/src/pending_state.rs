@@ -107,6 +107,17 @@ pub struct End {
 ///
 /// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did before
 /// them.
+///
+/// ```
+/// use qaic_sync::{PendingState, RequestKey, RequestState, Settled};
+///
+/// let (pending, request) = (PendingState::prepared(), RequestState::idle());
+/// assert!(pending.hold());
+/// let generation = request.begin(false).unwrap().generation;
+/// pending.publish(RequestKey { number: 0, generation }).unwrap();
+/// pending.end(false);
+/// assert_eq!(pending.settled(), Some(Settled::Succeeded));
+/// assert_eq!(pending.settled(), Some(Settled::Succeeded));
 pub struct PendingState {
     word: AtomicU32,
     // Written once, before the word says that the inference was started.

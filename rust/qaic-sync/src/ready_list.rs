@@ -75,6 +75,14 @@ impl Numbers for FreeList {
 /// push exchanges. That push takes the mark and wakes one thread; while no thread waits, a push costs nothing but its own
 /// exchange. The thread that takes an entry while others wait marks the list again, or wakes the next where it finds another
 /// entry.
+///
+/// ```
+/// let list = qaic_sync::ReadyList::fifo(2);
+/// list.push(0);
+/// list.push(1);
+/// // The entry of request 0 is stale.
+/// assert_eq!(list.take(|number| number != 0), Some(1));
+/// ```
 pub struct ReadyList<L> {
     list: L,
     waiters: EventCount,

@@ -153,6 +153,18 @@ pub struct Withdrawn {
 ///
 /// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did
 /// before them.
+///
+/// ```
+/// use qaic_sync::{Phase, Reason, RequestState};
+///
+/// let state = RequestState::idle();
+/// let generation = state.begin(false).unwrap().generation;
+/// assert_eq!(state.enqueue(true), Ok(true), "the request has to be pushed to its queue");
+/// assert!(state.claim(generation), "this thread runs it");
+/// assert!(state.ask_to_end(generation, Reason::Cancelled));
+/// state.complete(true);
+/// assert_eq!((state.phase(), state.has_failed()), (Phase::Idle, true));
+/// ```
 pub struct RequestState {
     word: AtomicU64,
     ended: EventCount,

@@ -12,6 +12,12 @@ use crossbeam_utils::CachePadded;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bounded queue of `u32`.
+///
+/// ```
+/// let ring = qaic_sync::Ring::new(2);
+/// assert_eq!([ring.push(1), ring.push(2), ring.push(3)], [Ok(false), Ok(false), Err(3)]);
+/// assert_eq!([ring.pop(), ring.pop(), ring.pop()], [Some(1), Some(2), None]);
+/// ```
 pub struct Ring {
     /// Position of the next number to take. Numbers before this position were taken.
     head: CachePadded<AtomicU32>,

@@ -10,6 +10,16 @@ const MOST_READY: u32 = 1 << 16;
 ///
 /// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops it, and no other thread
 /// takes an entry meanwhile.
+///
+/// ```
+/// let queues = qaic_sync::RunQueues::new(1, 4, true);
+/// queues.push(0, 1).unwrap();
+/// queues.push(0, 2).unwrap();
+/// let first = queues.take().unwrap();
+/// assert_eq!((first.entry, queues.take().is_none()), (1, true), "one thread has the turn");
+/// drop(first.turn);
+/// assert_eq!(queues.take().unwrap().entry, 2);
+/// ```
 #[derive(Debug)]
 pub struct RunQueues {
     all: Box<[RunQueue]>,

@@ -57,6 +57,12 @@ impl<P> Exchanged<P> {
 
 /// Holds one value, or nothing while a thread has it. The owner of a [`crate::RequestState`]'s running phase takes the
 /// value out, so that a second thread never meets an empty slot; one that does anyway gets nothing and no damage.
+///
+/// ```
+/// let slot = qaic_sync::Slot::new(Box::new(7));
+/// assert_eq!((slot.take(), slot.take()), (Some(Box::new(7)), None));
+/// slot.put(Box::new(8));
+/// ```
 pub struct Slot<T> {
     value: Exchanged<Option<Box<T>>>,
 }
