@@ -16,6 +16,7 @@ use qaic_emu::{EmuKmd, EmuOptions};
 use qaic_kmd::abi::request;
 use qaic_kmd::kmd::Kmd;
 use qaic_mem::{Lender, Storage};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement};
@@ -115,7 +116,7 @@ fn many(criterion: &mut Criterion) {
                     bindings.outputs[0] = OutputBinding::Memory(output.take().unwrap().into());
                 })
                 .unwrap();
-            card.set.submit(handle, id).unwrap();
+            card.set.submit(handle, id, Detached::assume()).unwrap();
         }
         for _ in ids() {
             let handle = card.set.get_completed(&mut WaitScope::default()).unwrap();

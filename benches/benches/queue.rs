@@ -15,6 +15,7 @@ use crossbeam_queue::ArrayQueue;
 use qaic_benches::containers::{TENSOR_BYTES, network, program};
 use qaic_mem::Storage;
 use qaic_qpc::elf;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -139,7 +140,7 @@ impl Bound {
     /// Submits `count` and collects them with `collect`.
     fn batch(&self, count: u32, collect: impl Fn(&InferenceSet, u64) -> HandleId) {
         for id in 0..u64::from(count) {
-            self.set.submit(self.set.try_acquire().unwrap(), id).unwrap();
+            self.set.submit(self.set.try_acquire().unwrap(), id, Detached::assume()).unwrap();
         }
         for id in 0..u64::from(count) {
             self.set.put_completed(collect(&self.set, id)).unwrap();

@@ -56,6 +56,12 @@ def test_path_of_an_inference_is_at_most_eight_files():
     assert all((ROOT / file).is_file() for file in files)
 
 
+def test_the_binding_makes_scopes_of_waits_and_proofs_of_a_released_lock_in_one_file():
+    sources = (ROOT / "rust" / "qaic-python" / "src").rglob("*.rs")
+    makers = {file.name for file in sources if re.search(r"\bWaitScope\b|Detached::assume", file.read_text())}
+    assert makers == {"gil.rs"}
+
+
 @pytest.mark.parametrize("crate", RUST_DEPENDENCIES)
 def test_crates_depend_downwards(crate):
     manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text())

@@ -85,7 +85,7 @@ impl PyContext {
     /// Blocking, without the interpreter lock: until the reset has begun.
     fn reset(&self, py: Python<'_>, dev_id: u32) -> PyResult<()> {
         let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        py.detached(|| Ok(device.reset()))?.map_err(|error| from_runtime(py, error))
+        py.detached(|_| Ok(device.reset()))?.map_err(|error| from_runtime(py, error))
     }
 
     /// The dictionary of one device.
@@ -98,14 +98,14 @@ impl PyContext {
 fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'py, PyAny>> {
     let ask = || Ok(DeviceDescription::of(&**device));
     // Only cards are asked over something that may not answer.
-    let found = if device.kind() == DeviceKind::Card { py.asking(ask)? } else { py.detached(ask)? };
+    let found = if device.kind() == DeviceKind::Card { py.asking(ask)? } else { py.detached(|_| ask())? };
     record(py, &found)
 }
 
 /// Watches the forks of this process, also those that do not go through Python.
 pub(crate) fn watch_forks(py: Python<'_>) -> PyResult<()> {
     static WATCHED: PyOnceLock<()> = PyOnceLock::new();
-    WATCHED.get_or_try_init(py, || py.detached(fork::watch)).copied()
+    WATCHED.get_or_try_init(py, || py.detached(|_| fork::watch())).copied()
 }
 
 /// Lets programs of this process load a library with custom operators.
@@ -129,7 +129,7 @@ pub(crate) fn open_context(py: Python<'_>) -> PyResult<Arc<Context>> {
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn open_user_directory(py: Python<'_>, path: Option<PathBuf>) -> PyResult<PathBuf> {
-    py.detached(|| UserDirectory::of_this_user(path).open().map(Path::to_owned))
+    py.detached(|_| UserDirectory::of_this_user(path).open().map(Path::to_owned))
 }
 
 /// Places where the library of ONNX Runtime may be, best first.
@@ -174,7 +174,7 @@ pub(crate) fn load_until<T: Ungil + Send>(
 #[pyfunction]
 pub(crate) fn engine_info(py: Python<'_>) -> PyResult<(PathBuf, String)> {
     let candidates = engine_candidates(py)?;
-    py.detached(move || {
+    py.detached(move |_| {
         Engine::get(&candidates).map(|engine| (engine.path().to_owned(), engine.version().to_owned()))
     })
 }

@@ -29,7 +29,7 @@ pub(crate) fn end_with_interpreter(py: Python<'_>) -> PyResult<()> {
 /// Takes everything off all emulated cards of this process.
 #[pyfunction]
 fn end_all(py: Python<'_>) -> PyResult<()> {
-    py.detached(|| {
+    py.detached(|_| {
         for control in Context::emulated_cards() {
             control.reset();
         }
@@ -61,7 +61,7 @@ impl PyEmuControl {
 
     /// Resets the card with everything that is on it. It is online again some time later, or after `hurry`.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        py.detached(|| {
+        py.detached(|_| {
             self.control.reset();
             Ok(())
         })
@@ -70,7 +70,7 @@ impl PyEmuControl {
     /// Lets the cores of a channel fail. They start again some time later, or after `hurry`; without power never.
     #[pyo3(signature = (channel, power_up = true))]
     fn restart_cores(&self, py: Python<'_>, channel: u32, power_up: bool) -> PyResult<()> {
-        py.detached(|| {
+        py.detached(|_| {
             self.control.restart_cores(channel, power_up);
             Ok(())
         })
@@ -78,7 +78,7 @@ impl PyEmuControl {
 
     /// Lets everything happen at once that would happen later.
     fn hurry(&self, py: Python<'_>) -> PyResult<()> {
-        py.detached(|| {
+        py.detached(|_| {
             self.control.hurry();
             Ok(())
         })
@@ -88,7 +88,7 @@ impl PyEmuControl {
     fn set_faults(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         let plan = FaultPlan::parse(text, Target::Card);
         let plan = plan.map_err(|error| from_runtime(py, refused(error.to_string())))?;
-        py.detached(|| {
+        py.detached(|_| {
             self.control.set_faults(plan);
             Ok(())
         })
@@ -96,7 +96,7 @@ impl PyEmuControl {
 
     /// System calls that are blocked.
     fn waiters(&self, py: Python<'_>) -> PyResult<usize> {
-        py.detached(|| Ok(self.control.waiters()))
+        py.detached(|_| Ok(self.control.waiters()))
     }
 
     /// Waits until `count` system calls or more are blocked; whether they are.
@@ -105,7 +105,7 @@ impl PyEmuControl {
     #[pyo3(signature = (count = 1, timeout = 10.0))]
     fn wait_waiters(&self, py: Python<'_>, count: usize, timeout: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
-        py.detached(|| {
+        py.detached(|_| {
             let reached = self.control.await_waiters_unless(count, limit, signal_pending);
             reached.ok_or_else(|| ErrorDetail::Interrupted.into())
         })
@@ -125,17 +125,17 @@ impl PyEmuControl {
 
     /// Transfers that ended with another status than 0. The driver reports them to no caller.
     fn dma_errors(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detached(|| Ok(self.control.dma_errors()))
+        py.detached(|_| Ok(self.control.dma_errors()))
     }
 
     /// Returns the resources that the firmware has given out: `total` and `free` amounts, and the loaded
     /// programs.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        record(py, &py.detached(|| Ok(self.control.resource_usage()))?)
+        record(py, &py.detached(|_| Ok(self.control.resource_usage()))?)
     }
 
     /// Returns the differences from an unused card, one a line; empty if there are none.
     fn invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        py.detached(|| Ok(self.control.invariants()))
+        py.detached(|_| Ok(self.control.invariants()))
     }
 }

@@ -11,7 +11,7 @@ use qaic_runtime::process::cancellation::watch;
 use qaic_runtime::process::ignore_signals_on_this_thread;
 use qaic_runtime::process::reaped::{self, DropWait};
 use qaic_runtime::process::reaper::{self, Teardown};
-use qaic_runtime::{CancellationToken, Deadline, ForkGuard, RuntimeError, WaitScope};
+use qaic_runtime::{CancellationToken, Deadline, Detached, ForkGuard, RuntimeError, WaitScope};
 
 use crate::errors;
 
@@ -22,7 +22,7 @@ pub(crate) trait Detach<'py>: Sized {
     /// For work that ends by itself within milliseconds, or that waits in the scope of [`answering_signals`].
     fn detached<T: Ungil + Send>(
         self,
-        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+        work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
     /// Runs `work`, which may take long and knows nothing of signals, so that Ctrl-C ends it.
@@ -78,7 +78,7 @@ impl DropWait for DetachedWait {
 /// Lets the end of the interpreter wait for what is being torn down.
 pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
     let finish = PyCFunction::new_closure(py, None, None, |arguments, _| {
-        arguments.py().detached(|| match answering_signals(None, reaper::finish) {
+        arguments.py().detached(|detached| match answering_signals(detached, None, reaper::finish) {
             Err(error) if error.is_interrupted() => Err(error),
             // The kernel frees what is left.
             _ => Ok(()),
@@ -93,7 +93,7 @@ pub(crate) fn finish_with_interpreter(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn await_teardown(py: Python<'_>, seconds: f64) -> PyResult<bool> {
     let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-    py.detached(|| match answering_signals(Deadline::after(limit), reaper::drain) {
+    py.detached(|detached| match answering_signals(detached, Deadline::after(limit), reaper::drain) {
         Err(error) if error.is_timeout() => Ok(false),
         outcome => outcome.map(|()| true),
     })
@@ -119,7 +119,7 @@ impl PyTeardown {
     #[pyo3(signature = (seconds = None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
-        py.detached(|| answering_signals(deadline, |scope| self.teardown.wait(scope)))
+        py.detached(|detached| answering_signals(detached, deadline, |scope| self.teardown.wait(scope)))
     }
 }
 
@@ -140,9 +140,9 @@ pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<O
 impl<'py> Detach<'py> for Python<'py> {
     fn detached<T: Ungil + Send>(
         self,
-        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+        work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T> {
-        match self.detach(|| catch_unwind(AssertUnwindSafe(work))) {
+        match self.detach(|| catch_unwind(AssertUnwindSafe(|| work(Detached::assume())))) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(to_exception(self, error)),
             Err(payload) => Err(errors::panicked(self, payload.as_ref())),
@@ -158,7 +158,7 @@ impl<'py> Detach<'py> for Python<'py> {
     ) -> PyResult<T> {
         let is_main = on_main_thread(self)?;
         if !is_main && deadline.is_none() {
-            return self.detached(work);
+            return self.detached(|_| work());
         }
         let mut signal = None;
         let mut check = || {
@@ -192,7 +192,8 @@ impl<'py> Detach<'py> for Python<'py> {
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
     ) -> PyResult<Result<T, RuntimeError>> {
         let limit = Deadline::after(reaper::LIMIT);
-        let outcome = self.detached(|| Ok(answering_signals(limit, |scope| reaper::run(scope, work))))?;
+        let outcome = self
+            .detached(|detached| Ok(answering_signals(detached, limit, |scope| reaper::run(scope, work))))?;
         if matches!(&outcome, Err(error) if error.is_interrupted())
             && let Some(signal) = take_signal()
         {
@@ -228,8 +229,10 @@ pub(crate) fn take_signal() -> Option<PyErr> {
     PENDING.take()
 }
 
-/// Has a call wait in a scope that ends at `deadline` and answers signals. For waits inside [`Detach::detached`].
+/// Has a call wait in a scope that ends at `deadline` and answers signals. Scopes are made here alone, so no wait keeps the interpreter
+/// lock.
 pub(crate) fn answering_signals<T>(
+    _: Detached,
     deadline: Option<Deadline>,
     wait: impl FnOnce(&mut WaitScope<'_>) -> T,
 ) -> T {

@@ -63,8 +63,10 @@ impl PyNoopControl {
     #[pyo3(signature = (count = 1, timeout = 10.0))]
     fn wait_executing(&self, py: Python<'_>, count: u32, timeout: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
-        py.detached(|| {
-            answering_signals(Deadline::after(limit), |scope| self.control.wait_executing(count, scope))
+        py.detached(|detached| {
+            answering_signals(detached, Deadline::after(limit), |scope| {
+                self.control.wait_executing(count, scope)
+            })
         })
     }
 

@@ -90,23 +90,23 @@ impl PyProfiler {
     /// Adds a `qaicrt.Program`, a `qaicrt.InferenceSet` or the inference set of a session, and returns its number.
     fn add(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<u32> {
         let registry = registry_of(program)?;
-        py.detached(|| self.collector.add(&registry))
+        py.detached(|_| self.collector.add(&registry))
     }
 
     /// Takes no more samples of a program; whether it was there.
     fn remove(&self, py: Python<'_>, program: &Bound<'_, PyAny>) -> PyResult<bool> {
         let registry = registry_of(program)?;
-        py.detached(|| self.collector.remove(&registry))
+        py.detached(|_| self.collector.remove(&registry))
     }
 
     /// Begins; forgets what was not fetched. False when it runs.
     fn start(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|| self.collector.start())
+        py.detached(|_| self.collector.start())
     }
 
     /// Ends; inferences under way are no samples. False when it does not run.
     fn stop(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detached(|| self.collector.stop())
+        py.detached(|_| self.collector.stop())
     }
 
     /// Facts about the programs, by their numbers.
@@ -126,12 +126,12 @@ impl PyProfiler {
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?;
-        py.detached(|| answering_signals(deadline, |scope| self.collector.wait(scope)))
+        py.detached(|detached| answering_signals(detached, deadline, |scope| self.collector.wait(scope)))
     }
 
     /// The samples since the last call.
     fn drain(&self, py: Python<'_>) -> PyResult<PySamples> {
-        py.detached(|| self.collector.drain()).map(|samples| PySamples { samples })
+        py.detached(|_| self.collector.drain()).map(|samples| PySamples { samples })
     }
 }
 
@@ -223,7 +223,7 @@ impl PySamples {
     /// Blocking, without the interpreter lock: decodes the buffers.
     fn device_kpis<'py>(&self, py: Python<'py>, program: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         self.program(program)?;
-        let decoded = py.detached(|| Ok(self.samples.device_kpis(program)))?;
+        let decoded = py.detached(|_| Ok(self.samples.device_kpis(program)))?;
         let decoded = decoded.map_err(|error| from_stats(py, &error, None))?;
         let tuple = |(sample, kpi): (HostSample, Option<DeviceKpi>)| {
             Some((sample.activation, sample.inference, metrics(py, &kpi?)))
@@ -251,7 +251,7 @@ impl PySamples {
     ///
     /// Blocking, without the interpreter lock.
     fn host_trace<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let json = py.detached(|| Ok(self.samples.host_trace()))?;
+        let json = py.detached(|_| Ok(self.samples.host_trace()))?;
         Ok(PyBytes::new(py, &json))
     }
 
@@ -266,7 +266,7 @@ impl PySamples {
         as_trace: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.program(self.sample(index)?.host.program)?;
-        let written = py.detached(|| Ok(self.samples.op_stats(index, as_trace)))?;
+        let written = py.detached(|_| Ok(self.samples.op_stats(index, as_trace)))?;
         let written = written.map_err(|error| from_stats(py, &error, None))?;
         Ok(written.map(|text| PyBytes::new(py, &text)))
     }
@@ -277,7 +277,7 @@ impl PySamples {
     #[pyo3(signature = (program = 0, *, always = false))]
     fn latency_report(&self, py: Python<'_>, program: u32, always: bool) -> PyResult<Option<String>> {
         self.program(program)?;
-        let written = py.detached(|| Ok(self.samples.latency_report(program, always)))?;
+        let written = py.detached(|_| Ok(self.samples.latency_report(program, always)))?;
         written.map_err(|error| from_stats(py, &error, None))
     }
 }

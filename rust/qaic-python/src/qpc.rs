@@ -53,7 +53,7 @@ impl PyQpc {
             return Ok(Self { image: inspect(py, &path, mmap)? });
         }
         let bytes = copied_bytes(source)?;
-        Ok(Self { image: py.detached(move || Image::inspect_bytes(bytes))? })
+        Ok(Self { image: py.detached(move |_| Image::inspect_bytes(bytes))? })
     }
 
     /// Returns whether the container holds a program; otherwise it holds one container per device.
@@ -73,7 +73,7 @@ impl PyQpc {
     /// Blocking, without the interpreter lock: reads every byte.
     fn validate(&self, py: Python<'_>) -> PyResult<Vec<Finding>> {
         let image = Arc::clone(&self.image);
-        py.detached(move || Ok(findings(image.bytes())))
+        py.detached(move |_| Ok(findings(image.bytes())))
     }
 
     #[getter]
@@ -177,7 +177,7 @@ impl PyQpc {
 ///
 /// Blocking, without the interpreter lock: reads headers and descriptors.
 pub(crate) fn inspect(py: Python<'_>, path: &Path, mmap: bool) -> PyResult<Arc<Image>> {
-    let opened = py.detached(|| Ok(Image::inspect(path, mmap)))?;
+    let opened = py.detached(|_| Ok(Image::inspect(path, mmap)))?;
     opened.map_err(|error| match error.detail() {
         ErrorDetail::Qpc(error) => from_qpc_file(py, error, &path.display().to_string()),
         _ => from_runtime(py, error),
@@ -220,9 +220,9 @@ fn findings(bytes: &[u8]) -> Vec<Finding> {
 #[pyfunction]
 pub(crate) fn validate_container(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Vec<Finding>> {
     let bytes = if let Ok(path) = source.extract::<PathBuf>() {
-        py.detached(move || Ok(FileBytes::open(&path, true)?))?
+        py.detached(move |_| Ok(FileBytes::open(&path, true)?))?
     } else {
         FileBytes::Owned(copied_bytes(source)?.into_boxed_slice())
     };
-    py.detached(move || Ok(findings(&bytes)))
+    py.detached(move |_| Ok(findings(&bytes)))
 }

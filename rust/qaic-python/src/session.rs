@@ -220,8 +220,10 @@ impl PyInferenceSet {
             let Scratch { exports, bound } = &mut *scratch;
             bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
             let limit = deadline_after(py, seconds)?.map(Deadline::limit);
-            py.detached(|| {
-                answering_signals(None, |scope| bound.benchmark(&self.set, exports, count, limit, scope))
+            py.detached(|detached| {
+                answering_signals(detached, None, |scope| {
+                    bound.benchmark(&self.set, exports, count, limit, scope)
+                })
             })
         })();
         self.give_back(py, scratch);
@@ -286,9 +288,9 @@ impl PyInferenceSet {
             let pushed = bound.push_output(tensors, exports, destination);
             pushed.map_err(|error| from_runtime(py, error))?;
         }
-        py.detached(|| {
+        py.detached(|detached| {
             bound.check_apart(tensors)?;
-            answering_signals(deadline, |scope| bound.run(&self.set, tensors, exports, scope))
+            answering_signals(detached, deadline, |scope| bound.run(&self.set, tensors, exports, scope))
         })?;
         let result = PyDict::new(py);
         for (output, (spec, key)) in self.tensors.outputs().enumerate() {
@@ -315,7 +317,7 @@ impl PyInferenceSet {
         let is_long = bound.input_bytes(exports) >= COPY_DETACHED_BYTES;
         let mut prepare = || bound.prepare(&self.set, &self.tensors.arrays, exports, deadline);
         let inference = if is_long {
-            py.detached(prepare)?
+            py.detached(|_| prepare())?
         } else {
             prepare().map_err(|error| from_runtime(py, error))?
         };

@@ -62,8 +62,10 @@ fn summary(
 ) -> PyResult<Vec<u8>> {
     buffer.check(py)?;
     let (buffer, ops) = (buffer.inner(), ops(descriptor));
-    py.detached(|| {
-        answering_signals(None, |scope| stats_output::stats_summary(target, buffer, &ops, cores, scope))
+    py.detached(|detached| {
+        answering_signals(detached, None, |scope| {
+            stats_output::stats_summary(target, buffer, &ops, cores, scope)
+        })
     })
 }
 
@@ -148,11 +150,11 @@ fn trace(
     let devices: Vec<_> = devices.collect();
     let samples = host_samples.map(PySamples::host).unwrap_or_default();
     let json = host_trace.map(|json| copied_bytes(json)).transpose()?;
-    let host_trace = py.detached(|| Ok(json.as_deref().map(HostTrace::open).transpose()))?;
+    let host_trace = py.detached(|_| Ok(json.as_deref().map(HostTrace::open).transpose()))?;
     let host_trace = host_trace.map_err(|error| from_stats(py, &error, None))?;
-    py.detached(|| {
+    py.detached(|detached| {
         let host_trace = host_trace.as_ref();
-        answering_signals(None, |scope| {
+        answering_signals(detached, None, |scope| {
             stats_output::stats_trace(target, &devices, options(), &samples, host_trace, scope)
         })
     })

@@ -63,7 +63,7 @@ pub use device::{DeviceId, Placement};
 pub use error::{ErrorDetail, QStatus, RuntimeError};
 pub use image::Image;
 pub use inference_set::{HandleId, InferenceSet};
-pub use process::{CancellationToken, Deadline, ForkGuard, WaitScope};
+pub use process::{CancellationToken, Deadline, Detached, ForkGuard, WaitScope};
 pub use program::{Program, ProgramOptions};
 pub use queue::Queue;
 pub use request::{BoundBuffers, BoundSet, ExecObj};

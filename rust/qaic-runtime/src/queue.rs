@@ -7,6 +7,7 @@
 use crate::context::Context;
 use crate::device::{DeviceId, Placement};
 use crate::error::{InputError, RuntimeError};
+use crate::process::Detached;
 use crate::request::ExecObj;
 
 /// Starts inferences on a device.
@@ -47,7 +48,7 @@ impl Queue {
 
     /// Starts the bound inference and returns at once; see [`ExecObj::enqueue`]. Fails when the program is on another device
     /// that its user named.
-    pub fn enqueue(&self, exec: &ExecObj) -> Result<(), RuntimeError> {
+    pub fn enqueue(&self, exec: &ExecObj, detached: Detached) -> Result<(), RuntimeError> {
         let program = exec.program();
         let placement = program.placement();
         if !program.options().is_placed_freely && !placement.devices.contains(&self.device) {
@@ -60,6 +61,6 @@ impl Queue {
         if let Some(threads) = self.threads {
             program.allow_threads(threads);
         }
-        exec.enqueue()
+        exec.enqueue(detached)
     }
 }

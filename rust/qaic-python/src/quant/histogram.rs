@@ -19,7 +19,7 @@ pub(crate) struct PyTensorHistogram {
 
 impl PyTensorHistogram {
     fn read<T: Send>(&self, py: Python<'_>, read: impl FnOnce(&Histogram) -> T + Send) -> PyResult<T> {
-        py.detached(|| Ok(self.histogram.read(read)))
+        py.detached(|_| Ok(self.histogram.read(read)))
     }
 }
 
@@ -34,11 +34,11 @@ impl PyTensorHistogram {
         let values = Lent::floats(py, array)?;
         let memory = values.memory();
         let visit = |count: &mut dyn FnMut(&[f32])| pieces(memory, |_, piece: &[f32]| count(piece));
-        py.detached(|| Ok(self.histogram.add(visit)))?.map_err(|error| refused(py, &error))
+        py.detached(|_| Ok(self.histogram.add(visit)))?.map_err(|error| refused(py, &error))
     }
 
     fn merge(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
-        py.detached(|| {
+        py.detached(|_| {
             self.histogram.merge(&other.histogram);
             Ok(())
         })
@@ -61,7 +61,7 @@ impl PyTensorHistogram {
 
     fn counts<'py>(&self, py: Python<'py>, bins: usize) -> PyResult<Bound<'py, PyAny>> {
         check_bins(bins).map_err(|error| refused(py, &error))?;
-        let storage = py.detached(|| -> Result<Storage, RuntimeError> {
+        let storage = py.detached(|_| -> Result<Storage, RuntimeError> {
             Ok(Storage::of(&self.histogram.read(|histogram| histogram.counts(bins)))?)
         })?;
         array_of(py, storage, &[bins], c"f", size_of::<f32>())

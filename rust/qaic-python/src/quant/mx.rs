@@ -32,7 +32,7 @@ pub(crate) fn mx_encode<'py>(
     let memory = values.memory();
     let size = format.size_of_shape(&values.shape).map_err(|error| refused(py, &error))?;
     PyBytes::new_with(py, size.bytes, |stored| {
-        let found = py.detached(move || Ok(mx::encode(format, memory, size.row_len, stored)))?;
+        let found = py.detached(move |_| Ok(mx::encode(format, memory, size.row_len, stored)))?;
         check(py, found, size.count, refuse_not_finite)
     })
 }
@@ -50,7 +50,7 @@ pub(crate) fn mx_decode<'py>(
     let format = format(py, encoding)?;
     let storage = with_bytes(data, |stored| {
         let size = format.check_stored(&shape, stored.len()).map_err(|error| refused(py, &error))?;
-        py.detached(move || Ok(mx::decode(format, stored, size.row_len, size.count)?))
+        py.detached(move |_| Ok(mx::decode(format, stored, size.row_len, size.count)?))
     })??;
     array_of(py, storage, &shape, c"f", size_of::<f32>())
 }
@@ -68,7 +68,7 @@ pub(crate) fn mx_round<'py>(
     let values = Lent::floats(py, array)?;
     let memory = values.memory();
     let size = format.size_of_shape(&values.shape).map_err(|error| refused(py, &error))?;
-    let (storage, found) = py.detached(move || Ok(mx::round(format, memory, size.row_len)?))?;
+    let (storage, found) = py.detached(move |_| Ok(mx::round(format, memory, size.row_len)?))?;
     check(py, found, size.count, refuse_not_finite)?;
     array_of(py, storage, &values.shape, c"f", size_of::<f32>())
 }

@@ -52,6 +52,6 @@ pub(crate) fn calibrate_range(
     let lent = Lent::floats(py, histogram)?;
     let mut counts = vec![0.0_f32; lent.len()];
     let _ = lent.memory().read_into(0, &mut counts);
-    py.detached(|| Ok(calibrate(&counts, minimum, maximum, method, schema, precision)))?
+    py.detached(|_| Ok(calibrate(&counts, minimum, maximum, method, schema, precision)))?
         .map_err(|error| refused(py, &error))
 }

@@ -33,7 +33,7 @@ fn quantized<'py, T: Quantized + Pod>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let memory = values.memory();
     let map = |first, values: &[f32], into: &mut [T]| quantize(channels, first, values, into);
-    let storage = py.detached(move || Ok(map_pieces(memory, map)?))?;
+    let storage = py.detached(move |_| Ok(map_pieces(memory, map)?))?;
     array(py, storage, &values.shape, format, size_of::<T>())
 }
 
@@ -44,7 +44,7 @@ fn dequantized<'py, T: Quantized + Pod>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let memory = values.memory();
     let map = |first, values: &[T], into: &mut [f32]| dequantize(channels, first, values, into);
-    let storage = py.detached(move || Ok(map_pieces(memory, map)?))?;
+    let storage = py.detached(move |_| Ok(map_pieces(memory, map)?))?;
     array(py, storage, &values.shape, c"f", size_of::<f32>())
 }
 

@@ -72,8 +72,8 @@ impl PyBenchmark {
             raised.is_none()
         };
         let progress = &self.progress;
-        let measured = outcome(py, || {
-            answering_signals(None, |scope| {
+        let measured = outcome(py, |detached| {
+            answering_signals(detached, None, |scope| {
                 set.benchmark(count, limit, progress, |_, _| {}, count_one, scope)
             })
         });

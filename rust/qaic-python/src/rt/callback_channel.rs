@@ -67,7 +67,7 @@ impl RtReceiver {
     /// Blocking, without the interpreter lock. For threads that get no signals.
     #[allow(clippy::type_complexity)] // one tuple, described above
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyTuple>, bool)>> {
-        let Some(message) = py.detached(|| Ok(self.receiver.take()))? else { return Ok(None) };
+        let Some(message) = py.detached(|_| Ok(self.receiver.take()))? else { return Ok(None) };
         let enums = || py.import("qaic.rt.enums");
         Ok(Some(match message {
             Message::Line { callback, level, text } => {

@@ -130,7 +130,7 @@ impl RtContext {
     #[pyo3(name = "findDevice")]
     #[allow(non_snake_case)]
     fn find_device<'py>(&self, py: Python<'py>, qpcObj: &RtQpc) -> PyResult<Bound<'py, PyTuple>> {
-        match outcome(py, || self.context.find_free(&self.devices, qpcObj.image())) {
+        match outcome(py, |_| self.context.find_free(&self.devices, qpcObj.image())) {
             Ok(id) => (member(py, QStatus::Success)?, id.0).into_pyobject(py),
             Err(refusal) => {
                 (refuse(py, &self.context, FailureSource::Context, refusal)?, NO_DEVICE).into_pyobject(py)

@@ -193,7 +193,10 @@ impl PyExecObj {
                 return self.reply(py, Err(refusal.busy_in_flight()));
             }
         }
-        self.reply(py, outcome(py, || answering_signals(None, |scope| self.exec().run(scope))))
+        self.reply(
+            py,
+            outcome(py, |detached| answering_signals(detached, None, |scope| self.exec().run(scope))),
+        )
     }
 
     /// Waits for the inference that was enqueued last; success at once when there is none.
@@ -201,7 +204,10 @@ impl PyExecObj {
     /// Blocking, without the interpreter lock; after Ctrl-C the inference goes on.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.reply(py, outcome(py, || answering_signals(None, |scope| self.exec().wait(scope))))
+        self.reply(
+            py,
+            outcome(py, |detached| answering_signals(detached, None, |scope| self.exec().wait(scope))),
+        )
     }
 
     /// (status, list of ``QBuffer`` by binding index); what was never set has no bytes.

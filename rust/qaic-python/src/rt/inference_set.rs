@@ -227,7 +227,7 @@ impl PyQaicInferenceSet {
             return self.reply(py, self.submit_vector(py, vector.get(), id));
         }
         if let Ok(handle) = what.cast::<PyInferenceHandle>() {
-            let submit = |number| outcome(py, || self.core.bound().submit(number, id));
+            let submit = |number| outcome(py, |detached| self.core.bound().submit(number, id, detached));
             return self.reply(py, self.number_of(handle.get()).and_then(submit));
         }
         let found = what.get_type();
@@ -243,7 +243,8 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let set = self.core.set();
-        let ended = || outcome(py, || answering_signals(None, |scope| set.get_completed(scope)));
+        let ended =
+            || outcome(py, |detached| answering_signals(detached, None, |scope| set.get_completed(scope)));
         self.collected(py, set.try_get_completed().map_or_else(ended, Ok))
     }
 
@@ -260,7 +261,11 @@ impl PyQaicInferenceSet {
         let found = match inference_id(infId)? {
             // To leave the interpreter lock costs more than to look.
             Some(id) => set.try_get_completed_id(id).map_or_else(
-                || outcome(py, || answering_signals(None, |scope| set.get_completed_id(id, scope))),
+                || {
+                    outcome(py, |detached| {
+                        answering_signals(detached, None, |scope| set.get_completed_id(id, scope))
+                    })
+                },
                 Ok,
             ),
             None => Err(refused(format!("no inference has the id {infId}")).into()),
@@ -291,8 +296,8 @@ impl PyQaicInferenceSet {
     /// Blocking, without the interpreter lock.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let waited = outcome(py, || {
-            answering_signals(None, |scope| self.core.set().wait_for_completion(scope))?;
+        let waited = outcome(py, |detached| {
+            answering_signals(detached, None, |scope| self.core.set().wait_for_completion(scope))?;
             self.core.set().check_completed()
         });
         self.reply(py, waited)
@@ -323,7 +328,8 @@ impl PyQaicInferenceSet {
 impl PyQaicInferenceSet {
     fn acquire(&self, py: Python<'_>, limit: Option<Deadline>) -> Answer<HandleId> {
         let set = self.core.set();
-        let acquire = || outcome(py, || answering_signals(limit, |scope| set.acquire(scope)));
+        let acquire =
+            || outcome(py, |detached| answering_signals(detached, limit, |scope| set.acquire(scope)));
         set.try_acquire().map_or_else(acquire, Ok)
     }
 
@@ -339,7 +345,7 @@ impl PyQaicInferenceSet {
         let is_same = |index, bound: &_| argument::is_buffer(list, index, bound);
         let buffers = || given.map_or_else(|| buffers(list), Ok);
         core.bound().bind_acquired(handle, list.len(), is_same, buffers)?;
-        outcome(py, || core.bound().submit_acquired(handle, id))
+        outcome(py, |detached| core.bound().submit_acquired(handle, id, detached))
     }
 
     /// The number of a handle of this set.

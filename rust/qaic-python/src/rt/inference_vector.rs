@@ -74,7 +74,7 @@ impl PyInferenceVector {
             InputSource::Random => {
                 let inputs = backings[slots.inputs()].iter().filter_map(ForeignMemoryMut::of_shared);
                 let inputs: Vec<_> = inputs.collect();
-                py.detached(|| {
+                py.detached(|_| {
                     let mut random = RandomBytes::default();
                     for mut input in inputs {
                         random.fill(&mut input.as_mut());
@@ -83,7 +83,7 @@ impl PyInferenceVector {
                 })?;
             }
             InputSource::Files => {
-                let contents = py.detached(|| Ok(slots.read_inputs(&files)))?;
+                let contents = py.detached(|_| Ok(slots.read_inputs(&files)))?;
                 let contents = contents.map_err(|error| match error.detail() {
                     ErrorDetail::Io { .. } => call_failed(py, error.code(), &error.to_string()),
                     _ => construction_failed(py, OBJECT, error),
@@ -132,7 +132,7 @@ impl PyInferenceVector {
             return refuse(py, "loadFromFileSet was given no files; one per input is expected");
         }
         // Nothing changes unless all of it can.
-        let contents = match py.detached(|| Ok(self.slots.read_inputs(&files)))? {
+        let contents = match py.detached(|_| Ok(self.slots.read_inputs(&files)))? {
             Ok(contents) => contents,
             Err(error) => {
                 say(&error.to_string());

@@ -88,7 +88,7 @@ impl PyProgram {
         options.is_placed_freely = placed.is_chosen;
         let token = CancellationToken::new();
         options.load.token = token.clone();
-        let make = || Program::new(runtime, image, &placed.placement, &options);
+        let make = |_| Program::new(runtime, image, &placed.placement, &options);
         let program = outcome(py, make).map_err(failed)?;
         let specs = BindingSpecs::of_buffers(&program).map_err(|error| failed(error.into()))?;
         Ok(Self {
@@ -260,7 +260,7 @@ pub(crate) fn place_program(
 ) -> Answer<Placed> {
     let candidates = context.devices();
     let device = dev.map(|dev| device(candidates, dev)).transpose()?;
-    outcome(py, || context.inner().place(candidates, device, mapping, image))
+    outcome(py, |_| context.inner().place(candidates, device, mapping, image))
 }
 
 /// Ids of the devices that a program would be placed on if none were named: one, or as many as it was partitioned for.

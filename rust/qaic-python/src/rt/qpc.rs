@@ -92,7 +92,7 @@ impl RtQpc {
             }
             bytes.truncate(given);
         }
-        let image = py.detached(move || Image::inspect_bytes(bytes)).map_err(failed)?;
+        let image = py.detached(move |_| Image::inspect_bytes(bytes)).map_err(failed)?;
         Ok(Self { image })
     }
 

@@ -58,9 +58,8 @@ impl PyQueue {
     #[allow(non_snake_case)] // the names of the interface
     fn enqueue(&self, py: Python<'_>, execObj: Option<&Bound<'_, PyExecObj>>) -> PyResult<Py<PyAny>> {
         let started = match execObj.map(Bound::get) {
-            Some(object) => {
-                outcome(py, || self.queue.enqueue(object.exec())).map_err(Refusal::busy_in_flight)
-            }
+            Some(object) => outcome(py, |detached| self.queue.enqueue(object.exec(), detached))
+                .map_err(Refusal::busy_in_flight),
             None => Err(refused("the exec object is None").into()),
         };
         reply(py, &self.context, FailureSource::Queue, started)

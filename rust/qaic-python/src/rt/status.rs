@@ -4,6 +4,7 @@ use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
+use qaic_runtime::Detached;
 use qaic_runtime::error::{InputError, StateError};
 use qaic_runtime::process::failure::FailureSource;
 use qaic_runtime::{Context, ErrorDetail, QStatus, RuntimeError};
@@ -72,9 +73,9 @@ pub(crate) fn refused(what: impl Into<String>) -> RuntimeError {
 /// Runs `work` without the interpreter lock. An exception only for what no status can say: a signal, a panic.
 pub(crate) fn outcome<T: Ungil + Send>(
     py: Python<'_>,
-    work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
+    work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
 ) -> Answer<T> {
-    let outcome = py.detached(|| Ok(work()))?;
+    let outcome = py.detached(|detached| Ok(work(detached)))?;
     if matches!(&outcome, Err(error) if error.is_interrupted())
         && let Some(signal) = gil::take_signal()
     {

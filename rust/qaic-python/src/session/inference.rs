@@ -53,10 +53,10 @@ impl PyInference {
         self.check_process(py)?;
         let Some(set) = self.inference.set().map(Reaped::new) else { return Ok(true) };
         let report = completions.map(|completions| (&*completions.queue, token));
-        py.detached(|| {
-            let started = self.inference.try_start(&set, report)?;
+        py.detached(|detached| {
+            let started = self.inference.try_start(&set, report, detached)?;
             if !started && wait {
-                answering_signals(None, |scope| self.inference.start(&set, report, scope))?;
+                answering_signals(detached, None, |scope| self.inference.start(&set, report, scope))?;
             }
             Ok(started || wait)
         })
@@ -77,7 +77,9 @@ impl PyInference {
         self.check_process(py)?;
         match self.inference.outcome() {
             Some(Ok(())) if self.inference.set().is_none() => {}
-            _ => py.detached(|| answering_signals(None, |scope| self.inference.wait(scope)))?,
+            _ => {
+                py.detached(|detached| answering_signals(detached, None, |scope| self.inference.wait(scope)))?
+            }
         }
         let storages = self.inference.take_outputs();
         if storages.len() != self.tensors.outputs.len() {
@@ -110,7 +112,7 @@ impl PyInference {
     /// Takes the inference back if the device does not have it yet; false when it is too late.
     fn revoke(&self, py: Python<'_>) -> PyResult<bool> {
         // Without the interpreter lock, as what ends here may be the last that kept the program.
-        py.detached(|| {
+        py.detached(|_| {
             self.inference.check_process()?;
             Ok(self.inference.revoke())
         })
@@ -119,7 +121,7 @@ impl PyInference {
     /// Asks the inference to end, also while it runs.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         // As in `revoke`.
-        py.detached(|| {
+        py.detached(|_| {
             self.inference.check_process()?;
             self.inference.cancel();
             Ok(())
@@ -145,7 +147,7 @@ impl PyCompletions {
     /// Blocking, without the interpreter lock. One thread at a time.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<u64>> {
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        py.detached(|| self.queue.wait(limit))
+        py.detached(|_| self.queue.wait(limit))
     }
 
     /// Inferences that the device has not let go of.

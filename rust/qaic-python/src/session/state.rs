@@ -26,7 +26,7 @@ impl PyInferenceSet {
         sequence: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state(py, name, sequence)?;
-        let array = py.detached(|| answering_signals(None, |scope| state.read(scope)))?;
+        let array = py.detached(|detached| answering_signals(detached, None, |scope| state.read(scope)))?;
         array_over(py, array, &state.layout())
     }
 
@@ -45,7 +45,8 @@ impl PyInferenceSet {
         let given = exports.take(&array, false).map(|exported| exported.id);
         // What gives no bytes has another size than a state.
         let given = given.map_or(HostSlice::empty(), |id| exports.memory(id));
-        let outcome = py.detached(|| answering_signals(None, |scope| state.write(given, scope)));
+        let outcome =
+            py.detached(|detached| answering_signals(detached, None, |scope| state.write(given, scope)));
         exports.clear(py);
         outcome
     }

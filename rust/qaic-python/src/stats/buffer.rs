@@ -94,7 +94,7 @@ impl PyStatsBuffer {
     ) -> PyResult<Vec<BytesView>> {
         let kind = kind(name)?;
         let fields: Vec<&str> = names.iter().map(String::as_str).collect();
-        let filled = py.detached(|| Ok(self.buffer.columns(kind, &fields, start..stop)))?;
+        let filled = py.detached(|_| Ok(self.buffer.columns(kind, &fields, start..stop)))?;
         let filled = filled.ok_or_else(|| PyKeyError::new_err(names.clone()))?;
         Ok(filled.into_iter().map(|bytes| BytesView::whole(ReadOnlyBytes::from(bytes))).collect())
     }
@@ -131,7 +131,7 @@ impl PyStatsBuffer {
     ///
     /// Blocking, without the interpreter lock.
     pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let checked = py.detached(|| Ok(self.buffer.check()))?;
+        let checked = py.detached(|_| Ok(self.buffer.check()))?;
         checked.map_err(|error| from_stats(py, error, self.path.as_deref()))
     }
 }
@@ -146,7 +146,7 @@ fn freeze(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<(ReadOnlyBytes,
         return Ok((ReadOnlyBytes::Python(source.extract::<PyBackedBytes>()?), None));
     }
     if let Ok(path) = source.extract::<PathBuf>() {
-        let bytes = py.detached(|| Ok(FileBytes::open(&path, true)?))?;
+        let bytes = py.detached(|_| Ok(FileBytes::open(&path, true)?))?;
         return Ok((ReadOnlyBytes::File(bytes), Some(path.display().to_string())));
     }
     Ok((copied_bytes(source)?.into(), None))

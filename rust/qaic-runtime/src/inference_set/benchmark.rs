@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{HandleId, InferenceSet, Lease};
 use crate::binding::Bindings;
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::WaitScope;
+use crate::process::{Detached, WaitScope};
 
 /// Results of a benchmark.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,8 @@ impl InferenceSet {
             };
             while outcome.is_ok() && !free.is_empty() && may_begin(begun) {
                 if let Some(lease) = free.pop() {
-                    outcome = lease.enqueue();
+                    // The scope is of a thread without the lock.
+                    outcome = lease.enqueue(Detached::assume());
                     begun += 1;
                     flying.push_back(lease);
                 }

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::device::Placement;
 use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
-use crate::process::{CancellationCheck, ForkGuard, WaitScope};
+use crate::process::{CancellationCheck, Detached, ForkGuard, WaitScope};
 use crate::program::{Program, ProgramOptions};
 use crate::request::{ExecObj, INFERENCE, Request, Scheduler};
 
@@ -196,14 +196,19 @@ impl InferenceSet {
     ///
     /// Fails with [`StateError::InFlight`] while the handle's last inference is under way or was not collected. A handle
     /// that was put back and is still free may be submitted again: it leaves the list of free ones.
-    pub fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(Some(id), None)
+    pub fn submit(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
+        self.exec_obj(handle)?.submit(Some(id), None, detached)
     }
 
     /// Starts the bound inference of a handle that was acquired, and returns at once. When it has ended, `completion` is
     /// called, maybe before this returns; the handle stays acquired until it is put back.
-    pub fn submit_with(&self, handle: HandleId, completion: Arc<dyn Completion>) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.submit(None, Some(completion))
+    pub fn submit_with(
+        &self,
+        handle: HandleId,
+        completion: Arc<dyn Completion>,
+        detached: Detached,
+    ) -> Result<(), RuntimeError> {
+        self.exec_obj(handle)?.submit(None, Some(completion), detached)
     }
 
     /// The next completed handle.

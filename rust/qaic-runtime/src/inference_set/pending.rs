@@ -15,7 +15,7 @@ use qaic_sync::{Event, ExclusiveCell, Expired, PendingState, RequestKey, Settled
 use super::{Completion, CompletionQueue, HandleId, Help, InferenceSet};
 use crate::binding::{Bindings, InputBinding};
 use crate::error::{ErrorDetail, RuntimeError};
-use crate::process::{Deadline, ForkGuard, WaitScope};
+use crate::process::{Deadline, Detached, ForkGuard, WaitScope};
 use crate::request::{ExecObj, INFERENCE};
 use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
 
@@ -116,6 +116,7 @@ impl PendingInference {
         self: &Arc<Self>,
         set: &InferenceSet,
         report: Option<(&Arc<CompletionQueue>, u64)>,
+        _: Detached,
     ) -> Result<bool, RuntimeError> {
         self.check_process()?;
         match set.try_acquire() {

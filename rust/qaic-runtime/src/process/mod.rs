@@ -4,6 +4,7 @@
 pub mod callbacks;
 pub mod cancellation;
 pub mod clock;
+mod detached;
 pub mod failure;
 pub mod fork;
 pub mod log;
@@ -13,4 +14,5 @@ pub mod reaped;
 pub mod reaper;
 
 pub use cancellation::CancellationToken;
+pub use detached::Detached;
 pub use qaic_sched::{CancellationCheck, Deadline, ForkGuard, WaitScope, ignore_signals_on_this_thread};

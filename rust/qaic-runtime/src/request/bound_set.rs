@@ -7,6 +7,7 @@ use qaic_mem::SharedMemory;
 use super::BoundBuffers;
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::inference_set::{HandleId, InferenceSet};
+use crate::process::Detached;
 
 /// An inference set and what its handles are bound to.
 #[derive(Debug)]
@@ -47,9 +48,9 @@ impl BoundSet {
     }
 
     /// Starts an inference on what an acquired handle is bound to. Refused while dims wait for their buffers.
-    pub fn submit(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
+    pub fn submit(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
         self.bound(handle)?.check_announced()?;
-        self.set.submit(handle, id)
+        self.set.submit(handle, id, detached)
     }
 
     /// Binds a handle that was acquired for one inference. On failure the handle is available again. The other parameters are
@@ -67,8 +68,8 @@ impl BoundSet {
     }
 
     /// [`Self::submit`] of a handle that was acquired for one inference. On failure the handle is available again.
-    pub fn submit_acquired(&self, handle: HandleId, id: u64) -> Result<(), RuntimeError> {
-        self.submit(handle, id).inspect_err(|_| self.give_back(handle))
+    pub fn submit_acquired(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
+        self.submit(handle, id, detached).inspect_err(|_| self.give_back(handle))
     }
 
     fn give_back(&self, handle: HandleId) {

@@ -9,7 +9,7 @@ use super::{Body, INFERENCE, Request};
 use crate::binding::{Bindings, IoCrcs};
 use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::inference_set::Completion;
-use crate::process::{CancellationCheck, Deadline, ForkGuard, WaitScope};
+use crate::process::{CancellationCheck, Deadline, Detached, ForkGuard, WaitScope};
 use crate::program::{Activated, Program};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -112,8 +112,8 @@ impl ExecObj {
 
     /// Starts the bound inference and returns at once; one that is known to be short has ended then. Inferences of one
     /// activation that retain state run in the order in which they were enqueued.
-    pub fn enqueue(&self) -> Result<(), RuntimeError> {
-        self.submit(None, None)
+    pub fn enqueue(&self, detached: Detached) -> Result<(), RuntimeError> {
+        self.submit(None, None, detached)
     }
 
     /// Starts the bound inference: with an `id`, it is collected from the list of an inference set under that; `completion` is
@@ -122,6 +122,7 @@ impl ExecObj {
         &self,
         id: Option<u64>,
         completion: Option<Arc<dyn Completion>>,
+        _: Detached,
     ) -> Result<(), RuntimeError> {
         let (task, begun) = self.begin(id, completion)?;
         self.submit_begun(task, begun, None)

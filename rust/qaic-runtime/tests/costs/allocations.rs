@@ -8,6 +8,7 @@ use crate::counting_kernel as kernel;
 use crate::echo::{ELEMENTS, card_image, image};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding, Shapes};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -100,7 +101,7 @@ fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> 
                     bindings.outputs[0] = OutputBinding::Memory(output.take().unwrap().into());
                 })
                 .unwrap();
-            tiny.set.submit(handle, id).unwrap();
+            tiny.set.submit(handle, id, Detached::assume()).unwrap();
         }
         for id in ids {
             let handle = collect(&tiny.set, id);

@@ -16,6 +16,7 @@ use crate::echo::{ELEMENTS, card_image, image};
 use proptest::prelude::*;
 use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{GivenShape, InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -131,7 +132,7 @@ fn of_each_way(device: &str, set: &Arc<InferenceSet>) -> [(u64, u64); 8] {
 fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> (u64, u64) {
     counted(|id| {
         let handle = set.try_acquire().unwrap();
-        set.submit(handle, id).unwrap();
+        set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(collect(id), handle);
         set.outcome(handle).unwrap();
         set.put_completed(handle).unwrap();
@@ -178,7 +179,7 @@ fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
         let clone = || Ok::<_, RuntimeError>(given.clone());
         bound.bind_for_new_inference(given.len(), is_same, clone).unwrap();
         bound.check_announced().unwrap();
-        set.submit(handle, id).unwrap();
+        set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
         set.outcome(handle).unwrap();
         set.put_completed(handle).unwrap();
@@ -198,7 +199,7 @@ fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u6
         }
         bound.replace_part(Part::All, &buffers).unwrap();
         bound.check_announced().unwrap();
-        set.submit(handle, id).unwrap();
+        set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(set.get_completed_id(id, &mut WaitScope::default()).unwrap(), handle);
         set.outcome(handle).unwrap();
         assert!(bound.buffers().unwrap().iter().all(Option::is_some));
@@ -226,7 +227,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
     let completion = Arc::new(Occupation(occupied, Mutex::new(held)));
     let counts = std::thread::scope(|scope| {
         // Where it is short, it runs on the thread that submits it.
-        let submitter = scope.spawn(|| set.submit_with(handle, completion).unwrap());
+        let submitter = scope.spawn(|| set.submit_with(handle, completion, Detached::assume()).unwrap());
         worker_has_it.recv().unwrap();
         let network = set.image().network();
         let outputs = || network.outputs.iter().map(|_| Some(storage())).collect();
@@ -234,7 +235,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
         let queue = CompletionQueue::new();
         let counts = counted(|token| {
             let inference = PendingInference::new(set, 0, inputs(), outputs(), Deadline::after(LONG));
-            assert!(inference.try_start(set, Some((&queue, token))).unwrap());
+            assert!(inference.try_start(set, Some((&queue, token)), Detached::assume()).unwrap());
             if !inference.has_ended_in_start() {
                 inference.wait(&mut WaitScope::default()).unwrap();
                 assert_eq!(queue.wait(Duration::ZERO).unwrap(), [token]);
@@ -327,7 +328,7 @@ fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
         let (locks, updates) = counted(|_| {
             handles.extend((0..count).map(|_| set.try_acquire().unwrap()));
             for handle in handles.drain(..) {
-                set.submit(handle, 7).unwrap();
+                set.submit(handle, 7, Detached::assume()).unwrap();
             }
             for _ in 0..count {
                 let handle = set.get_completed_id(7, &mut WaitScope::default()).unwrap();
@@ -364,7 +365,7 @@ fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_c
             let mut handles: Vec<_> = (0..size).map(|_| set.try_acquire().unwrap()).collect();
             let submitted = operations(&mut || {
                 for handle in handles.drain(..) {
-                    set.submit(handle, 7).unwrap();
+                    set.submit(handle, 7, Detached::assume()).unwrap();
                 }
             });
             set.wait_for_completion(&mut WaitScope::default()).unwrap();

@@ -7,6 +7,7 @@ use std::thread;
 use crate::echo::{ELEMENTS, resizable};
 use crate::oracle::f32_bytes;
 use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{GivenShape, Window, WindowArray};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
@@ -139,7 +140,7 @@ fn buffers_of_before_are_kept_for_a_new_inference() {
     assert!(!keep(&first));
     bench.bound.replace_all(&first, None).unwrap();
     bench.control.hold().unwrap();
-    bench.bound.exec().enqueue().unwrap();
+    bench.bound.exec().enqueue(Detached::assume()).unwrap();
     assert!(!keep(&first));
     assert_eq!(code(bench.bound.replace_all(&first, None)), "inference.in_flight");
     bench.control.release().unwrap();
@@ -206,7 +207,7 @@ fn memory_of_an_inference_under_way_is_not_replaced() {
     let all = [memory(ALL, 2.0), memory(ALL, 0.0), memory(ALL, 0.0)];
     bench.bound.replace_all(&all, None).unwrap();
     bench.control.hold().unwrap();
-    bench.set.submit(HandleId(0), 1).unwrap();
+    bench.set.submit(HandleId(0), 1, Detached::assume()).unwrap();
     let other = [memory(ALL, 7.0), memory(ALL, 0.0), memory(ALL, 0.0)];
     let in_flight = "inference.in_flight";
     assert_eq!(code(bench.bound.replace_all(&other, None)), in_flight);
@@ -324,7 +325,7 @@ fn buffers_of_an_inference_under_way_are_read_by_any_thread() {
     bench.bound.announce(shapes([ALL; 3])).unwrap();
     bench.bound.replace_part(Part::All, &all).unwrap();
     bench.control.hold().unwrap();
-    bench.set.submit(HandleId(0), 1).unwrap();
+    bench.set.submit(HandleId(0), 1, Detached::assume()).unwrap();
     thread::scope(|scope| {
         let elsewhere = scope.spawn(|| bench.bound.check_announced().is_ok() && is_all(&bench, &all));
         assert!(elsewhere.join().unwrap());

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::echo::{ELEMENTS, resizable};
 use qaic_mem::{SharedMemory, Storage};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::GivenShape;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -51,7 +52,7 @@ fn submit(
     let handle = set.set().try_acquire().unwrap();
     let count = given.as_ref().map_or(0, Vec::len);
     set.bind_acquired(handle, count, |_, _| false, || given)?;
-    set.submit_acquired(handle, id)
+    set.submit_acquired(handle, id, Detached::assume())
 }
 
 #[test]
@@ -84,10 +85,10 @@ fn dims_that_wait_for_their_buffers_keep_an_inference_from_beginning() {
     bound.replace_part(Part::All, &buffers()).unwrap();
     let dims = vec![GivenShape { item_bytes: 4, dims: vec![1, u64::from(u32::MAX)] }; 3];
     bound.announce(dims).unwrap();
-    assert_eq!(set.submit(handle, 1).unwrap_err().code(), "call.argument");
+    assert_eq!(set.submit(handle, 1, Detached::assume()).unwrap_err().code(), "call.argument");
     // The next user of the handle does not know of them.
     set.renew(handle).unwrap();
-    set.submit(handle, 1).unwrap();
+    set.submit(handle, 1, Detached::assume()).unwrap();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::echo::{ELEMENTS, image, planned, retaining};
 use crate::oracle::{Array, f32_bytes};
 use proptest::prelude::*;
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{InputBinding, OutputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
@@ -93,7 +94,7 @@ impl Bench {
     fn submit_all(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
-            self.set().submit(handle, handle.0.into()).unwrap();
+            self.set().submit(handle, handle.0.into(), Detached::assume()).unwrap();
             self.set().watch_device();
         }
         handles
@@ -103,7 +104,7 @@ impl Bench {
     fn submit_all_lazily(&mut self) -> Vec<HandleId> {
         let handles = self.take_all();
         for &handle in &handles {
-            self.set().submit(handle, handle.0.into()).unwrap();
+            self.set().submit(handle, handle.0.into(), Detached::assume()).unwrap();
         }
         handles
     }
@@ -242,7 +243,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
             assert!(handles.iter().all(|&handle| handle == cancelled || bench.exec(handle).is_in_flight()));
             // The device still has its buffers, and would notice if they were written to.
             bench.bind(cancelled, 100);
-            bench.set().submit(cancelled, 100).unwrap();
+            bench.set().submit(cancelled, 100, Detached::assume()).unwrap();
             bench.set().watch_device();
             bench.control.release().unwrap();
             bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
@@ -394,7 +395,7 @@ fn a_wait_for_a_program_with_state_answers_signals() {
     bench.control.hold().unwrap();
     let handle = bench.set().try_acquire().unwrap();
     bench.bind(handle, 5);
-    bench.set().submit(handle, 0).unwrap();
+    bench.set().submit(handle, 0, Detached::assume()).unwrap();
     // Its inferences are short, and a caller that ran this one could not answer a signal.
     assert_eq!(
         bench.exec(handle).wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
@@ -471,7 +472,7 @@ fn sums_of_buffers_hold_while_they_are_in_flight() {
     }
     // Written to between the end and the collection.
     bench.set().get_completed_id(0, &mut WaitScope::default()).unwrap();
-    bench.set().submit(HandleId(0), 0).unwrap();
+    bench.set().submit(HandleId(0), 0, Detached::assume()).unwrap();
     bench.set().watch_device();
     bench.set().wait_for_completion(&mut WaitScope::default()).unwrap();
     let mut bytes = bench.outputs[0].bytes();
@@ -558,7 +559,7 @@ proptest! {
                     let Some(handle) = bench.set().try_acquire() else { continue };
                     begun += 1;
                     bench.bind(handle, begun);
-                    bench.set().submit(handle, begun.into()).unwrap();
+                    bench.set().submit(handle, begun.into(), Detached::assume()).unwrap();
                     if watched {
                         bench.set().watch_device();
                     }
@@ -627,7 +628,10 @@ fn inference_without_a_waiter_after_busy_callers_begins_at_once() {
             let handle = bench.set().try_acquire().unwrap();
             bench.bind(handle, 9);
             let began = Instant::now();
-            bench.set().submit_with(handle, Arc::new(CompletionSender(sender.clone()))).unwrap();
+            bench
+                .set()
+                .submit_with(handle, Arc::new(CompletionSender(sender.clone())), Detached::assume())
+                .unwrap();
             assert_eq!(receiver.recv_timeout(LONG).unwrap(), handle);
             soonest = soonest.min(began.elapsed());
             assert!(bench.holds(handle, 9));
@@ -660,7 +664,7 @@ fn inference_without_a_waiter_ends_while_another_caller_sleeps() {
         let began = Instant::now();
         for id in 0..100 {
             bench.bind(handle, 3);
-            set.submit(handle, id).unwrap();
+            set.submit(handle, id, Detached::assume()).unwrap();
             // Looks, and waits for nothing.
             while set.try_get_completed_id(id).is_none() && began.elapsed() < LONG {
                 thread::yield_now();

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use qaic_mem::Storage;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{Bindings, InputBinding};
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
@@ -79,7 +80,7 @@ fn inferences_are_collected_by_id_and_in_order() {
     let set = set(&context, 2, 2, ProgramOptions::default());
     for id in 10..14 {
         let handle = set.try_acquire().unwrap();
-        set.submit(handle, id).unwrap();
+        set.submit(handle, id, Detached::assume()).unwrap();
     }
     assert!(set.try_acquire().is_none());
     for id in [12, 10] {
@@ -105,7 +106,7 @@ fn inference_is_collected_by_id_without_a_wait_once_it_has_ended() {
     control.hold().unwrap();
     // Both have one id.
     for handle in handles {
-        set.submit(handle, 5).unwrap();
+        set.submit(handle, 5, Detached::assume()).unwrap();
     }
     assert_eq!(set.try_get_completed_id(5), None);
     control.release().unwrap();
@@ -126,12 +127,12 @@ fn misused_handle_is_refused_and_unchanged() {
     let set = set(&context, 1, 1, ProgramOptions::default());
     let handle = set.try_acquire().unwrap();
     control.hold().unwrap();
-    set.submit(handle, 1).unwrap();
-    assert_eq!(set.submit(handle, 2).unwrap_err().code(), "inference.in_flight");
+    set.submit(handle, 1, Detached::assume()).unwrap();
+    assert_eq!(set.submit(handle, 2, Detached::assume()).unwrap_err().code(), "inference.in_flight");
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "inference.in_flight");
     let exec = set.exec_obj(handle).unwrap();
     assert_eq!(exec.bind(|_| ()).unwrap_err().code(), "inference.in_flight");
-    assert_eq!(exec.enqueue().unwrap_err().code(), "inference.in_flight");
+    assert_eq!(exec.enqueue(Detached::assume()).unwrap_err().code(), "inference.in_flight");
     let soon = Deadline::after(Duration::ZERO);
     assert_eq!(set.get_completed(&mut WaitScope::until(soon)).unwrap_err().code(), "device.timeout");
     assert_eq!(
@@ -148,11 +149,11 @@ fn misused_handle_is_refused_and_unchanged() {
     set.put_completed(handle).unwrap();
     assert_eq!(set.put_completed(handle).unwrap_err().code(), "call.state");
     // Kept and submitted again: it leaves the list of free ones.
-    set.submit(handle, 3).unwrap();
+    set.submit(handle, 3, Detached::assume()).unwrap();
     assert!(set.try_acquire().is_none());
     assert_eq!(set.get_completed_id(3, &mut WaitScope::default()).unwrap(), handle);
     // Collected and submitted again at once.
-    set.submit(handle, 3).unwrap();
+    set.submit(handle, 3, Detached::assume()).unwrap();
     assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
     set.put_completed(handle).unwrap();
     assert_eq!(set.try_acquire(), Some(handle));
@@ -165,10 +166,10 @@ fn inference_without_its_input_is_refused_at_submission() {
     let place = Placement::one(DeviceId(0));
     let set = InferenceSet::new(&context, &image(), &place, 1, 1, ProgramOptions::default()).unwrap();
     let handle = set.try_acquire().unwrap();
-    assert_eq!(set.submit(handle, 1).unwrap_err().code(), "input.state_required");
+    assert_eq!(set.submit(handle, 1, Detached::assume()).unwrap_err().code(), "input.state_required");
     assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap_err().code(), "inference.unknown");
     set.exec_obj(handle).unwrap().bind(bind_input).unwrap();
-    set.submit(handle, 1).unwrap();
+    set.submit(handle, 1, Detached::assume()).unwrap();
     assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
 }
 
@@ -179,11 +180,11 @@ fn stuck_inference_times_out_and_the_set_works_on() {
     // 20 ms, and as many again for each of the two retries.
     let set = set(&context, 1, 1, limits(20, 2));
     let handle = set.try_acquire().unwrap();
-    set.submit(handle, 1).unwrap();
+    set.submit(handle, 1, Detached::assume()).unwrap();
     assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
     let error = set.outcome(handle).unwrap_err();
     assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
-    set.submit(handle, 2).unwrap();
+    set.submit(handle, 2, Detached::assume()).unwrap();
     set.get_completed_id(2, &mut WaitScope::default()).unwrap();
     set.outcome(handle).unwrap();
 }
@@ -205,7 +206,7 @@ fn lost_device_fails_all_inferences_and_a_new_load_works() {
     let first = set(&context, 4, 1, ProgramOptions::default());
     control.hold().unwrap();
     for id in 0..4 {
-        first.submit(first.try_acquire().unwrap(), id).unwrap();
+        first.submit(first.try_acquire().unwrap(), id, Detached::assume()).unwrap();
     }
     control.lose().unwrap();
     for id in 0..4 {
@@ -216,13 +217,13 @@ fn lost_device_fails_all_inferences_and_a_new_load_works() {
     control.recover().unwrap();
     control.release().unwrap();
     let handle = first.try_acquire().unwrap();
-    first.submit(handle, 9).unwrap();
+    first.submit(handle, 9, Detached::assume()).unwrap();
     first.get_completed_id(9, &mut WaitScope::default()).unwrap();
     assert_eq!(first.outcome(handle).unwrap_err().code(), "device.lost");
     drop(first);
     let second = set(&context, 1, 1, ProgramOptions::default());
     let handle = second.try_acquire().unwrap();
-    second.submit(handle, 1).unwrap();
+    second.submit(handle, 1, Detached::assume()).unwrap();
     second.get_completed_id(1, &mut WaitScope::default()).unwrap();
     second.outcome(handle).unwrap();
 }
@@ -237,7 +238,7 @@ fn set_dropped_with_inferences_ends_them_and_frees_the_cores() {
     assert!(free() < before);
     control.hold().unwrap();
     for id in 0..16 {
-        set.submit(set.try_acquire().unwrap(), id).unwrap();
+        set.submit(set.try_acquire().unwrap(), id, Detached::assume()).unwrap();
     }
     drop(set);
     assert_eq!(free(), before);
@@ -263,7 +264,7 @@ fn cancelled_inference_ends_with_its_error() {
     exec.bind(bind_input).unwrap();
     exec.wait(&mut WaitScope::default()).unwrap();
     control.hold().unwrap();
-    exec.enqueue().unwrap();
+    exec.enqueue(Detached::assume()).unwrap();
     assert_eq!(
         exec.wait(&mut WaitScope::default().checked_by(&mut || true)).unwrap_err().code(),
         "call.interrupted"
@@ -304,7 +305,7 @@ fn inferences_collected_by_many_threads_reach_their_callers() {
             let set = &set;
             scope.spawn(move || {
                 let handle = set.acquire(&mut WaitScope::default()).unwrap();
-                set.submit(handle, id).unwrap();
+                set.submit(handle, id, Detached::assume()).unwrap();
                 let found = set.get_completed_id(id, &mut WaitScope::default()).unwrap();
                 assert_eq!((found, set.id_of(found)), (handle, id));
                 set.outcome(found).unwrap();

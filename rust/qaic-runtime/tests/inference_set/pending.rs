@@ -10,6 +10,7 @@ use crate::echo::{ELEMENTS, image};
 use crate::oracle::f32_bytes;
 use qaic_mem::Storage;
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::Detached;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -74,7 +75,7 @@ impl Rig {
     /// Starts an inference whose end the queue reports.
     fn start(&self, value: f32, token: u64) -> Arc<PendingInference> {
         let inference = self.prepare(value);
-        assert!(inference.try_start(&self.set, Some((&self.queue, token))).unwrap());
+        assert!(inference.try_start(&self.set, Some((&self.queue, token)), Detached::assume()).unwrap());
         inference
     }
 
@@ -116,7 +117,7 @@ fn pending_that_ended_has_its_outputs_once_and_keeps_no_exec_object() {
         let value = f32::from(round);
         let inference = rig.prepare(value);
         assert!(!inference.has_ended() && !inference.is_running() && inference.outcome().is_none());
-        assert!(inference.try_start(&rig.set, None).unwrap());
+        assert!(inference.try_start(&rig.set, None, Detached::assume()).unwrap());
         inference.wait(&mut WaitScope::default()).unwrap();
         assert!(inference.has_ended() && inference.set().is_none() && code(&inference).is_empty());
         assert_eq!(rig.free_handles(), 1);
@@ -134,7 +135,7 @@ fn pending_without_a_free_exec_object_starts_when_one_is_given_back() {
     rig.on_device(1);
     assert!(first.is_running());
     let second = rig.prepare(2.0);
-    assert!(!second.try_start(&rig.set, None).unwrap());
+    assert!(!second.try_start(&rig.set, None, Detached::assume()).unwrap());
     assert!(
         second
             .start(&rig.set, None, &mut WaitScope::default().checked_by(&mut || true))
@@ -164,7 +165,7 @@ fn pending_revoked_before_its_start_gives_the_handle_back() {
     assert!(inference.revoke() && !inference.revoke());
     assert_eq!(code(&inference), "inference.cancelled");
     assert_eq!((rig.queue.awaited(), rig.free_handles()), (0, 1));
-    assert!(inference.try_start(&rig.set, None).unwrap());
+    assert!(inference.try_start(&rig.set, None, Detached::assume()).unwrap());
     assert_eq!(rig.free_handles(), 1);
     assert_eq!(inference.wait(&mut WaitScope::default()).unwrap_err().code(), "inference.cancelled");
     assert_eq!(rig.queue.wait(Duration::ZERO).unwrap(), NONE);
@@ -176,7 +177,7 @@ fn pending_whose_submission_fails_gives_the_handle_back_and_is_not_awaited() {
     // The device keeps no value that it could use in place of the input.
     let inference = PendingInference::new(&rig.set, 0, vec![None], vec![None], None);
     for _ in 0..2 {
-        let error = inference.try_start(&rig.set, Some((&rig.queue, 1))).unwrap_err();
+        let error = inference.try_start(&rig.set, Some((&rig.queue, 1)), Detached::assume()).unwrap_err();
         assert_eq!(error.code(), "input.state_required");
         assert_eq!((rig.queue.awaited(), rig.free_handles()), (0, 1));
         assert!(inference.outcome().is_none());
@@ -215,7 +216,7 @@ fn queue_woken_ends_one_wait() {
 fn queue_expecting_an_ended_inference_awaits_nothing() {
     let rig = Rig::new(1);
     let inference = rig.prepare(1.0);
-    assert!(inference.try_start(&rig.set, None).unwrap());
+    assert!(inference.try_start(&rig.set, None, Detached::assume()).unwrap());
     inference.wait(&mut WaitScope::default()).unwrap();
     inference.report_to(&rig.queue, 1);
     assert_eq!(rig.queue.awaited(), 0);
@@ -248,7 +249,7 @@ fn pending_past_its_deadline_is_reported_and_the_device_lets_go_of_it() {
     let rig = Rig::queueing(1);
     rig.control.hold().unwrap();
     let inference = rig.prepare_until(1.0, Deadline::after(LIMIT));
-    assert!(inference.try_start(&rig.set, Some((&rig.queue, 5))).unwrap());
+    assert!(inference.try_start(&rig.set, Some((&rig.queue, 5)), Detached::assume()).unwrap());
     assert_eq!(rig.queue.wait(LONG).unwrap(), [5]);
     let error = inference.outcome().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "timed out after 300 ms waiting for an inference");
@@ -265,7 +266,7 @@ fn pending_past_its_deadline_that_never_started_is_reported() {
     inference.report_to(&rig.queue, 6);
     assert_eq!(rig.queue.wait(LONG).unwrap(), [6]);
     assert_eq!((code(&inference), rig.queue.awaited()), ("device.timeout", 0));
-    assert!(inference.try_start(&rig.set, None).unwrap());
+    assert!(inference.try_start(&rig.set, None, Detached::assume()).unwrap());
     assert_eq!(rig.free_handles(), 1);
 }
 
@@ -274,7 +275,7 @@ fn pending_waited_for_past_its_deadline_has_left_the_device() {
     let rig = Rig::queueing(1);
     rig.control.hold().unwrap();
     let inference = rig.prepare_until(1.0, Deadline::after(LIMIT));
-    assert!(inference.try_start(&rig.set, None).unwrap());
+    assert!(inference.try_start(&rig.set, None, Detached::assume()).unwrap());
     let error = inference.wait(&mut WaitScope::default()).unwrap_err();
     assert_eq!(error.to_string(), "timed out after 300 ms waiting for an inference");
     assert!(inference.set().is_none());

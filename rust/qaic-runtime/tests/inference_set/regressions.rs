@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use qaic_mem::Storage;
+use qaic_runtime::Detached;
 use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -61,7 +62,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        if exec.enqueue().is_ok() {
+                        if exec.enqueue(Detached::assume()).is_ok() {
                             accepted.fetch_add(1, Ordering::Relaxed);
                         }
                         exec.cancel();
@@ -76,7 +77,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
     let mut waiting = Vec::new();
     let refused = loop {
         let exec = exec_obj(&program);
-        match exec.enqueue() {
+        match exec.enqueue(Detached::assume()) {
             Ok(()) => waiting.push(exec),
             Err(error) => break error.code(),
         }
@@ -86,7 +87,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
         for exec in execs.iter().chain(&execs) {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    let _ = exec.enqueue();
+                    let _ = exec.enqueue(Detached::assume());
                     exec.cancel();
                 }
             });
@@ -118,7 +119,7 @@ fn oldest_of_many_inferences_under_one_id_is_collected_first() {
         let input = Storage::new(768).unwrap();
         let exec = set.exec_obj(handle).unwrap();
         exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
-        set.submit(handle, 7).unwrap();
+        set.submit(handle, 7, Detached::assume()).unwrap();
     }
     for &handle in handles.iter().rev() {
         assert_eq!(set.get_completed_id(7, &mut WaitScope::default()).unwrap(), handle);
@@ -152,7 +153,7 @@ fn worker_whose_callback_panics_goes_on() {
         exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
     }
     let panics = Arc::new(Panics(AtomicBool::new(false)));
-    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>).unwrap();
+    set.submit_with(handles[0], Arc::clone(&panics) as Arc<dyn Completion>, Detached::assume()).unwrap();
     while !panics.0.load(Ordering::Acquire) {
         thread::yield_now();
     }
@@ -160,7 +161,7 @@ fn worker_whose_callback_panics_goes_on() {
     let (sender, ends) = mpsc::channel();
     for _ in 0..10 {
         let completion = Arc::new(CompletionSender(sender.clone()));
-        set.submit_with(handles[1], completion).unwrap();
+        set.submit_with(handles[1], completion, Detached::assume()).unwrap();
         assert_eq!(ends.recv_timeout(Duration::from_mins(1)), Ok(handles[1]));
         while set.put_completed(handles[1]).is_err() {
             thread::yield_now();

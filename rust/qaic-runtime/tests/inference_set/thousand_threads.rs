@@ -7,6 +7,7 @@ use crate::echo::{ELEMENTS, image};
 use crate::oracle::f32_bytes;
 use qaic_mem::{Lender, SharedMemory, Storage};
 use qaic_qpc::dtype::ElementType;
+use qaic_runtime::Detached;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
@@ -81,7 +82,7 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
             let HandleId(acquired) = set.acquire(&mut WaitScope::default()).unwrap();
             let buffers = || Ok::<_, RuntimeError>(vec![given, Arc::clone(&wanted)]);
             bound[acquired as usize].bind_for_new_inference(2, |_, _| false, buffers).unwrap();
-            set.submit(HandleId(acquired), number.into()).unwrap();
+            set.submit(HandleId(acquired), number.into(), Detached::assume()).unwrap();
             assert_eq!(
                 set.get_completed_id(number.into(), &mut WaitScope::default()).unwrap(),
                 HandleId(acquired)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::echo::{ELEMENTS, resizable};
 use qaic_mem::{SharedMemory, Storage};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::BindingSpecs;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -77,12 +78,12 @@ fn queue_takes_programs_of_its_device_and_those_whose_user_named_none() {
     let queue = Queue::new(&context, &candidates, Some(DeviceId(0))).unwrap();
     let (own, free, other) = (ready(&context, 0, false), ready(&context, 1, true), ready(&context, 1, false));
     for taken in [&own, &free] {
-        queue.enqueue(taken.exec()).unwrap();
+        queue.enqueue(taken.exec(), Detached::assume()).unwrap();
         wait(taken);
         assert_eq!(taken.exec().program().completed(), 1);
     }
     assert_eq!(
-        queue.enqueue(other.exec()).unwrap_err().to_string(),
+        queue.enqueue(other.exec(), Detached::assume()).unwrap_err().to_string(),
         "the exec object's program is on device 1, this queue is of device 0"
     );
     wait(&other);

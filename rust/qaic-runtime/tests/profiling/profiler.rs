@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::oracle::{view, view_mut};
 use qaic_mem::{Lender, Storage};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::InputBinding;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
@@ -176,7 +177,7 @@ fn profiler_started_after_a_submission_skips_that_inference() {
         let exec = set.exec_obj(handles[index]).unwrap();
         let memory = InputBinding::Memory(Storage::new(768).unwrap().into());
         exec.bind(|bindings| bindings.inputs[0] = memory).unwrap();
-        set.submit(handles[index], 0).unwrap();
+        set.submit(handles[index], 0, Detached::assume()).unwrap();
         set.watch_device();
     };
     submit(0);

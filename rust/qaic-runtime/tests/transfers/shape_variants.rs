@@ -17,6 +17,7 @@ use qaic_qpc::network_desc::{
     Transform, TransformKind,
 };
 use qaic_qpc::{elf, writer};
+use qaic_runtime::Detached;
 use qaic_runtime::binding::{
     ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
     TransferPlan, retained_pairs, tensor_specs,
@@ -460,7 +461,7 @@ fn inference_after_a_revoked_one_waits_for_its_turn() {
                 vec![OutputBinding::Dropped, output(8), OutputBinding::Dropped, OutputBinding::Dropped];
         })
         .unwrap();
-        exec.enqueue().unwrap();
+        exec.enqueue(Detached::assume()).unwrap();
     };
     control.hold().unwrap();
     enqueue(&first, &[1; 8]);
