@@ -122,7 +122,7 @@ fn request_collected_by_number_and_from_the_list_is_collected_once_each_time() {
 /// Two completions wake two threads that wait for any.
 #[test]
 fn two_completions_are_found_by_two_threads() {
-    with_preemptions(2, || {
+    with_preemptions(1, || {
         let requests = Requests::new(2);
         let waiting = {
             let requests = Arc::clone(&requests);
@@ -199,7 +199,7 @@ fn entry_taken_from_under_a_woken_thread_leaves_it_to_be_woken_again() {
 /// Two threads collect by number what a third waits for: it takes one before them, or hears that there is none.
 #[test]
 fn thread_that_waits_for_any_hears_that_nothing_is_outstanding() {
-    with_preemptions(2, || {
+    with_preemptions(1, || {
         let requests = Requests::new(2);
         (0..2).for_each(|number| requests.begin(number));
         let collecting = [0, 1].map(|number| {

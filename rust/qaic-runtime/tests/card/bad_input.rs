@@ -29,9 +29,9 @@ fn firmware(change: impl FnOnce(&mut FirmwareConfig)) -> EmuOptions {
 #[test]
 fn firmware_of_another_version_is_refused() {
     let error = refused(firmware(|config| config.metadata_version = (1, 1)), &CardProgramSpec::default());
-    assert!(error.to_string().contains("metadata version 1.1, and 1.0 is needed"), "{error}");
+    assert!(error.to_string().contains("metadata version 1.1, expected 1.0"), "{error}");
     let error = refused(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
-    assert!(error.to_string().contains("command protocol version 16.0, and 17 is needed"), "{error}");
+    assert!(error.to_string().contains("command protocol version 16.0, expected 17"), "{error}");
     // Tools show such a card all the same.
     let rig = Rig::with(firmware(|config| config.nnc_version = (16, 0)), &CardProgramSpec::default());
     assert_eq!(rig.device.facts().unwrap().firmware.unwrap().status.command_protocol(), (16, 0));
