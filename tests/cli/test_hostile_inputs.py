@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,6 +27,9 @@ from qaic.cli.qpc import main as qaic_qpc
 from qaic.cli.runner import main as qaic_runner
 from qaic.options.table import SPECS
 
+TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
+#: of each file and command; a run that draws other seeds draws more
+EXAMPLES = 20 if settings.default.derandomize else 200
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -87,6 +91,17 @@ def sound(tmp_path_factory):
     weight_free_models.export(folder)
     at_one = {"onnx_define_symbol": {"n": 1}}
     qaic.compile(folder / "m.onnx", output_dir=folder / "qpc", stats_level=70, **at_one)
+    (folder / "inputs.txt").write_text(f"{folder / 'x.npy'}\n")
+    measured = {"input_list_file": folder / "inputs.txt", "dump_profile": folder / "profile.yaml"}
+    qaic.compile(folder / "m.onnx", **measured, **at_one)
+    qaic.compile(folder / "m.onnx", mdp_dump_partition_config=folder / "parts.json", **at_one)
+    (folder / "encodings.json").write_text(
+        '{"activation_encodings": {"m": [{"bitwidth": 8, "max": 1.0, "min": -1.0, "offset": -128, '
+        '"scale": 0.0078}]}, "param_encodings": {}}'
+    )
+    np.savez(folder / "card.npz", y=np.ones((1, 4), np.float32))
+    (folder / "transcript.jsonl").write_bytes(TRANSCRIPT.read_bytes())
+    assert qaic_runner(["-t", str(folder / "qpc"), "-n", "1", "--json", str(folder / "latency.json")]) == 0
     with qaic.Session(folder / "qpc") as session, session.profile() as profile:
         session.run({"x": np.ones((1, 4), np.float32)})
     profile.save(folder / "profile")
@@ -106,6 +121,8 @@ READERS = {
         (openqaic, ["inspect", "{0}", ONE]),
         (openqaic, ["compile", "{0}", ONE, "--convert-to-fp16", "--stats-level=70"]),
         (openqaic, ["accuracy", "{0}", "--to", "fp16", ONE]),
+        (openqaic, ["bench", "{0}", ONE, "-n", "3"]),
+        (openqaic, ["profile", "{0}", ONE, "-o", "{out}.html"]),
         (qaic_compile, ["-m={0}", "-aic-binary-dir={out}", "-batchsize=3"]),
         (qaic_compile, ["-m={0}", DASH, "-mdp-dump-partition-config={out}.json"]),
         (
@@ -114,6 +131,17 @@ READERS = {
         ),
     ],
     "external.onnx": [(openqaic, ["run", "{0}", ONE])],
+    "profile.yaml": [(qaic_compile, ["-m={s}/m.onnx", DASH, "-aic-binary-dir={out}", "-load-profile={0}"])],
+    "encodings.json": [
+        (qaic_compile, ["-m={s}/m.onnx", DASH, "-aic-binary-dir={out}", "-external-quantization={0}"])
+    ],
+    "parts.json": [(openqaic, ["compile", "{s}/m.onnx", ONE, "--mdp-load-partition-config={0}"])],
+    "card.npz": [(openqaic, ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--against", "{0}"])],
+    "transcript.jsonl": [
+        (openqaic, ["transcript", "show", "{0}"]),
+        (openqaic, ["transcript", "diff", "{0}", "{s}/transcript.jsonl"]),
+    ],
+    "latency.json": [(openqaic, ["plot", "{0}"])],
     "x.npy": [
         (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
         (
@@ -201,7 +229,19 @@ def damaged(draw, data):
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+def test_a_sound_file_is_read(sound, tmp_path, name):
+    """Without this, damage could go to files that no command reads."""
+    (tmp_path / "list").write_text(f"{sound / name}\n")
+    export = sound / "export" / "LlamaForCausalLM.onnx"
+    for number, (main, words) in enumerate(READERS[name]):
+        out = tmp_path / str(number)
+        out.mkdir() if main is qaic_opstats else None
+        places = {"s": sound, "out": out, "l": tmp_path / "list", "e": export}
+        assert main([word.format(sound / name, **places) for word in words]) == 0
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd, name, data):
     source = sound / name
@@ -316,7 +356,7 @@ VALUES += [
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_argument_is_a_defect(sound, tmp_path_factory, capfd, name, data):
     main, words, flags = ARGUMENTS[name]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _END_OF_HEAD: Final = b"\r\n\r\n"
 #: bytes of a body in chunks, which may have one byte each, that are parsed in one turn of the event loop
 _PIECE_BYTES: Final = 2048
+#: carriage returns and line feeds that are skipped in front of a head
+_MOST_EMPTY_BYTES: Final = 8
 
 
 class _Flow(FlowControl):  # type: ignore[misc]
@@ -85,6 +87,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._body_left: int | None = 0
         # Bytes of a body in chunks since the parser last understood something.
         self._quiet_bytes = 0
+        # Carriage returns and line feeds in front of a head.
+        self._empty_bytes = 0
         self._is_scheduled = False
         self._is_draining = False
 
@@ -150,7 +154,11 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 # The answer comes first.
                 break
             elif data[at] in b"\r\n":
-                at = len(data) - len(data[at:].lstrip(b"\r\n"))
+                # Some clients end a body with an empty line.
+                at += 1
+                self._empty_bytes += 1
+                if self._empty_bytes > _MOST_EMPTY_BYTES:
+                    self._refuse_head()
                 continue
             else:
                 end = self._end_of_head(data, at)
@@ -165,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             at = end
             if self._quiet_bytes > self._limits.max_head_bytes and not self.transport.is_closing():
                 self.send_400_response("")
-        self._hold(data[at:])
+        self._hold(b"" if self.transport.is_closing() else data[at:])
         if self.flow is not None and not self.transport.is_closing():
             is_held = at < len(data) and (self._is_scheduled or not self._is_between_requests)
             was_held, self.flow.is_held = self.flow.is_held, is_held
@@ -233,6 +241,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def on_headers_complete(self) -> None:
         self._stop_timer()
         self._idle.pop(self, None)
+        self._empty_bytes = 0
         headers = dict(self.headers)
         self._body_left = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
         super().on_headers_complete()
