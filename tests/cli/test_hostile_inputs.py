@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import child_process
 import qaic
 import weight_free_models
 from qaic.cli.compile import main as qaic_compile
@@ -28,6 +29,7 @@ from qaic.cli.runner import main as qaic_runner
 from qaic.options.table import SPECS
 
 TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
+STATS = "aic-program-0-inf-0-net-aiccyclecounts.bin"
 #: of each file and command; a run that draws other seeds draws more
 EXAMPLES = 20 if settings.default.derandomize else 200
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -84,9 +86,11 @@ def sound(tmp_path_factory):
     (folder / "options.yaml").write_text("aic_num_cores: 2\nonnx_define_symbol: {n: 1}\nstats_level: 70\n")
     (folder / "precision.yaml").write_text("FP16NodeInstanceNames: [m, y]\n")
     (folder / "io.yaml").write_text("- IOName: x\n  Precision: float16\n- IOName: y\n  Precision: float16\n")
-    (folder / "sizes.json").write_text('{"specializations": [{"n": "1"}, {"n": "2"}]}')
+    (folder / "runs.txt").write_text(f"{folder / 'x.raw'}\n")
+    (folder / "sizes.json").write_text('{"specializations": [{"n": "1"}]}')
     (folder / "batch.json").write_text(
-        '{"IO-files": [[{"path": "x.raw", "io-direction": "in", "dims": [1, 4]}]]}'
+        '{"IO-files": [[{"path": "x.raw", "io-direction": "in", "dims": [1, 4], "map-to": "x", '
+        '"elem-size": 4}]]}'
     )
     weight_free_models.export(folder)
     at_one = {"onnx_define_symbol": {"n": 1}}
@@ -96,16 +100,15 @@ def sound(tmp_path_factory):
     qaic.compile(folder / "m.onnx", **measured, **at_one)
     qaic.compile(folder / "m.onnx", mdp_dump_partition_config=folder / "parts.json", **at_one)
     (folder / "encodings.json").write_text(
-        '{"activation_encodings": {"m": [{"bitwidth": 8, "max": 1.0, "min": -1.0, "offset": -128, '
+        '{"activation_encodings": {"m": [{"bitwidth": 8, "max": 0.9906, "min": -0.9984, "offset": -128, '
         '"scale": 0.0078}]}, "param_encodings": {}}'
     )
     np.savez(folder / "card.npz", y=np.ones((1, 4), np.float32))
     (folder / "transcript.jsonl").write_bytes(TRANSCRIPT.read_bytes())
-    assert qaic_runner(["-t", str(folder / "qpc"), "-n", "1", "--json", str(folder / "latency.json")]) == 0
     with qaic.Session(folder / "qpc") as session, session.profile() as profile:
         session.run({"x": np.ones((1, 4), np.float32)})
     profile.save(folder / "profile")
-    (folder / "stats.bin").write_bytes(next((folder / "profile").glob("*.bin")).read_bytes())
+    (folder / STATS).write_bytes(next((folder / "profile").glob("*.bin")).read_bytes())
     (folder / "trace.json").write_bytes(next((folder / "profile").glob("*trace.json")).read_bytes())
     return folder
 
@@ -123,7 +126,7 @@ READERS = {
         (openqaic, ["accuracy", "{0}", "--to", "fp16", ONE]),
         (openqaic, ["bench", "{0}", ONE, "-n", "3"]),
         (openqaic, ["profile", "{0}", ONE, "-o", "{out}.html"]),
-        (qaic_compile, ["-m={0}", "-aic-binary-dir={out}", "-batchsize=3"]),
+        (qaic_compile, ["-m={0}", "-aic-binary-dir={out}", "-batchsize=1"]),
         (qaic_compile, ["-m={0}", DASH, "-mdp-dump-partition-config={out}.json"]),
         (
             qaic_compile,
@@ -141,7 +144,6 @@ READERS = {
         (openqaic, ["transcript", "show", "{0}"]),
         (openqaic, ["transcript", "diff", "{0}", "{s}/transcript.jsonl"]),
     ],
-    "latency.json": [(openqaic, ["plot", "{0}"])],
     "x.npy": [
         (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
         (
@@ -162,8 +164,8 @@ READERS = {
             qaic_compile,
             ["-m={s}/m.onnx", DASH, *QUANTIZE, "-input-list-file={0}"],
         ),
-        (qaic_runner, ["-t", "{s}/qpc", "-n", "1", "--aic-batch-input-file-list", "{0}"]),
     ],
+    "runs.txt": [(qaic_runner, ["-t", "{s}/qpc", "-n", "1", "--aic-batch-input-file-list", "{0}"])],
     "options.yaml": [
         (openqaic, ["compile", "{s}/m.onnx", "--options-path", "{0}"]),
         (qaic_compile, ["-m={s}/m.onnx", "-aic-binary-dir={out}", "-options-path={0}"]),
@@ -185,9 +187,9 @@ READERS = {
         (qaic_qpc, ["diff", "{0}", "{s}/qpc"]),
         (qaic_runner, ["-t", "{0}", "-n", "1"]),
     ],
-    "stats.bin": [
+    STATS: [
         (openqaic, ["plot", "{0}"]),
-        (qaic_opstats, ["--input", "{0}", "--qpc", "{s}/qpc", "--summary", "--output-dir", "{out}"]),
+        (qaic_opstats, ["--input", "{d}", "--qpc", "{s}/qpc", "--summary", "--output-dir", "{out}"]),
         (qaic_opstats, ["report", "{0}", "--qpc", "{s}/qpc"]),
     ],
     "trace.json": [(openqaic, ["plot", "{0}"])],
@@ -236,7 +238,11 @@ def test_a_sound_file_is_read(sound, tmp_path, name):
     for number, (main, words) in enumerate(READERS[name]):
         out = tmp_path / str(number)
         out.mkdir() if main is qaic_opstats else None
-        places = {"s": sound, "out": out, "l": tmp_path / "list", "e": export}
+        alone = tmp_path / "alone"
+        if name == STATS:
+            alone.mkdir(exist_ok=True)
+            (alone / name).write_bytes(content(sound / name))
+        places = {"s": sound, "d": alone, "out": out, "l": tmp_path / "list", "e": export}
         assert main([word.format(sound / name, **places) for word in words]) == 0
 
 
@@ -260,7 +266,7 @@ def test_a_damaged_file_is_an_error_of_the_input(sound, tmp_path_factory, capfd,
         target.write_bytes(bad)
         path = model_path
     (folder / "list").write_text(f"{path}\n")
-    places = {"s": sound, "out": folder / "out", "l": folder / "list", "e": path}
+    places = {"s": sound, "d": folder, "out": folder / "out", "l": folder / "list", "e": path}
     (folder / "out").mkdir() if main is qaic_opstats else None
     # Tools print warnings; that these are errors is a matter of our tests.
     warnings.simplefilter("default", UserWarning)
@@ -381,3 +387,47 @@ def test_a_pipe_in_place_of_an_array_does_not_wait(sound, tmp_path, capfd, suffi
     os.mkfifo(tmp_path / f"x.{suffix}")
     assert openqaic(["run", str(sound / "m.onnx"), ONE, "-i", str(tmp_path / f"x.{suffix}")]) == 1
     assert "No regular file" in capfd.readouterr().err
+
+
+SIZES = """
+import resource, sys
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+import qaic
+from qaic.errors import QaicError
+
+constants = [numpy_helper.from_array(np.array(value), name) for name, value in (("zero", 0), ("one", 1))]
+makers = {
+    "Range": [
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["r"]),
+    ],
+    "ConstantOfShape": [helper.make_node("ConstantOfShape", ["s"], ["r"])],
+    "Expand": [helper.make_node("Expand", ["one", "s"], ["r"])],
+}
+x = helper.make_tensor_value_info("x", TensorProto.BOOL, ["n"])
+y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+for name, nodes in makers.items():
+    whole = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        *nodes,
+        helper.make_node("Cast", ["r"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["c"], ["y"], keepdims=0),
+    ]
+    graph = helper.make_graph(whole, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for size in (2**33, 2**40, 2**62):
+        try:
+            qaic.compile(model, onnx_define_symbol={"n": size})
+        except QaicError as error:
+            print(name, size, error.code)
+"""
+
+
+def test_the_size_of_a_symbol_takes_no_memory():
+    """Nine compilations with one gigabyte of address space more than the libraries take."""
+    done = child_process.run_script(SIZES)
+    assert len(done.stdout.splitlines()) == 9

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -351,10 +352,14 @@ class SiteCheck:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        if name in self._allowed_hosts or "." not in name.removesuffix(".") or name.endswith(".localhost"):
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        is_local = "." not in name.removesuffix(".") or name.endswith(".localhost")
+        return is_local or name in self._allowed_hosts or _is_address(name)
+
+
+@lru_cache(64)
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -190,6 +190,8 @@ def _from_json(
             else f"input {name!r} has {count} numbers of data; shape {str(list(shape))[:200]} has {expected}"
         ) from None
     array = shaped(name, np.frombuffer(memoryview(numbers), found if expected else dtype), shape)
+    if array.dtype == dtype:
+        return array
     return coerce(name, array, dtype.name, shape, False)  # noqa: FBT003 (its form)
 
 
