@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,16 +19,17 @@ from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 from qaic.forecast.report import Checked, CheckReport
 from qaic.options.resolution import resolve
+from qaic.support.lazy_module import LazyModule
 from qaic.support.text import format_value
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping
-
     import onnx
 
     from qaic.forecast.cards import Card
     from qaic.options.resolution import ResolvedOptions
+else:
+    # It takes long to import, and only a reader of the types of `check` needs it.
+    onnx = LazyModule("onnx")
 
 #: cards in one computer
 _MOST_CARDS: Final = 16
