@@ -47,18 +47,18 @@ _OTHER_FORMS = frozenset({"input.not_a_dict", "output.array"})
 
 @with_options("SessionKeywords")
 class Session(Measurements):
-    """A compiled model that can be run.
+    """Session of a compiled model.
 
     Parameters
     ----------
     model_path
-        An ONNX model, which is compiled now: a file, its bytes, or an ``onnx.ModelProto``. Or a container: a
-        file, a directory that holds ``programqpc.bin``, a glob that matches exactly one file, its bytes, or a
-        :class:`qaic.Qpc`, which is not read again.
+        An ONNX model, which is compiled now: a file, bytes, or an ``onnx.ModelProto``. Or a container: a
+        file, a directory that contains ``programqpc.bin``, a glob that matches exactly one file, bytes, or
+        a :class:`qaic.Qpc`.
     backend
-        ``"aic"``; the only value, kept because documented calls pass it.
+        ``"aic"``, the only value.
     options_path
-        YAML file with the same keys as ``options``; explicit keywords win.
+        YAML file with the same keys as ``options``; keywords take precedence.
     **options
         Run-time and compile options; ``docs/reference/options.md`` lists them. Compile options are ignored,
         with one warning, for a compiled container.
@@ -68,16 +68,16 @@ class Session(Measurements):
     inputs, outputs
         Name, shape and dtype of each tensor.
     path, qpc
-        The container's file, and the container to look into.
+        File of the container, and the opened container.
     options, warnings
-        Options that count, and what was odd about options, model and container.
+        Effective options, and warnings about options, model and container.
 
     Raises
     ------
     FileNotFoundError
         ``model_path`` or ``options_path`` does not exist.
     qaic.errors.InputTypeError
-        ``model_path`` is nothing of the above.
+        ``model_path`` has another type.
     qaic.errors.UnknownOptionError
         An option does not exist; the message names the nearest one.
     qaic.errors.CompileError
@@ -87,9 +87,10 @@ class Session(Measurements):
 
     Notes
     -----
-    Construction loads nothing on the device; the first ``run``, ``run_benchmark`` or ``setup`` does. All
-    methods may be called from any number of threads. Blocking calls release the GIL and answer Ctrl-C. A
-    session is pickled as its container's path, or bytes where it has none, and its run-time options.
+    The constructor does not use the device; the first ``run``, ``run_benchmark`` or ``setup`` loads the
+    program. All methods are thread-safe. Blocking calls release the GIL and can be interrupted with Ctrl-C.
+    A session is pickled as the path of its container (or its bytes if there is no file) and its run-time
+    options.
 
     Examples
     --------
@@ -125,7 +126,7 @@ class Session(Measurements):
     # --- life cycle -----------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Load and activate the program now; a no-op when it is.
+        """Load and activate the program now. Does nothing if it is active.
 
         Raises
         ------
@@ -141,11 +142,10 @@ class Session(Measurements):
     def reset(self, *, timeout: float | None = None) -> None:
         """Release the device: cores, exec objects, weights, retained state. The next ``run`` loads again.
 
-        Inferences under way, those of futures too, end normally; their cores are free when the last of them
-        has ended.
+        Inferences in flight, including those of futures, end normally; the last of them releases the cores.
 
-        Blocking until the device has given everything back; a card whose cores restart takes seconds. After
-        Ctrl-C, and after ``timeout``, that goes on without the caller.
+        Blocking until the device has released everything; a card whose cores restart takes seconds. After
+        Ctrl-C and after ``timeout``, the release continues in the background.
 
         Parameters
         ----------
@@ -160,9 +160,9 @@ class Session(Measurements):
         self._unload(timeout)
 
     def close(self) -> None:
-        """Release the device, as :meth:`reset`, and for good: what needs the device is refused from now on.
+        """Release the device like :meth:`reset`, permanently: later calls that need the device are refused.
 
-        What describes the program, and metrics, can still be asked. Closing again does nothing.
+        Properties of the program and metrics remain available. A second call does nothing.
         """
         self._is_closed = True
         self._unload()
@@ -277,40 +277,39 @@ class Session(Measurements):
         """Run one inference and return its outputs.
 
         Blocking: loads on first use, waits while all ``num_activations * set_size`` exec objects are busy,
-        then runs. The GIL is released; any number of threads may call.
+        then runs. Releases the GIL; thread-safe.
 
         Parameters
         ----------
         input_dict
-            Name -> array; or the array itself where the program has one input. An array of the program's
-            dtype and shape is used in place; others are converted (``same_kind`` casts, integers in range,
-            same number of elements). Arrays of other libraries in host memory are taken by DLPack. Where the
-            program has several combinations of shapes, the arrays decide which. An input whose state the
-            device keeps may be left out.
+            Name -> array, or the array itself if the program has one input. An array of the program's dtype
+            and shape is used in place; others are converted (``same_kind`` casts, integers in range, same
+            number of elements). Arrays of other libraries in host memory are accepted through DLPack. The
+            shapes of the arrays select the specialization. Inputs that are retained state can be left out.
         out
             Name -> array that receives that output: exact shape and dtype, C-contiguous, writable by numpy
             (by DLPack alone from numpy 2.3 on). The result holds the same array objects.
         output_names
-            Return only these outputs. Without it, all but the next values (``*_RetainedState``) of inputs
+            Return only these outputs. Default: all, without the next values (``*_RetainedState``) of inputs
             that were left out.
         timeout
             Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries``
             decide, and without them there is no limit.
         **inputs
-            Inputs by their names, where these are no parameters of this method.
+            Inputs by name, unless the name is a parameter of this method.
 
         Returns
         -------
         dict
-            Name -> array in binding order. Arrays are fresh, writable and C-contiguous; no later run changes
-            them.
+            Name -> array in binding order. Arrays are new, writable and C-contiguous; later runs do not
+            change them.
 
         Raises
         ------
         qaic.errors.MissingInputError
             Inputs are missing; all are listed.
         qaic.errors.InputShapeError
-            An input has the wrong number of elements, or the program has no such combination of shapes.
+            An input has the wrong number of elements, or no specialization has these shapes.
         qaic.errors.InputTypeError
             An input's type does not convert.
         qaic.errors.InputError
@@ -368,23 +367,22 @@ class Session(Measurements):
     ) -> futures.Future[dict[str, NDArray[Any]]]:
         """Start one inference and return its future.
 
-        Blocking only while all exec objects are busy. Inputs are copied, so their arrays may be used again at
-        once. A short inference may have ended when this returns, and so has its future. Other futures end on
-        a thread of the session, which also runs their callbacks; ``cancel`` succeeds until the device has the
-        inference.
+        Blocking only while all exec objects are busy. Inputs are copied, so their arrays can be reused at
+        once. A short inference can be complete when this returns. Other futures complete on a thread of the
+        session, which also runs their callbacks. ``cancel`` succeeds until the device has the inference.
 
         Parameters
         ----------
         input_dict
             As for :meth:`run`.
         timeout
-            Seconds from now to the end of the inference, which is then cancelled; ``None``: no limit but the
-            one of ``submit_timeout`` and ``submit_num_retries``, which counts from when the device begins.
+            Seconds from now to the end of the inference, which is then cancelled. ``None``: the limit of
+            ``submit_timeout`` and ``submit_num_retries``, counted from the start on the device.
 
         Returns
         -------
         concurrent.futures.Future
-            Of the outputs, as :meth:`run` returns them; or of the exception.
+            Future of the outputs of :meth:`run`, or of the exception.
 
         Raises
         ------
@@ -399,10 +397,10 @@ class Session(Measurements):
     async def run_async(
         self, input_dict: Mapping[str, ArrayLike] | ArrayLike, *, timeout: float | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Run one inference without ever blocking the event loop, and return its outputs.
+        """Run one inference without blocking the event loop, and return its outputs.
 
-        Loading on first use and waiting for a free exec object happen elsewhere. When the task is cancelled,
-        so is the inference, also on the device. Parameters and errors are those of :meth:`submit`.
+        Other threads load the program and wait for a free exec object. Cancelling the task also cancels the
+        inference on the device. Parameters and errors are those of :meth:`submit`.
         """
         import asyncio
 
@@ -424,20 +422,20 @@ class Session(Measurements):
         timeout: float | None = None,
         progress: bool = False,
     ) -> Iterator[dict[str, NDArray[Any]]]:
-        """Run an inference for each of many inputs and yield the results in their order.
+        """Run an inference for each input and yield the results in the same order.
 
-        The inputs are taken as they are needed: before the first result as many as may be in flight, then one
-        for each result. They are copied, so their arrays may be used again for the next ones.
+        Inputs are taken as needed: ``in_flight`` inputs before the first result, then one for each result.
+        They are copied, so their arrays can be reused.
 
         Parameters
         ----------
         iterable
             Inputs, each as for :meth:`run`.
         in_flight
-            Inferences that are started and not yet yielded, at most; default
-            ``num_activations * set_size``. With 1 they run one after the other.
+            Largest number of inferences that are started and not yet yielded; default ``num_activations *
+            set_size``. With 1 they run one after the other.
         timeout
-            Seconds that one inference may take from when its input was taken.
+            Limit of one inference in seconds, from the time when its input is taken.
         progress
             Show counts and rate on standard error when it is a terminal.
 
@@ -449,13 +447,14 @@ class Session(Measurements):
         Raises
         ------
         qaic.errors.OptionError
-            ``in_flight`` is not a positive number; at once.
+            ``in_flight`` is not a positive number; raised at once.
 
         Notes
         -----
-        An exception - of an inference, of an input that cannot be used, of ``iterable`` itself - is raised in
-        its turn, after the results before it, and ends the map; a note in it, and ``context["item"]`` of our
-        own errors, states which item it was. Leaving early cancels what is under way.
+        If an inference fails, an input is invalid, or ``iterable`` raises, the map yields the results
+        before this item, raises the exception, and ends. A note in the exception, and ``context["item"]``
+        of errors of this package, contain the item. Leaving the loop early cancels the remaining
+        inferences.
         """
         options = self._runtime
         if in_flight is None:
@@ -476,9 +475,9 @@ class Session(Measurements):
     # --- state on the device --------------------------------------------------------------------------------
 
     def read_state(self, name: str, *, sequence: int | None = None) -> NDArray[Any]:
-        """Copy a state out of the device, for a program compiled with ``split_retained_state_io``.
+        """Copy a state from the device, for a program compiled with ``split_retained_state_io``.
 
-        Blocking: loads on first use, then waits for the inference that runs.
+        Blocking: loads on first use, then waits for a running inference.
 
         Parameters
         ----------
@@ -510,7 +509,8 @@ class Session(Measurements):
         name, sequence
             As for :meth:`read_state`.
         value
-            Converted as an input of :meth:`run` is; its elements fill the state, or the part of the sequence.
+            New value, converted like an input of :meth:`run`; it fills the state, or the part of the
+            sequence.
 
         Raises
         ------
@@ -534,14 +534,14 @@ class Session(Measurements):
         inf_time: float | None = None,
         input_dict: Mapping[str, ArrayLike] | ArrayLike | None = None,
     ) -> BenchmarkResult:
-        """Run many inferences, as many at a time as the session may, without Python work between them.
+        """Run many inferences, as many at a time as the session allows, without Python work between them.
 
         Parameters
         ----------
         num_inferences
-            How many; default 40.
+            Number of inferences; default 40.
         inf_time
-            How long instead, in seconds.
+            Duration in seconds, instead of a number.
         input_dict
             Inputs of every inference, as for :meth:`run`; default random data.
 
@@ -572,7 +572,7 @@ class Session(Measurements):
     def update_backend_options(self, **options: object) -> None:
         """Change run-time options. A loaded program is loaded again, with the new values, at the next use.
 
-        Inferences under way end normally, as after :meth:`reset`.
+        Inferences in flight end normally, as after :meth:`reset`.
 
         Raises
         ------
