@@ -1,4 +1,4 @@
-"""``qaic.compile``: a model and options in any of their forms to an opened container."""
+"""``qaic.compile``: compiles a model with options in any form to an opened container."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     """Compile an ONNX model to a program container.
 
     Blocking: takes about as long as onnxruntime needs to open the model. The same model with the same
-    options comes out of the compile cache.
+    options is taken from the compile cache.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
 
         * a mapping, by any spelling of the names;
         * the path of a YAML options file, or of a back-end extension file (``.json``);
-        * :class:`qaic.configs.AicCompilerConfig`, of which the fields count that were set;
+        * :class:`qaic.configs.AicCompilerConfig`, of which only fields that were set have an effect;
         * :class:`qaic.configs.CompileConfig` for the back end ``AIC``, with a ``backend_binary_path`` if the
           container is to be kept under that name.
     **options
-        Options as for :class:`qaic.Session`; they win over ``config``. ``docs/reference/options.md`` lists
-        them. Run-time options are accepted and change nothing.
+        Options as for :class:`qaic.Session`; they take precedence over ``config``.
+        ``docs/reference/options.md`` lists them. Run-time options are accepted and have no effect.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     FileNotFoundError
         The model or a file of options does not exist.
     qaic.errors.InputTypeError
-        The model is compiled already, or no model at all. Also a ``TypeError``.
+        ``model`` is a container, or not a model. Also a ``TypeError``.
     qaic.errors.OptionError
         An option is wrong; all wrong values are listed. Options that contradict each other are an
         ``OptionConflictError``, unknown ones an ``UnknownOptionError``, which is also a ``TypeError``.

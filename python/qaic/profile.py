@@ -47,14 +47,14 @@ class Stages(AttributeDict[float]):
 
 
 class Profile:
-    """Recording of a ``with session.profile()`` block. Its data is there after the block.
+    """Recording of a ``with session.profile()`` block. The data is available after the block.
 
     Parameters
     ----------
     qpc
         The container.
     device
-        Whether the device's stats buffers are kept; ``None``: where a stats level was asked for.
+        True to keep the device's stats buffers; ``None``: only if a stats level was set.
     first, samples, sampling
         As for :meth:`qaic.Session.profile`.
 
@@ -63,7 +63,7 @@ class Profile:
     OptionError
         A number is out of range.
     StateError
-        Stats buffers are wanted, and the program has none.
+        ``device`` is true, and the program has no stats buffers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Profile:
     # --- recording, by the session --------------------------------------------------------------------------
 
     def add(self, program: _core.InferenceSet) -> None:
-        """Record a program's inferences too."""
+        """Also record the inferences of a program."""
         self._profiler.add(program)
 
     def begin(self) -> None:
@@ -117,7 +117,7 @@ class Profile:
 
     @property
     def samples(self) -> NDArray[np.void]:
-        """A row for each inference, in the order in which they ended; read-only.
+        """One row for each inference, in the order of their ends; read-only.
 
         Columns ``enqueued_ns``, ``begun_ns``, ``inputs_ready_ns``, ``executed_ns``, ``outputs_ready_ns`` and
         ``completed_ns`` are nanoseconds of one clock; ``program`` (which counts loads of the session),
@@ -127,13 +127,13 @@ class Profile:
         Raises
         ------
         qaic.errors.StateError
-            The block has not ended, or no inference did inside of it; the same goes for all below.
+            The block has not ended, or contains no complete inference; also for all properties below.
         """
         return self._samples().times()
 
     @property
     def dropped(self) -> int:
-        """Inferences that there was no room for, which is 1048576 of them or 1 GiB of buffers."""
+        """Number of inferences beyond the limit of 1048576 inferences or 1 GiB of buffers."""
         return self._samples().dropped
 
     @property
@@ -145,16 +145,15 @@ class Profile:
 
     @property
     def latency(self) -> Metrics:
-        """Figures of `latencies_s`, with the keys and attributes of :meth:`qaic.Session.get_metrics`."""
+        """Statistics of `latencies_s`, with the keys and attributes of :meth:`qaic.Session.get_metrics`."""
         return summarize(self.latencies_s)
 
     @property
     def stages(self) -> Stages:
-        """Mean seconds of what an inference consists of; together they are the mean latency.
+        """Mean seconds of the stages of an inference; their sum is the mean latency.
 
-        ``waiting`` for a thread, bringing the ``inputs`` to the device, ``execution``, bringing the
-        ``outputs`` back, and ``completion``, which is next to nothing except where the device
-        writes a stats buffer.
+        ``waiting`` for a thread, transfer of ``inputs`` to the device, ``execution``, transfer of
+        ``outputs`` back, and ``completion``, which is short unless the device writes a stats buffer.
         """
         times = self.samples
         return Stages(
@@ -174,7 +173,7 @@ class Profile:
         return self._device
 
     def capture(self) -> Capture:
-        """Return what reports and pages are made of (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
+        """Return the data for reports and pages (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
         from qaic.stats.reports import Capture, HostLatencies
 
         capture = Capture(self.device, host=HostLatencies.of_samples(self.samples))
@@ -198,22 +197,22 @@ class Profile:
         path
             File to write; without it the trace is returned.
         format
-            ``"json"`` (Chrome's) or ``"perfetto"``; without it the ending of ``path`` decides: ``.pftrace``,
-            ``.perfetto-trace`` and ``.pb`` are Perfetto's, all others JSON.
+            ``"json"`` (Chrome) or ``"perfetto"``. Default: by the suffix of ``path``; ``.pftrace``,
+            ``.perfetto-trace`` and ``.pb`` are Perfetto, all others JSON.
         merge_thread_groups, flow_events, barrier_events
             As the options of ``qaic-opstats``.
 
         Returns
         -------
         bytes or None
-            The trace, or ``None`` where it was written to ``path``.
+            The trace, or ``None`` if it was written to ``path``.
 
         Raises
         ------
         qaic.errors.OptionError
             The format is unknown.
         OSError
-            The file cannot be written. It is then as it was before.
+            The file cannot be written; it does not change.
         """
         kind = _format(path, format)
         parts = [
@@ -233,7 +232,7 @@ class Profile:
         return None
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write everything, in files named and laid out as those of ``qaic-runner``. Blocking.
+        """Write all data in the files of ``qaic-runner``. Blocking.
 
         A latency report for each load of the session, one trace, and the device's stats buffers, which
         ``qaic-opstats`` reads. Files of the same names are replaced.
@@ -241,12 +240,12 @@ class Profile:
         Parameters
         ----------
         folder
-            Where to; it is made if its parent exists.
+            Output folder; it is created if its parent exists.
 
         Returns
         -------
         list of pathlib.Path
-            What was written.
+            The files.
 
         Raises
         ------
@@ -277,13 +276,13 @@ class Profile:
     def report(self, name: str = "overview") -> Report:
         """Make one of the reports of ``qaic-opstats report``.
 
-        Its ``verdict`` are sentences, its ``tables`` hold the figures; ``str(report)`` is the text, notebooks
-        show it as tables, and ``report.tables[0].to_pandas()`` is a data frame.
+        Its ``verdict`` is a list of sentences, and its ``tables`` contain the numbers. ``str(report)`` is
+        the text; ``report.tables[0].to_pandas()`` is a data frame; notebooks show tables.
 
         Raises
         ------
         qaic.errors.OptionError
-            There is no such report; the message lists those there are.
+            The report does not exist; the message lists all reports.
         """
         from qaic.stats.reports import REPORTS
 

@@ -1,4 +1,4 @@
-"""`compare`: a model in float32 beside the same model as it would be deployed."""
+"""`compare`: compares a model in float32 with the same model in reduced precision."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def compare(
 ) -> AccuracyReport:
     """Compare a model in reduced precision with itself in float32, output by output and node by node.
 
-    Blocking: one compilation and one run for each sample and precision, of a graph that computes the
-    reference, the deployed program and single rounded nodes beside each other. Ctrl-C ends it; nothing is
-    left behind, and nothing goes to the compile cache. One sample is in memory at a time, and tensors
-    inside of the graph never leave it.
+    Blocking: one compilation for each precision, and one run for each sample and precision, of a graph that
+    computes the reference, the deployed program and single rounded nodes. Ctrl-C ends it without remaining
+    files. The compile cache does not change. One sample is in memory at a time, and tensors inside the
+    graph never leave it.
 
     Parameters
     ----------
     model
         An ONNX model: its path, its content, or an ``onnx.ModelProto``.
     to
-        Precisions: ``fp16``, ``int8``, ``int16``, ``mxfp6``, some of them joined by commas or in a list;
-        ``mxfp6+fp16`` is both at once.
+        Precisions: ``fp16``, ``int8``, ``int16``, ``mxfp6``; several in a list or separated by commas.
+        ``mxfp6+fp16`` combines two.
     samples
-        Inputs as the model gets them in use: an iterable of dictionaries from names of inputs to arrays, as
-        `qaic.Session.run` takes them; the path of an input list, of a folder of ``.npz`` files or of one
-        such file, whose arrays may have a dimension for samples in front; or ``"random"``. Integers are
+        Typical inputs of the model: an iterable of dictionaries of arrays, as for `qaic.Session.run`; the
+        path of an input list, of a folder of ``.npz`` files, or of one such file, whose arrays may have a
+        leading dimension for samples; or ``"random"``. Integers are
         calibrated with them unless an option states otherwise.
     tokens
         For decoders: samples are prompts (``input_ids`` alone, integers of shape [n] or [prompts, n], not
@@ -69,19 +69,19 @@ def compare(
         reference. The model has caches as retained state, and shapes for a prompt and for one token.
     against
         Outputs of a real card for the same samples: a folder that ``qaic-runner --write-output-dir`` wrote,
-        an ``.npz`` file, or a folder of those. The report then says first whether the card loses more than
-        the precision, of which there is one, must cost.
+        an ``.npz`` file, or a folder of those. The report then begins with the answer whether the card
+        loses more than the precision must cost. Only one precision is allowed.
     decide
-        What an output decides, for the share of equal decisions: a function of its name and its array, which
-        returns one decision or an array of them, or its name as ``module:function``. Without it the largest
-        of the last dimension.
+        Function for the share of equal decisions, or its name as ``module:function``. It takes the name and
+        the array of an output, and returns one decision or an array of decisions. Default: the index of the
+        largest value along the last dimension.
     **compile_options
-        Compile options of `qaic.compile`; they win over those of a precision.
+        Compile options of `qaic.compile`; they take precedence over those of a precision.
 
     Returns
     -------
     AccuracyReport
-        What was found.
+        The results.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``qaic.Qpc``: what a program container holds, as read-only views and plain values.
+"""``qaic.Qpc``: the content of a program container, as read-only views and plain values.
 
 Nothing is copied: payloads, constants and initializers are numpy views of the mapped file, and each keeps the
 mapping alive by itself. Nothing is decoded before it is asked for, so opening costs the same at any size.
@@ -141,7 +141,7 @@ class Qpc:
     ----------
     source
         A container file, a directory that holds ``programqpc.bin``, a glob that matches one of these, the
-        bytes of a container (which are copied), or another ``Qpc``, which is not read again.
+        bytes of a container (which are copied), or another ``Qpc``.
     mmap
         Map files of 1 MiB and more instead of reading them. A mapped file must not be truncated while views
         of it are in use; ``False`` avoids that.
@@ -149,16 +149,16 @@ class Qpc:
     Attributes
     ----------
     diagnostics
-        What the compiler reported about the program: a tuple of objects with ``severity``, ``code``,
-        ``message`` and ``nodes``, which the container holds. What :func:`qaic.compile` returns has also what
-        there was to say about the way the options were given.
+        Messages of the compiler in the container: a tuple of objects with ``severity``, ``code``,
+        ``message`` and ``nodes``. The result of :func:`qaic.compile` also has messages about the given
+        options.
 
     Raises
     ------
     FileNotFoundError
         Nothing is there.
     qaic.errors.QpcError
-        It is not a well-formed container. :func:`validate` lists everything that is wrong.
+        The container is malformed. :func:`validate` lists all defects.
 
     Examples
     --------
@@ -239,8 +239,7 @@ class Qpc:
         Parameters
         ----------
         path
-            File, or an existing folder, in which it is called ``programqpc.bin``. It is written aside, then
-            renamed: a file of this name is replaced at once or stays as it was.
+            File, or an existing folder for ``programqpc.bin``. The file is written atomically.
 
         Returns
         -------
@@ -288,7 +287,7 @@ class Qpc:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Legal oddities of the container."""
+        """Irregularities of the container that are not errors."""
         return tuple(self._core.warnings)
 
     @cached_property
@@ -312,21 +311,23 @@ class Qpc:
     def extract(
         self, directory: str | os.PathLike[str], pattern: str = "*", *, force: bool = False
     ) -> list[Path]:
-        """Write payloads to files, and what is in them to folders ``<segment>_dir`` next to them.
+        """Write payloads to files, and their decoded content to folders ``<segment>_dir``.
 
         Parameters
         ----------
         directory
-            Made if it does not exist. Nothing is written outside of it, whatever the segments are called.
+            Output folder, created if missing. Nothing is written outside of it, whatever the names of
+            segments.
         pattern
-            Which files, by path under ``directory``, as ``"*networkdesc.json"``. A ``*`` matches slashes too.
+            Glob for the paths under ``directory``, such as ``"*networkdesc.json"``. ``*`` also matches
+            slashes.
         force
             Overwrite existing files.
 
         Returns
         -------
         list of Path
-            The files written: aside first, then renamed, so that none is ever seen half-written.
+            The files, which are written atomically.
 
         Raises
         ------

@@ -55,7 +55,7 @@ def search(
     decide: str | Decide | None = None,
     **compile_options: object,
 ) -> PrecisionPlan:
-    """Search for a smallest set of nodes that has to stay in float32 for a target to hold.
+    """Find a smallest set of nodes that must stay in float32 to reach a target.
 
     The set is 1-minimal: without any one unit, the target or its margin is missed. A unit is a node with
     what rounds together with it, and a node of a function in all its calls. The set is found on the samples
@@ -75,12 +75,12 @@ def search(
         decoder before the first that differs, on every prompt; or ``module:function>=NUMBER`` with a function
         of outputs and those of the reference: lists with a dictionary of arrays for each sample.
     keep
-        What the nodes compute in: ``fp32``, or where `to` has integers ``fp16``.
+        Precision of these nodes: ``fp32``, or ``fp16`` if `to` has integers.
 
     Returns
     -------
     PrecisionPlan
-        The nodes, and what they gain.
+        The nodes, and the improvement.
 
     Raises
     ------
