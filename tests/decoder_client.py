@@ -18,6 +18,7 @@ _DTYPES = {
     QAicApi_pb2.FLOAT_TYPE: np.float32,
     QAicApi_pb2.FLOAT_16_TYPE: np.float16,
     QAicApi_pb2.INT64_I_TYPE: np.int64,
+    QAicApi_pb2.UINT8_Q_TYPE: np.uint8,
 }
 
 

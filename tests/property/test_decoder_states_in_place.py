@@ -19,12 +19,13 @@ import decoder_model
 import qaic
 from decoder_client import compiled
 
-#: how caches are kept: the options of it, and whether rows are written in place
+#: how caches are kept: the options of it; of float16 they are float32 at the border, but for one
 FORMS = {
-    "float32": ({}, True),
-    "float16 border": ({"convert_to_fp16": True}, True),
-    "float16": ({"convert_to_fp16": True}, False),
-    "mxint8": ({"mxint8_kv_cache": True}, False),
+    "float32": {},
+    "float16 border": {"convert_to_fp16": True},
+    "float16": {"convert_to_fp16": True},
+    "mxint8": {"mxint8_kv_cache": True},
+    "mxint8 of float16": {"convert_to_fp16": True, "mxint8_kv_cache": True},
 }
 
 
@@ -35,25 +36,24 @@ def folders(tmp_path_factory):
 
 
 def options_of(form, sizes):
-    """Compile options of a form of caches, and whether rows are written in place."""
-    options, is_in_place = FORMS[form]
+    """Compile options of a form of caches."""
+    options = FORMS[form]
     if form == "float16 border":
         names = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
         options = {
             **options,
             "custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in names],
         }
-    return options, is_in_place
+    return options
 
 
 @contextlib.contextmanager
 def both(sizes, config, folders, form="float32", sessions=1):
     """Sessions of a program with whole caches, and of one that keeps them in place."""
-    options, is_in_place = options_of(form, sizes)
     # With chosen lengths the next value of a cache is read, so it is computed.
-    is_in_place = is_in_place and not sizes.compute_lengths
+    is_in_place = not sizes.compute_lengths
     model = decoder_model.decoder(sizes)
-    kept = {"split_retained_state_io": True, **options}
+    kept = {"split_retained_state_io": True, **options_of(form, sizes)}
     paths = [
         compiled(model, config, next(folders), whole_caches=is_whole, **kept) for is_whole in (True, False)
     ]

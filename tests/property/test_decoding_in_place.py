@@ -35,7 +35,10 @@ def states(client, sizes, rows):
     """Run nothing but padding, which writes nowhere, and return the caches behind it."""
     names = [f"{name}_RetainedState" for name in sizes.caches]
     dtype = client.dtypes[names[0]]
-    client.set(**{name: np.zeros(sizes.cache_shape(rows), dtype) for name in names})
+    shape = sizes.cache_shape(rows)
+    if dtype == np.uint8:
+        shape = (*shape[:-1], 33 * -(-shape[-1] // 32))
+    client.set(**{name: np.zeros(shape, dtype) for name in names})
     more = {"batch_index": np.array([[0]])} if sizes.slots else {}
     tokens = np.zeros((1, client.chunk), np.int64)
     found = client.step(tokens, np.full_like(tokens, -1), **more)
@@ -62,9 +65,19 @@ def decoders(draw):
     )
 
 
-@settings(max_examples=12, deadline=None)
-@given(data=st.data(), sizes=decoders(), is_half=st.booleans())
-def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, is_half):
+#: at the border and within -> options that need no names
+BORDERS = {
+    "float32": {},
+    "float16": {"convert_to_fp16": True},
+    "float32 of float16": {"convert_to_fp16": True},
+    "MXINT8": {"mxint8_kv_cache": True},
+    "MXINT8 of float16": {"convert_to_fp16": True, "mxint8_kv_cache": True},
+}
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), sizes=decoders(), border=st.sampled_from(list(BORDERS)))
+def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, border):
     """Prompts and tokens in any order, at any position that has been reached, each in a slot of its own."""
     chunk = data.draw(st.integers(2, 9), "chunk")
     slots = data.draw(st.integers(2, 3), "slots") if sizes.slots else None
@@ -74,9 +87,10 @@ def test_answers_and_states_are_those_of_whole_caches(folders, data, sizes, is_h
     # With float16 at the border, too, as clients ask for it.
     caches = [f"{name}{end}" for name in sizes.caches for end in ("", "_RetainedState")]
     half = {"custom_io_list_file": [{"IOName": name, "Precision": "float16"} for name in caches]}
-    options = {"convert_to_fp16": True, **half} if is_half else {}
+    options = BORDERS[border] | (half if border == "float16" else {})
     whole, narrow, plan = both(decoder_model.decoder(sizes, seed), config, folders, **options)
     assert len(plan["state_rows"]["updates"]) == len(sizes.caches)
+    assert all(update.get("reads_blocks") for update in plan["state_rows"]["updates"]) == ("MXINT8" in border)
     for client in (whole, narrow):
         client.chunk = chunk
     lengths = [0] * (slots or 1)

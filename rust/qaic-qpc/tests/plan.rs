@@ -286,6 +286,35 @@ fn rows_that_are_not_rows_of_their_state_are_refused() {
 }
 
 #[test]
+fn rows_of_state_in_blocks_are_numbers() {
+    let checked = |input: Value, rows: &[i64], indices: &[i64], reads_blocks: bool| {
+        let mut output = input.clone();
+        output["name"] = json!("x_RetainedState");
+        let found = with(&json!({
+            "version": 3, "retained_state": true, "inputs": [input], "outputs": [output],
+            "state_rows": {
+                "tensors": [
+                    {"name": "rows", "dtype": "float32", "dims": [rows]},
+                    {"name": "at", "dtype": "int64", "dims": [indices]},
+                ],
+                "updates": [{"input": 0, "output": 0, "rows": 0, "indices": 1, "reads_blocks": reads_blocks}],
+            },
+        }));
+        decode(&found).unwrap().check_state_rows()
+    };
+    let blocks = json!({"name": "x", "dtype": "uint8", "dims": [2, 5, 66], "mxint8": 40});
+    for reads_blocks in [false, true] {
+        assert_eq!(checked(blocks.clone(), &[4, 40], &[4, 2], reads_blocks), Ok(()));
+        assert_eq!(checked(blocks.clone(), &[4, 5, 40], &[4, 1], reads_blocks), Ok(()));
+        assert!(checked(blocks.clone(), &[4, 66], &[4, 2], reads_blocks).is_err());
+        assert!(checked(blocks.clone(), &[4], &[4, 3], reads_blocks).is_err());
+    }
+    let numbers = json!({"name": "x", "dtype": "float32", "dims": [2, 5, 40]});
+    assert_eq!(checked(numbers.clone(), &[4, 40], &[4, 2], false), Ok(()));
+    assert!(checked(numbers, &[4, 40], &[4, 2], true).is_err());
+}
+
+#[test]
 fn control_buffer_that_cannot_carry_what_the_host_says_is_refused() {
     let mut network = network();
     let size = u32::try_from(CONTROL_BYTES).unwrap();

@@ -67,6 +67,8 @@ class RowUpdate:
     indices: int
     #: whether rows outside of the state are written nowhere, and are no error
     skips_outside: bool = False
+    #: whether the graph takes MXINT8 blocks of the value before as they are
+    reads_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

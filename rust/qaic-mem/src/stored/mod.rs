@@ -23,7 +23,7 @@ mod x86;
 use thiserror::Error;
 
 pub use forms::{Form, Layout, StoredRows};
-pub use product::{Product, Rounding};
+pub use product::{Product, Rounding, round_to_float16};
 
 /// Elements of a unit; a stored row is padded with zeros to whole units.
 pub const UNIT: usize = 32;

@@ -132,14 +132,7 @@ impl<'a> Product<'a> {
         }
         match self.rounding {
             Rounding::Float32 => {}
-            Rounding::Float16 => {
-                let mut narrow = [f16::ZERO; 64];
-                for part in sums.chunks_mut(narrow.len()) {
-                    let narrow = &mut narrow[..part.len()];
-                    narrow.convert_from_f32_slice(part);
-                    narrow.convert_to_f32_slice(part);
-                }
-            }
+            Rounding::Float16 => round_to_float16(sums),
             Rounding::Bfloat16 => {
                 for sum in sums {
                     *sum = bf16::from_f32(*sum).to_f32();
@@ -152,6 +145,16 @@ impl<'a> Product<'a> {
     fn activations(&self, row: usize) -> &[[f32; UNIT]] {
         let len = self.weights.units() * UNIT;
         self.activations[row * len..(row + 1) * len].as_chunks::<UNIT>().0
+    }
+}
+
+/// Rounds numbers to those of float16; they stay float32.
+pub fn round_to_float16(numbers: &mut [f32]) {
+    let mut narrow = [f16::ZERO; 64];
+    for part in numbers.chunks_mut(narrow.len()) {
+        let narrow = &mut narrow[..part.len()];
+        narrow.convert_from_f32_slice(part);
+        narrow.convert_to_f32_slice(part);
     }
 }
 

@@ -44,6 +44,9 @@ pub struct RowUpdate {
     /// and negative indices count from the end.
     #[serde(default)]
     pub skips_outside: bool,
+    /// True if the graph takes the MXINT8 blocks of the value before as they are. The rows are float32 in any case.
+    #[serde(default)]
+    pub reads_blocks: bool,
 }
 
 impl Plan {
@@ -77,13 +80,21 @@ impl Plan {
                     if !self.has_one_shape(update, input, output) {
                         return refused(&output.name, "another type or shape than that of its input");
                     }
-                    let fits = rows.dtype == output.dtype
+                    if update.reads_blocks && output.mxint8.is_none() {
+                        return refused(&output.name, "blocks that are read and no blocks");
+                    }
+                    let (mut dims, mut dtype) = (output.dims.clone(), output.dtype);
+                    if let (Some(columns), Some(last)) = (output.mxint8, dims.last_mut()) {
+                        *last = i64::try_from(columns).unwrap_or(i64::MAX);
+                        dtype = Dtype::Float32;
+                    }
+                    let fits = rows.dtype == dtype
                         && indices.dtype == Dtype::Int64
-                        && rows
-                            .dims
-                            .iter()
-                            .zip(&indices.dims)
-                            .all(|(rows, indices)| is_scattered(&output.dims, rows, indices));
+                        && rows.dims.iter().zip(&indices.dims).all(|(rows, indices)| {
+                            // A number has no place of its own in a block.
+                            let is_whole = output.mxint8.is_none() || rows.len() >= indices.len();
+                            is_whole && is_scattered(&dims, rows, indices)
+                        });
                     if !fits {
                         return refused(&output.name, "rows and indices that are not rows of it");
                     }
@@ -97,8 +108,7 @@ impl Plan {
     fn has_one_shape(&self, update: &RowUpdate, input: &PlanTensor, output: &PlanTensor) -> bool {
         let is_same = |dims: Option<&Vec<i64>>| dims == Some(&output.dims);
         input.dtype == output.dtype
-            && input.mxint8.is_none()
-            && output.mxint8.is_none()
+            && input.mxint8 == output.mxint8
             && input.dims == output.dims
             && self.variants.iter().all(|variant| {
                 is_same(variant.inputs.get(update.input)) && is_same(variant.outputs.get(update.output))

@@ -26,30 +26,43 @@ def test_the_plan_tells_rows_and_indices(tmp_path):
     assert rows["updates"] == [{"input": 0, "output": 0, "rows": 0, "indices": 1}]
 
 
-def test_casts_that_keep_every_number_apply_to_rows(tmp_path):
-    """A float16 buffer before float32 kernels; what is narrower than the buffer rounds, and is left alone."""
-    for stored, computed, is_kept in [
-        (TensorProto.FLOAT16, TensorProto.FLOAT, True),
-        (TensorProto.FLOAT, TensorProto.FLOAT16, False),
-    ]:
-        model = model_of(
-            [
-                node("Cast", ["past"], ["entering"], to=computed),
-                node("Identity", ["at"], ["places"]),
-                node("Neg", ["rows"], ["written"]),
-                node("ScatterND", ["entering", "places", "written"], ["next"]),
-                node("Cast", ["next"], ["past_RetainedState"], to=stored),
-            ],
-            [
-                info("past", STATE, stored),
-                info("at", [4, 2], TensorProto.INT64),
-                info("rows", [4, 3], computed),
-            ],
-            [info("past_RetainedState", STATE, stored)],
-        )
-        rows = planned(tmp_path, model)
-        assert (rows is not None) == is_kept
-        assert rows is None or rows["tensors"][0]["dtype"] == "float16"
+HALF, WIDE = TensorProto.FLOAT16, TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("stored", "entering", "leaving", "is_kept"),
+    [
+        (HALF, [WIDE], [HALF], True),
+        (WIDE, [HALF], [WIDE], True),
+        (WIDE, [HALF, WIDE], [HALF, WIDE], True),
+        # Rows that nothing writes would be rounded on their way out alone.
+        (WIDE, [WIDE], [HALF, WIDE], False),
+    ],
+)
+def test_casts_of_what_is_read_apply_to_rows(tmp_path, stored, entering, leaving, is_kept):
+    def casts(name, targets, last):
+        names = [name, *(f"{name}/{at}" for at in range(len(targets) - 1)), last]
+        pairs = zip(names, names[1:], targets, strict=False)
+        return [node("Cast", [source], [result], to=target) for source, result, target in pairs]
+
+    model = model_of(
+        [
+            *casts("past", entering, "entering"),
+            node("Identity", ["at"], ["places"]),
+            node("Neg", ["rows"], ["written"]),
+            node("ScatterND", ["entering", "places", "written"], ["next"]),
+            *casts("next", leaving, "past_RetainedState"),
+        ],
+        [
+            info("past", STATE, stored),
+            info("at", [4, 2], TensorProto.INT64),
+            info("rows", [4, 3], entering[-1]),
+        ],
+        [info("past_RetainedState", STATE, stored)],
+    )
+    rows = planned(tmp_path, model)
+    assert (rows is not None) == is_kept
+    assert rows is None or rows["tensors"][0]["dtype"] == {HALF: "float16", WIDE: "float32"}[stored]
 
 
 def test_whole_caches_are_asked_for(tmp_path):

@@ -394,6 +394,7 @@ def _state_rows(state_rows: StateRows) -> dict[str, object]:
                 "rows": update.rows,
                 "indices": update.indices,
                 **({"skips_outside": True} if update.skips_outside else {}),
+                **({"reads_blocks": True} if update.reads_blocks else {}),
             }
             for update in state_rows.updates
         ],

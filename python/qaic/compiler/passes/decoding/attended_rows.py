@@ -2,25 +2,26 @@
 
 What `narrow-context` writes reads a cache with three operators that copy all they read: ``Slice`` of the
 attended slots, ``ScatterND`` of the rows that change, and ``Where`` that blanks the slots behind the last
-position. The device has one operator for the three. It moves numbers and computes none.
+position. The device has one operator for the three. It moves numbers and computes none; it also decodes the
+MXINT8 blocks of a cache, and rounds what it reads where the graph casts that to float16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import onnx
 
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
+from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import consumers, producers
+from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
-from qaic.compiler.passes.decoding.state_rows import keep_numbers
+from qaic.compiler.passes.decoding.state_rows import narrowed
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
 
@@ -39,6 +40,8 @@ class _Copies:
     rows: str
     #: which slots are blanked, or empty
     blanked: str
+    #: whether numbers of the state are rounded to float16 as they are read
+    is_rounded: bool
     last: onnx.NodeProto
 
 
@@ -72,11 +75,54 @@ class CopyAttendedRows:
             )
             for copies in found
         }
+        for copies in found:
+            if copies.is_rounded:
+                replaced[id(copies.last)].attribute.append(helper.make_attribute("rounding", FLOAT16))
         set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
         drop_unneeded_nodes(graph)
+        _read_blocks(model)
         import_opset(model.proto, DOMAIN, 1)
         model.own_operators = [*model.own_operators, OPERATOR]
         return True
+
+
+def _read_blocks(model: Model) -> None:
+    """Make the blocks of a state inputs of the graph where nothing but the operator reads its numbers."""
+    from onnx import helper
+
+    graph, rows = model.proto.graph, model.state_rows
+    if rows is None:
+        return
+    readers, fresh = consumers(graph.node), FreshNames(graph)
+    values = {value.name: value.type.tensor_type for value in graph.input}
+    updates, nodes = [], {id(node): [node] for node in graph.node}
+    for update in rows.updates:
+        spec = model.inputs[update.input]
+        found = readers.get(spec.name, [])
+        shapes = [node for node in found if standard(node, "Shape")]
+        if spec.mxint8 is None or not all(
+            node.domain == DOMAIN or (node in shapes and not node.attribute) for node in found
+        ):
+            updates.append(update)
+            continue
+        updates.append(replace(update, reads_blocks=True))
+        values[spec.name].elem_type = UINT8
+        values[spec.name].shape.dim[-1].dim_value = spec.dims[-1]
+        for node in shapes:
+            # The last size is that of a row in bytes.
+            of_blocks, width, last = (
+                fresh.make(node.output[0], part) for part in ("blocks", "width", "last")
+            )
+            nodes[id(node)] = [
+                helper.make_node("Shape", [spec.name], [of_blocks], name=of_blocks),
+                helper.make_node("Constant", [], [last], name=last, value_ints=[len(spec.dims) - 1]),
+                helper.make_node("Constant", [], [width], name=width, value_ints=[spec.mxint8]),
+                helper.make_node(
+                    "ScatterElements", [of_blocks, last, width], list(node.output), name=node.name
+                ),
+            ]
+    model.state_rows = replace(rows, updates=tuple(updates))
+    set_nodes(graph, [made for node in graph.node for made in nodes[id(node)]])
 
 
 class _Finder:
@@ -110,12 +156,13 @@ class _Finder:
             return None
         # Rows are float32, so what they are written into is, too.
         indices, rows = operands
-        stored = self.states[part.input[0]].elem_type
-        if self.types.get(rows) != FLOAT or not keep_numbers(casts, stored):
+        state = self.states[part.input[0]]
+        rounding = narrowed(casts, FLOAT if state.mxint8 else state.elem_type)
+        if self.types.get(rows) != FLOAT or not rounding <= {FLOAT16}:
             return None
         blank = self._blank(scatter.output[0])
         blanked, last = ("", scatter) if blank is None else (blank.input[0], blank)
-        return _Copies(part.input[0], part.input[2], indices, rows, blanked, last)
+        return _Copies(part.input[0], part.input[2], indices, rows, blanked, bool(rounding), last)
 
     def _is_attended(self, part: onnx.NodeProto) -> bool:
         """Return whether a node reads the first slots of a state."""
@@ -125,8 +172,8 @@ class _Finder:
         start, axes = (self.of.constant(name) for name in (part.input[1], part.input[3]))
         is_first = start is not None and start.tolist() == [0]
         is_of_slots = axes is not None and axes.tolist() == [SLOTS]
-        is_known = state.elem_type in {FLOAT, FLOAT16} and len(state.dims) == RANK
-        return is_first and is_of_slots and is_known
+        is_known = state.mxint8 is not None or state.elem_type in {FLOAT, FLOAT16}
+        return is_first and is_of_slots and is_known and len(state.dims) == RANK
 
     def _blank(self, rows: str) -> onnx.NodeProto | None:
         """Find the node that alone reads rows, and makes those of some slots zero."""

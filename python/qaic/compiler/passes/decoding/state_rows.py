@@ -4,8 +4,9 @@ A decoder writes a row of each cache per token with ``ScatterND``, which copies 
 else reads the result, the rows and their indices become the outputs of the graph in its place; the device
 writes them into the one buffer of the state once the inference has succeeded.
 
-What a cache goes through on its way in and out may be casts that keep every number, as between the float16
-of a buffer and the float32 of kernels. They then apply to the rows, and to what is read of the cache.
+What a cache goes through on its way in and out may be casts, as between the float16 of a buffer and the
+float32 of kernels. They then apply to the rows, and to what is read of the cache. So rows that a caller gave,
+and that nothing has written, are read rounded and are not rounded themselves.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class _States:
             if name == output.name or source is None:
                 continue
             is_same = (source.elem_type, source.dims) == (output.elem_type, output.dims)
-            if not is_same or source.mxint8 or output.mxint8:
+            if not is_same or source.mxint8 != output.mxint8:
                 continue
-            state = self._state(name, source.elem_type)
+            state = self._state(name, FLOAT if source.mxint8 else source.elem_type)
             if state is not None:
                 found.append(state)
         return found
@@ -109,7 +110,8 @@ class _States:
             entering.append(source)
             source = self.makers.get(source.input[0])
         first = entering[-1].input[0] if entering else node.input[0]
-        if first != name or not keep_numbers([*entering, *leaving], elem_type):
+        rounding = narrowed(entering, elem_type)
+        if first != name or not narrowed(leaving, elem_type) <= rounding <= {FLOAT16, BFLOAT16}:
             return None
         operands = unguarded(node, self.makers)
         indices, rows = operands or node.input[1:3]
@@ -134,11 +136,11 @@ class _States:
         return results
 
 
-def keep_numbers(casts: Sequence[onnx.NodeProto], elem_type: int) -> bool:
-    """Return whether casts, in any order, keep every number of a type."""
+def narrowed(casts: Sequence[onnx.NodeProto], elem_type: int) -> set[int]:
+    """Collect the types that casts go through and that do not hold every number of a type."""
     holders = _HOLDERS.get(elem_type, frozenset({elem_type}))
-    targets = (a.i for node in casts for a in node.attribute if a.name == "to")
-    return all(target in holders for target in targets)
+    targets = {int(a.i) for node in casts for a in node.attribute if a.name == "to"}
+    return targets - holders if elem_type in _HOLDERS or targets <= holders else {0}
 
 
 def _after_casts(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::plan::{Plan, PlanTensor, RowTensor, RowUpdate};
 
+use crate::binding::mxint8::{blocks_bytes, to_blocks};
 use crate::device::{HostTensors, emptied_mut};
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 
@@ -41,7 +42,10 @@ struct StateUpdate {
     // Sizes of the dims that a tuple counts in, and bytes between neighbors in each.
     sizes: Vec<usize>,
     strides: Vec<usize>,
+    // Of a row as the graph computes it.
     row_bytes: usize,
+    // Of a row in the state, where that is MXINT8 blocks of rows of so many values.
+    blocks: Option<(usize, usize)>,
 }
 
 impl StateRows {
@@ -54,6 +58,11 @@ impl StateRows {
         for update in &state.updates {
             let described = plan.outputs.get(update.output).zip(state.tensors.get(update.indices));
             let found = described.and_then(|(output, indices)| StateUpdate::of(update, output, indices));
+            if update.reads_blocks
+                && let Some(input) = plan.inputs.get_mut(update.input)
+            {
+                input.mxint8 = None;
+            }
             let found = found.ok_or_else(|| ErrorDetail::Internal {
                 what: format!("state whose sizes are not those that were checked: {update:?}"),
             })?;
@@ -114,15 +123,22 @@ impl StateUpdate {
         let dims: Vec<_> = output.dims.iter().map(|&dim| usize::try_from(dim).ok()).collect::<Option<_>>()?;
         let item_bytes = usize::try_from(output.dtype.size_bytes()).ok()?;
         let (sizes, row) = dims.split_at_checked(depth)?;
-        let row_bytes = row.iter().try_fold(item_bytes, |bytes, &size| bytes.checked_mul(size))?;
+        let held_bytes = row.iter().try_fold(item_bytes, |bytes, &size| bytes.checked_mul(size))?;
+        let (mut row_bytes, mut blocks) = (held_bytes, None);
+        if let Some(columns) = output.mxint8 {
+            let columns = usize::try_from(columns).ok()?;
+            let count = held_bytes.checked_div(blocks_bytes(1, columns)?)?;
+            row_bytes = count.checked_mul(columns)?.checked_mul(size_of::<f32>())?;
+            blocks = Some((columns, held_bytes));
+        }
         let mut strides = vec![0; depth];
-        let mut step = row_bytes;
+        let mut step = held_bytes;
         for (stride, &size) in strides.iter_mut().zip(sizes).rev() {
             *stride = step;
             step = step.checked_mul(size)?;
         }
         let sizes = sizes.to_vec();
-        let RowUpdate { input, output: place, rows, indices, skips_outside } = *update;
+        let RowUpdate { input, output: place, rows, indices, skips_outside, reads_blocks: _ } = *update;
         Some(Self {
             name: output.name.clone(),
             input,
@@ -133,6 +149,7 @@ impl StateUpdate {
             sizes,
             strides,
             row_bytes,
+            blocks,
         })
     }
 
@@ -246,7 +263,14 @@ impl RowBindings {
         let rows = self.tensor(update.rows);
         update.each(self.tensor(update.indices), |place, at| {
             let row = rows.subslice(at, update.row_bytes)?;
-            state.reborrow().subslice(place, update.row_bytes)?.copy_from(row);
+            match update.blocks {
+                None => {
+                    state.reborrow().subslice(place, update.row_bytes)?.copy_from(row);
+                }
+                Some((columns, bytes)) => {
+                    to_blocks::<f32>(columns, row, state.reborrow().subslice(place, bytes)?);
+                }
+            }
             Some(())
         })
     }
@@ -290,7 +314,14 @@ mod tests {
                     },
                     RowTensor { name: "at".to_owned(), dtype: Dtype::Int64, dims: vec![dims(&[count, 2])] },
                 ],
-                updates: vec![RowUpdate { input: 1, output: 0, rows: 0, indices: 1, skips_outside }],
+                updates: vec![RowUpdate {
+                    input: 1,
+                    output: 0,
+                    rows: 0,
+                    indices: 1,
+                    skips_outside,
+                    reads_blocks: false,
+                }],
             }),
             ..Plan::default()
         }

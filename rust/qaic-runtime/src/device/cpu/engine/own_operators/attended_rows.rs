@@ -5,20 +5,24 @@
 //!
 //! | operand | type | dims | |
 //! |---|---|---|---|
-//! | `state` | float32, or float16 that is widened | `[batch, groups, context, width]` | |
+//! | `state` | float32, float16 that is widened, or MXINT8 blocks as bytes | `[batch, groups, context, width]` | |
 //! | `length` | int64 | one number | slots that are copied |
 //! | `indices` | int64 | `[..., 3]` | row of the batch, group and slot of each row; those outside are not written |
 //! | `rows` | float32 | `[..., width]` | what changes |
 //! | `blanked` | bool | `[batch or 1, 1, length, 1]`, or left out | slots whose rows become zero |
 //! | result | float32 | `[batch, groups, length, width]` | |
+//!
+//! With the attribute `rounding` 10, numbers of the state are rounded to float16 as they are read.
 
 use std::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
+use qaic_mem::stored::round_to_float16;
+use qaic_quant::mx::{self, MxFormat};
 
-use super::FLOAT16;
 use super::call::Call;
+use super::{FLOAT16, UINT8};
 
 /// Slots that one thread copies at a time.
 const BLOCK_SLOTS: usize = 256;
@@ -40,6 +44,8 @@ enum StateNumbers<'a> {
     Float32(&'a [f32]),
     /// To be widened.
     Float16(&'a [f16]),
+    /// MXINT8 blocks of rows.
+    Blocks(&'a [u8]),
 }
 
 /// Operands whose sizes agree.
@@ -49,6 +55,8 @@ struct AttendedRows<'a> {
     groups: usize,
     context: usize,
     width: usize,
+    // Elements of a row of the state: numbers, or bytes of blocks.
+    row_len: usize,
     length: usize,
     blocks_per_group: usize,
     blocks: usize,
@@ -68,25 +76,34 @@ struct Operands<'a> {
     indices: &'a [i64],
     index_dims: &'a [i64],
     rows: &'a [f32],
+    row_dims: &'a [i64],
     blanked: Option<&'a [u8]>,
 }
 
 impl<'a> AttendedRows<'a> {
     /// Checks that the operands fit; `Err` says which does not.
     fn new(operands: &Operands<'a>) -> Result<Self, String> {
-        let Operands { state, state_dims, length, indices, index_dims, rows, blanked } = *operands;
+        let Operands { state, state_dims, length, indices, index_dims, rows, row_dims, blanked } = *operands;
         let count = match state {
             StateNumbers::Float32(numbers) => numbers.len(),
             StateNumbers::Float16(numbers) => numbers.len(),
+            StateNumbers::Blocks(bytes) => bytes.len(),
         };
         let dims: Vec<usize> = state_dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
-        let &[batch, groups, context, width] = &*dims else {
+        let &[batch, groups, context, row_len] = &*dims else {
             return Err(format!("a state of dims {state_dims:?}, expected four"));
         };
-        if batch.checked_mul(groups).and_then(|all| all.checked_mul(context)?.checked_mul(width))
+        if batch.checked_mul(groups).and_then(|all| all.checked_mul(context)?.checked_mul(row_len))
             != Some(count)
         {
             return Err(format!("{count} numbers of a state of dims {state_dims:?}"));
+        }
+        let mut width = row_len;
+        if let StateNumbers::Blocks(_) = state {
+            width = row_dims.last().and_then(|&width| usize::try_from(width).ok()).unwrap_or(0);
+            if MxFormat::Int8.stored_bytes(1, width) != Some(row_len) {
+                return Err(format!("{row_len} bytes of blocks for rows of {width} numbers"));
+            }
         }
         let &[length] = length else { return Err(format!("{} lengths, expected one", length.len())) };
         let length = usize::try_from(length)
@@ -113,6 +130,7 @@ impl<'a> AttendedRows<'a> {
             groups,
             context,
             width,
+            row_len,
             length,
             blocks_per_group,
             blocks,
@@ -153,11 +171,11 @@ impl<'a> AttendedRows<'a> {
     }
 
     /// Writes a block to memory that has the size of its range.
-    fn write(&self, block: usize, result: &mut [f32]) {
+    fn write(&self, block: usize, is_rounded: bool, result: &mut [f32]) {
         let (pair, slots) = self.place(block);
         let (entry, group) = (pair / self.groups, pair % self.groups);
-        let first = (pair * self.context + slots.start) * self.width;
-        let source = first..first + result.len();
+        let first = (pair * self.context + slots.start) * self.row_len;
+        let source = first..first + slots.len() * self.row_len;
         match self.state {
             StateNumbers::Float32(numbers) => {
                 if let Some(numbers) = numbers.get(source) {
@@ -169,6 +187,14 @@ impl<'a> AttendedRows<'a> {
                     numbers.convert_to_f32_slice(result);
                 }
             }
+            StateNumbers::Blocks(bytes) => {
+                if let Some(bytes) = bytes.get(source) {
+                    mx::decode(MxFormat::Int8, self.width, bytes, result);
+                }
+            }
+        }
+        if is_rounded {
+            round_to_float16(result);
         }
         let key = [entry, group].map(|number| i64::try_from(number).unwrap_or(-1));
         for (tuple, row) in self.indices.chunks_exact(DEPTH).zip(self.rows.chunks_exact(self.width.max(1))) {
@@ -191,16 +217,19 @@ impl<'a> AttendedRows<'a> {
     }
 }
 
-/// Runs the kernel once.
-pub(super) fn run(call: Call) -> Result<(), String> {
+/// Runs the kernel once; numbers of the state are rounded to float16 if `is_rounded`.
+pub(super) fn run(call: Call, is_rounded: bool) -> Result<(), String> {
     let (state, length) = (call.required(STATE)?, call.required(LENGTH)?);
     let (indices, rows) = (call.required(INDICES)?, call.required(ROWS)?);
     let blanked = call.operand(BLANKED)?;
-    let is_half = call.element_type(STATE)? == FLOAT16;
+    let element_type = call.element_type(STATE)?;
     let operands = Operands {
-        state: if is_half {
+        state: if element_type == FLOAT16 {
             // SAFETY: the engine has checked the type of every operand, and they do not change during the call.
             StateNumbers::Float16(unsafe { state.elements::<f16>() })
+        } else if element_type == UINT8 {
+            // SAFETY: as above.
+            StateNumbers::Blocks(unsafe { state.elements::<u8>() })
         } else {
             // SAFETY: as above.
             StateNumbers::Float32(unsafe { state.elements::<f32>() })
@@ -213,18 +242,20 @@ pub(super) fn run(call: Call) -> Result<(), String> {
         index_dims: &indices.dims,
         // SAFETY: as above.
         rows: unsafe { rows.elements::<f32>() },
+        row_dims: &rows.dims,
         // SAFETY: as above; a bool of the engine is a byte, which a caller's memory may give any value.
         blanked: blanked.as_ref().map(|blanked| unsafe { blanked.elements::<u8>() }),
     };
     let attended = AttendedRows::new(&operands)?;
     let mut dims = state.dims.clone();
-    if let Some(slots) = dims.get_mut(2) {
+    if let [.., slots, width] = &mut *dims {
         *slots = i64::try_from(attended.length()).unwrap_or(i64::MAX);
+        *width = i64::try_from(attended.width).unwrap_or(i64::MAX);
     }
     let result = call.result(&dims, attended.result_len())?;
     let write = |block: usize| {
         // SAFETY: ranges of blocks do not overlap, and the engine calls once for each block.
-        attended.write(block, unsafe { result.part(attended.range(block)) });
+        attended.write(block, is_rounded, unsafe { result.part(attended.range(block)) });
     };
     if attended.result_len() < PARALLEL_LEN || attended.length() <= BLOCK_SLOTS {
         (0..attended.blocks()).for_each(write);
@@ -279,7 +310,7 @@ mod tests {
             length in any::<prop::sample::Index>(),
             tuples in prop::collection::vec((-1_i64..3, -1_i64..3, any::<prop::sample::Index>(), any::<bool>()), 0..6),
             blanked in prop::option::of((any::<bool>(), prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 1200))),
-            is_half in any::<bool>(),
+            (form, is_rounded) in (0..3_usize, any::<bool>()),
         ) {
             let length = length.index(context + 1);
             let sizes = (batch, groups, context, width);
@@ -293,15 +324,29 @@ mod tests {
                 .collect();
             let rows: Vec<f32> = (1..100_u8).map(|number| -f32::from(number)).take(tuples.len() * width).collect();
             let blanked = blanked.map(|(is_shared, flags)| flags[..if is_shared { length } else { batch * length }].to_vec());
+            // Numbers up to 2047 are those of float16; of blocks, what is left of them.
+            let mut state = state;
+            let format = MxFormat::Int8;
+            let mut blocks = vec![0; format.stored_bytes(state.len() / width, width).unwrap()];
+            if form == 2 {
+                mx::encode(format, width, &state, &mut blocks);
+                mx::decode(format, width, &blocks, &mut state);
+            }
+            let row_len = if form == 2 { format.stored_bytes(1, width).unwrap() } else { width };
             let halves: Vec<f16> = state.iter().map(|&number| f16::from_f32(number)).collect();
             let flat = tuples.concat();
             let operands = Operands {
-                state: if is_half { StateNumbers::Float16(&halves) } else { StateNumbers::Float32(&state) },
-                state_dims: &[batch, groups, context, width].map(|size| i64::try_from(size).unwrap()),
+                state: match form {
+                    0 => StateNumbers::Float32(&state),
+                    1 => StateNumbers::Float16(&halves),
+                    _ => StateNumbers::Blocks(&blocks),
+                },
+                state_dims: &[batch, groups, context, row_len].map(|size| i64::try_from(size).unwrap()),
                 length: &[i64::try_from(length).unwrap()],
                 indices: &flat,
                 index_dims: &[i64::try_from(tuples.len()).unwrap(), 3],
                 rows: &rows,
+                row_dims: &[i64::try_from(width).unwrap()],
                 blanked: blanked.as_deref(),
             };
             let attended = AttendedRows::new(&operands).unwrap();
@@ -311,7 +356,7 @@ mod tests {
                 let range = attended.range(block);
                 prop_assert_eq!(range.start, next);
                 next = range.end;
-                attended.write(block, &mut result[range]);
+                attended.write(block, is_rounded, &mut result[range]);
             }
             prop_assert_eq!(next, result.len());
             let blanked = blanked.unwrap_or_default();
@@ -329,6 +374,7 @@ mod tests {
             indices: &[0, 0, 1],
             index_dims: &[1, 3],
             rows: &[1.0, 2.0, 3.0],
+            row_dims: &[1, 3],
             blanked: Some(&[0, 1]),
         };
         assert!(AttendedRows::new(&fitting).is_ok());
@@ -336,6 +382,7 @@ mod tests {
             (Operands { state_dims: &[2, 4, 3], ..fitting }, "a state of dims"),
             (Operands { state_dims: &[1, 2, 4, -3], ..fitting }, "a state of dims"),
             (Operands { state_dims: &[1, 2, 4, 4], ..fitting }, "24 numbers"),
+            (Operands { state: StateNumbers::Blocks(&[0; 24]), ..fitting }, "3 bytes of blocks"),
             (Operands { length: &[5], ..fitting }, "a length of 5"),
             (Operands { length: &[-1], ..fitting }, "a length of -1"),
             (Operands { length: &[], ..fitting }, "0 lengths"),

@@ -30,6 +30,7 @@ pub(super) const NAMES: &[&str] = &["AttendedRows", "StoredMatMul", "StoredGathe
 
 const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
 const FLOAT16: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+const UINT8: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
 const INT64: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 const BOOL: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
 
@@ -44,19 +45,10 @@ struct Signature {
 }
 
 /// Variants of one name differ in the types of inputs.
-static SIGNATURES: [Signature; 4] = [
-    Signature {
-        name: c"AttendedRows",
-        inputs: &[FLOAT, INT64, INT64, FLOAT, BOOL],
-        is_last_optional: true,
-        create: |_, _| Ok(Kernel::AttendedRows),
-    },
-    Signature {
-        name: c"AttendedRows",
-        inputs: &[FLOAT16, INT64, INT64, FLOAT, BOOL],
-        is_last_optional: true,
-        create: |_, _| Ok(Kernel::AttendedRows),
-    },
+static SIGNATURES: [Signature; 5] = [
+    attended_rows(&[FLOAT, INT64, INT64, FLOAT, BOOL]),
+    attended_rows(&[FLOAT16, INT64, INT64, FLOAT, BOOL]),
+    attended_rows(&[UINT8, INT64, INT64, FLOAT, BOOL]),
     Signature {
         name: c"StoredMatMul",
         inputs: &[FLOAT, FLOAT],
@@ -71,10 +63,18 @@ static SIGNATURES: [Signature; 4] = [
     },
 ];
 
+const fn attended_rows(inputs: &'static [ONNXTensorElementDataType]) -> Signature {
+    // Programs of before have no such attribute.
+    let create = |_: &StoredWeights, attributes: &Attributes| {
+        Ok(Kernel::AttendedRows { is_rounded: attributes.number(c"rounding").is_ok_and(|to| to == 10) })
+    };
+    Signature { name: c"AttendedRows", inputs, is_last_optional: true, create }
+}
+
 /// The kernel of one node.
 #[derive(Debug)]
 enum Kernel {
-    AttendedRows,
+    AttendedRows { is_rounded: bool },
     Product(ProductKernel),
     Gather(GatherKernel),
 }
@@ -275,7 +275,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
     let node: &NodeKernel = unsafe { &*kernel.cast_const().cast() };
     let call = Call { api: node.api, context };
     let done = guarded(|| match &node.kernel {
-        Kernel::AttendedRows => attended_rows::run(call),
+        Kernel::AttendedRows { is_rounded } => attended_rows::run(call, *is_rounded),
         Kernel::Product(product) => product.run(call),
         Kernel::Gather(gather) => gather.run(call),
     });
