@@ -39,8 +39,8 @@ HEADER = """# ONNX operator tests
 <!-- Written by `make node-tests`; do not edit. -->
 
 ONNX ships tests for every operator. They run here through the interface of ONNX backends, that is:
-compiled to a container, opened and run on the `cpu` device, and beside it through onnxruntime's own adapter,
-in one process.
+compiled to a container, opened and run on the `cpu` device, and, for comparison, through onnxruntime's own
+adapter, in one process.
 
 Versions: onnx {onnx}, onnxruntime {ort}. Tests: {count}
 (groups node, simple, pytorch-converted and pytorch-operator).

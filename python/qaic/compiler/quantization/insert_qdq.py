@@ -373,7 +373,7 @@ class Inserter(GraphBuilder):
 
 
 class InsertQdq(WhenQuantizing):
-    """Put quantized groups between QuantizeLinear and DequantizeLinear, as the plan says."""
+    """Put quantized groups between QuantizeLinear and DequantizeLinear, as in the plan."""
 
     name = "insert-qdq"
 
