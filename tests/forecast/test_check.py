@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+from guide_blocks import python_of
 from qaic.cli.openqaic import main
 from qaic.errors import InputError, OptionConflictError, OptionError
 from qaic.forecast.calibration import read
@@ -91,6 +92,14 @@ def test_a_line_with_a_batch_gives_its_symbol_no_other_size(tmp_path, capfd):
     for line in lines:
         assert main(shlex.split(line.replace("-o program", f"-o {tmp_path / 'program'}"))[1:]) == 0
     capfd.readouterr()
+
+
+def test_the_example_of_the_guide_forecasts_one_configuration(model, monkeypatch):
+    (block,) = python_of("docs/guide/check.md")
+    monkeypatch.chdir(model.parent)
+    names = {}
+    exec(block, names)
+    assert names["low"] < names["samples_per_s"] < names["high"]
 
 
 def test_weights_beyond_float16_are_named():
