@@ -64,13 +64,23 @@ def model(path: Path, batch: int | str, width: int, layers: int) -> Path:
 def client(port: int, width: int, concurrency: int, form: str, seconds: float) -> None:
     """Ask with Triton's client, so many requests at a time; prints requests per second and latencies."""
     import gevent
-    import tritonclient.http as triton
 
-    connection = triton.InferenceServerClient(f"127.0.0.1:{port}", concurrency=concurrency)
     x = np.random.default_rng(1).normal(size=(1, width)).astype(np.float32)
+    if form == "grpc":
+        import grpc.experimental.gevent
+        import tritonclient.grpc as triton
+
+        grpc.experimental.gevent.init_gevent()
+        connection = triton.InferenceServerClient(f"127.0.0.1:{port}")
+        forms: dict[str, bool] = {}
+    else:
+        import tritonclient.http as triton
+
+        connection = triton.InferenceServerClient(f"127.0.0.1:{port}", concurrency=concurrency)
+        forms = {"binary_data": form == "binary"}
     given = triton.InferInput("x", [1, width], "FP32")
-    given.set_data_from_numpy(x, binary_data=form == "binary")
-    wanted = [triton.InferRequestedOutput("y", binary_data=form == "binary")]
+    given.set_data_from_numpy(x, **forms)
+    wanted = [triton.InferRequestedOutput("y", **forms)]
     latencies: list[float] = []
 
     def ask(until: float) -> None:
@@ -130,10 +140,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def command_of(name: str, python: str, folder: Path, path: Path, port: int) -> list[str]:
+def command_of(
+    name: str, python: str, folder: Path, path: Path, port: int, grpc: int | str = "no"
+) -> list[str]:
     """Return the command of a server of the model `path`."""
     if name == "ours":
-        return [python, "-m", "qaic", "serve", str(path), "--http", str(port), "--grpc", "no"]
+        return [python, "-m", "qaic", "serve", str(path), "--http", str(port), "--grpc", str(grpc)]
     if name == "kserve":
         return [python, str(HERE / "serving_kserve.py"), str(path), str(port)]
     settings = write_settings(folder / name, path, port, BATCH)

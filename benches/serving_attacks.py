@@ -4,8 +4,8 @@ python benches/serving_attacks.py                four minutes on an idle machine
 python benches/serving_attacks.py --seconds 1    a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic is on the
-loopback, and every attack has a bounded number of bytes and connections. The last line compares the memory
-after 10,000 and after 50,000 requests.
+loopback, and every attack has a bounded number of bytes and connections. The last lines compare the memory
+before and after 50,000 requests in JSON, as bytes, and over gRPC.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WIDTH, BATCH, CONCURRENCY = 64, 16, 8
+#: requests of each form after which the memory is compared
+REQUESTS = 50_000
 INFER = "/v2/models/layers/infer"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
 HEAD = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,64],"data":['
 
 
@@ -64,11 +68,15 @@ def attacks(port: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield names of attacks, and functions that start one and may return one that ends it."""
     yield "57 MiB of nested lists", lambda: post(port, HEAD + b"[1]," * 15_000_000 + b"1]}]}")
     yield "57 MiB of numbers", lambda: post(port, HEAD + b"1.5," * 15_000_000 + b"1]}]}")
+    yield "2 MB of empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * 690_000 + b"1]}")
     yield "20 million empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * 20_000_000 + b"1]}")
     yield (
         "one long text among short ones",
         lambda: post(port, HEAD + b'"%s",' % (b"a" * 150_000) + b'"b",' * 9000),
     )
+    yield "10 requests of 30,000 chunks of a byte", lambda: hold(port, 10, CHUNKED + b"1\r\nx\r\n" * 30_000)
+    yield "100 times 1,500 requests ahead", lambda: hold(port, 100, LIVE * 1500)
+    yield "20 MB of empty lines", lambda: hold(port, 1, b"\r\n" * 10_000_000)
     yield "4,200 idle connections", lambda: hold(port, 4200, b"")
     yield "1,000 unfinished heads", lambda: hold(port, 1000, b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: ")
     half = (
@@ -138,9 +146,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each load")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as folder:
-        port = free_port()
+        port, grpc_port = free_port(), free_port()
         path = model(Path(folder) / "layers.onnx", BATCH, WIDTH, 1)
-        command = command_of("ours", sys.executable, Path(folder), path, port)
+        command = command_of("ours", sys.executable, Path(folder), path, port, grpc_port)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as server:
@@ -157,13 +165,19 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
                 heads = ["attack", "requests/s", "p99, ms", "longest health check, ms", "memory, MB"]
                 print("before / during / after", *table(heads, rows), sep="\n")
-                memories = []
-                sent = 0.0
-                for requests in (10_000, 50_000):
-                    while sent < requests:
-                        sent += measured(port, WIDTH, CONCURRENCY, "json", seconds)[0] * seconds
-                    memories.append(f"{resident_mb(server.pid):.0f} MB after {sent:,.0f} requests")
-                print("; ".join(memories))
+                for form, asked in (("json", port), ("binary", port), ("grpc", grpc_port)):
+                    memories, sent = [resident_mb(server.pid)], 0.0
+                    while sent < REQUESTS:
+                        rate, _ = measured(asked, WIDTH, CONCURRENCY, form, seconds)
+                        # Without those that warm up.
+                        sent += rate * seconds
+                        memories.append(resident_mb(server.pid))
+                    half = memories[len(memories) // 2 :]
+                    growth = (half[-1] - half[0]) * 1e6 / (sent / 2)
+                    print(
+                        f"{form}: {memories[0]:.0f} MB before and {memories[-1]:.0f} MB after {sent:,.0f} "
+                        f"requests; {growth:.0f} bytes a request in the second half"
+                    )
             finally:
                 server.terminate()
 

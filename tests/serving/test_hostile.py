@@ -34,7 +34,8 @@ def tensor(**changes):
     [
         (b"", "the body is not JSON"),
         (b"{", "the body is not JSON"),
-        (b"[" * 100_000, "the body is not JSON"),
+        (b"[" * 30_000, "the body is not JSON"),
+        (b"[" * 100_000, "more than 32768 tensors or fields"),
         (b'{"inputs":' + b"[" * 500 + b"]" * 500 + b"}", "'inputs' is not a list of objects"),
         (b"\xff\xfe", "the body is not JSON"),
         (b"[]", "not a JSON object"),
