@@ -136,9 +136,10 @@ def _measured(container: str, threads: int, tokens: int, context: int) -> dict[s
     # The device takes as many threads as the process has processors.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import qaic
+    from qaic.cli.openqaic.program_fit import program_fit
 
     qpc = qaic.Qpc(container)
-    read = _read_bytes(qpc)
+    read = program_fit(qpc, [])["weights"]["read_bytes"]
     pool = ThreadPoolExecutor(threads)
     numbers = np.memmap(container, np.uint64, "r", shape=(read // 8,))
     parts = np.array_split(numbers, threads)
@@ -178,16 +179,6 @@ def _measured(container: str, threads: int, tokens: int, context: int) -> dict[s
         "resident": _rollup("Rss"),
         "bytes": read,
     }
-
-
-def _read_bytes(qpc: Any) -> int:
-    """Bytes of weights that a token reads: all but the table that it takes one row of."""
-    records = qpc.plan["initializers"]
-    return sum(
-        record["size"]
-        for record in records
-        if "layout" in record and not record["name"].startswith("embed_tokens")
-    )
 
 
 def _rollup(field: str) -> int:

@@ -9,6 +9,7 @@ import pytest
 import qaic
 from child_process import run_script
 from compiler_oracle import info, model_of, node
+from qaic.cli.openqaic.program_fit import program_fit
 from qaic.compiler.passes import store_weights
 from session_models import save
 
@@ -111,6 +112,26 @@ def test_a_row_that_a_table_does_not_have_is_an_error(tmp_path):
     path = compiled(tmp_path, tied_table(7), "stored")
     with qaic.Session(path) as session, pytest.raises(qaic.errors.QaicError, match="index 320 of 320 rows"):
         session.run({"ids": np.full((1, 3), HIGH)})
+
+
+def test_fit_tells_what_an_inference_reads(tmp_path):
+    nodes = [
+        node("Gather", ["table", "ids"], ["rows"]),
+        node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    constants = [("table", matrix((300, HIGH))), ("w", matrix())]
+    proto = model_of(nodes, [info("ids", [1, 3], 7)], [info("y", [1, 3, WIDE])], constants)
+    path = compiled(tmp_path, proto, "stored", convert_to_fp16=True, mxfp6_matmul=True).path
+    weights = program_fit(qaic.Qpc(path), [])["weights"]
+    table, product = 2 * 300 * HIGH, 25 * HIGH // 32 * WIDE
+    assert weights == {
+        "count": (300 + WIDE) * HIGH,
+        "bytes": table + product,
+        "bytes_per_weight": (table + product) / ((300 + WIDE) * HIGH),
+        "read_bytes": product,
+    }
+    plain = compiled(tmp_path, proto, "plain", stored_weights=False).path
+    assert program_fit(qaic.Qpc(plain), [])["weights"] is None
 
 
 @pytest.mark.parametrize("has_zeros", [False, True])

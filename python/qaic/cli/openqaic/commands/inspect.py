@@ -136,6 +136,10 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
         print_line(f"        {human_bytes(found['constants_bytes'])} of it are constants")
     if found["state_bytes"]:
         print_line(f"        {human_bytes(found['state_bytes'])} are retained between inferences")
+    if (weights := found["weights"]) is not None:
+        size, each = human_bytes(weights["bytes"]), weights["bytes_per_weight"] or 0
+        print_line(f"        {size} are weights that processes share, {each:.3g} bytes a weight")
+        print_line(f"        {human_bytes(weights['read_bytes'])} of them are read in each inference")
     if found["fits"]:
         header = ["device", "name", "activations that fit", "now", "limited by"]
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
