@@ -408,3 +408,9 @@ def test_public_names_are_those_listed():
         assert getattr(qaic.options, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'resolved'"):
         qaic.options.resolved  # noqa: B018
+
+
+def test_placeholders_name_their_values():
+    """`VALUE` does not help a reader; text is a name."""
+    assert "VALUE" not in render_help(tuple(Stage))
+    assert "  -output-shape=OUTPUT,[N,...] ...\n" in render_help(tuple(Stage))

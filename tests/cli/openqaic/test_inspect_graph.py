@@ -225,3 +225,13 @@ def test_a_card_has_no_times_of_nodes(tmp_path, capsys):
     arguments = ["inspect", str(QPCS / "s01_simple_f32_file.qpc"), "graph", "-o", str(tmp_path / "g.html")]
     assert main([*arguments, "--color", "time"]) == 1
     assert "openqaic profile" in capsys.readouterr().err
+
+
+@pytest.mark.run_profiles
+def test_titles_of_quantized_programs_name_int8(model, tmp_path):
+    output = tmp_path / "page.html"
+    assert main(["profile", str(model), "--convert-to-quantize", "-n", "2", "-o", str(output)]) == 0
+    title = re.search("<h1>([^<]*)</h1>", output.read_text())[1]
+    assert "int8" in title
+    assert "uint8" not in title
+    assert "unknown" not in title
