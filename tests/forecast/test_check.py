@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import decoder_model
 import qaic
 from guide_blocks import python_of
 from qaic.cli.openqaic import main
+from qaic.compiler.reports.perf_metrics import WeightCounts
 from qaic.errors import InputError, OptionConflictError, OptionError
 from qaic.forecast.calibration import read
+from qaic.forecast.cards import Card
 from qaic.forecast.configurations import Fixed
+from qaic.forecast.memory import memory_of
 
 HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
 
@@ -150,6 +156,36 @@ def test_a_large_model_needs_more_devices(model):
         memory[name]
         for name in ("weight_bytes", "state_bytes", "activation_bytes", "transfer_bytes", "added_bytes")
     )
+
+
+def test_a_decoder_has_caches_and_a_forecast_for_prefill_and_decode():
+    sizes = decoder_model.Sizes(layers=1, context=128)
+    report = qaic.check(
+        decoder_model.decoder(sizes),
+        network_specialization_config=decoder_model.specializations(context=128),
+        retained_state=True,
+    )
+    found = report.to_json()["sections"]
+    assert found["memory"]["state_bytes"] > 0
+    assert found["memory"]["longest_context"] > 128
+    prefill, decode = found["speed"]["sets"]
+    assert prefill["tokens"] > decode["tokens"] == 1
+    assert prefill["latency_s"] >= decode["latency_s"]
+    assert any("state" in reason for reason in found["speed"]["reasons"])
+    assert "throughput" not in found["speed"]
+
+
+def test_a_model_larger_than_a_device_is_split(model):
+    analysis = qaic.check(model).checked.analysis
+    assert analysis is not None
+    tiny = Card("tiny", 1, 14, 300 << 20, 110)
+    many = replace(analysis, weights=WeightCounts(500 << 20, Counter(float32=2000 << 20)))
+    found = memory_of(many, "fp16", tiny, 4)
+    assert found.weight_bytes == 1000 << 20
+    assert found.devices is not None
+    assert found.devices > 4
+    assert found.largest_batch == 0
+    assert memory_of(many, "fp16", replace(tiny, memory_bytes=2 << 30), 4).devices == 1
 
 
 def test_options_fix_a_part_of_the_configuration(model):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic import __version__
 from qaic.accuracy.precisions import options_of
+from qaic.errors import OptionError
 from qaic.forecast import sections
 from qaic.forecast.calibration import Correction, correct
 from qaic.forecast.configurations import Configuration, Fixed, Ranking, candidates
@@ -89,8 +90,7 @@ class Checked:
     def template_line(self, path: str) -> str:
         """Return the command line that writes a template for the types of inputs and outputs."""
         kept = {**self._kept({}), "dump_custom_io_config_template_file": path}
-        flags = to_argv(resolve(kept, options_path=None, model_is_container=False))
-        return shlex.join(["qaic-compile", f"-m={self.path}", *flags])
+        return shlex.join(["qaic-compile", f"-m={self.path}", *_flags(kept)])
 
     def _kept(self, options: Mapping[str, object]) -> dict[str, object]:
         """Return the options that a line repeats; a batch replaces the sizes of its symbols."""
@@ -103,10 +103,20 @@ class Checked:
         return kept
 
     def _line(self, command: str, *words: str, **options: object) -> str:
-        kept = self._kept(options)
-        resolved = resolve({**kept, **options}, options_path=None, model_is_container=False)
-        flags = (f"-{flag}" for flag in to_argv(resolved))
+        flags = (f"-{flag}" for flag in _flags({**self._kept(options), **options}))
         return shlex.join(["openqaic", command, self.path, *words, *flags])
+
+
+def _flags(options: Mapping[str, object]) -> list[str]:
+    """Return options as flags; one that was given as the content of a file names a file to write."""
+    resolved = resolve(options, options_path=None, model_is_container=False)
+    try:
+        return to_argv(resolved)
+    except OptionError as error:
+        names = error.context.get("options")
+        if error.code != "option.no_flag_text" or not isinstance(names, list):
+            raise
+        return to_argv(resolved, files={name: Path(f"{name}.json") for name in names})
 
 
 class CheckReport:

@@ -231,9 +231,15 @@ def _speed(report: CheckReport) -> Section:
     tables: list[Table] = []
     data: dict[str, Any] = {"reasons": reasons, "fitted_on": one.fitted.source}
     chosen: dict[str, list[Configuration]] = {}
-    if one.analysis.sets[0].table.state_bytes:
-        tables.append(_sets_table(report))
-    else:
+    has_state = one.analysis.sets[0].table.state_bytes > 0
+    if has_state or len(one.analysis.sets) > 1:
+        every = _of_sets(report)
+        tables.append(_sets_table(every))
+        data["sets"] = [
+            {"name": shapes.name, "tokens": _tokens(shapes), **_configuration_json(one, found)}
+            for shapes, found in every
+        ]
+    if not has_state:
         ranking = report.ranking(one.analysis.sets[0])
         chosen = {objective: ranking.best(objective) for objective in OBJECTIVES}
         data["candidates"] = len(ranking)
@@ -275,10 +281,16 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
     return Table("best", "Best configurations", columns, list(rows), note)
 
 
-def _sets_table(report: CheckReport) -> Table:
-    """Return a row for each set of shapes of a decoder, with all cores of a device."""
+def _of_sets(report: CheckReport) -> list[tuple[ShapeSet, Configuration]]:
+    """Return each set of shapes with its forecast on all cores of a device."""
     one = report.checked
     assert one.analysis is not None  # noqa: S101  # the caller has looked
+    fixed = Fixed(one.fixed.cores or one.card.cores, 1, None, 1)
+    return [(shapes, report.ranking(shapes, fixed=fixed).at(0)) for shapes in one.analysis.sets]
+
+
+def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
+    """Return a row for each set of shapes: prefill and decode of a decoder."""
     columns = (
         Column("shapes"),
         Column("cores", kind="int"),
@@ -287,8 +299,7 @@ def _sets_table(report: CheckReport) -> Table:
         Column("limit"),
     )
     rows = []
-    for shapes in one.analysis.sets:
-        found = report.ranking(shapes, fixed=Fixed(one.fixed.cores or one.card.cores, 1, None, 1)).at(0)
+    for shapes, found in every:
         tokens = _tokens(shapes)
         rows.append(
             (
@@ -302,7 +313,7 @@ def _sets_table(report: CheckReport) -> Table:
             )
         )
     note = "of one device; where the model is split over several, communication is not counted"
-    return Table("sets", "Prefill and decode", columns, list(rows), note)
+    return Table("sets", "Sets of shapes", columns, list(rows), note)
 
 
 def _tokens(shapes: ShapeSet) -> int:
