@@ -460,7 +460,7 @@ def test_profile_compares_with_a_baseline(call, model, tmp_path):
     assert call("compile", model, "-o", "baseline", "--stats-level", "70")[0] == 0
     code, out, _ = call("profile", model, "--convert-to-fp16", "-n", "3", "--against", "baseline")
     assert code == 0
-    assert out.startswith("== From ")
+    assert out.startswith("== From baseline to ")
     assert "new takes " in out
     code, out, _ = call("profile", model, "-n", "3", "--against", model, "-o", "page.html")
     assert code == 0

@@ -94,7 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     capture = _measured(arguments)
     reports = [make(capture) for make in REPORTS.values()]
     if baseline is not None:
-        reports.append(diff(_measured(baseline), capture))
+        other = _measured(baseline)
+        other.name = other.name or str(arguments.against)
+        reports.append(diff(other, capture))
     _put_out(capture, reports, arguments, next_step=next_step)
     return SUCCESS
 
