@@ -96,6 +96,25 @@ def test_mxfp6_is_for_products_and_not_for_convolutions():
     assert table.convolutions == 96 / (96 + 18)
 
 
+def test_a_normalization_behind_a_convolution_is_no_work():
+    names = [f"n{number}" for number in range(4)]
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", *names], ["b"]),
+        helper.make_node("Relu", ["b"], ["r"]),
+        helper.make_node("BatchNormalization", ["r", *names], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [tensor("x", 1, 2, 4, 4)],
+        [tensor("y", 1, 3, 1, 1)],
+        [constant("k", 3, 2, 4, 4), *(constant(name, 3) for name in names)],
+    )
+    # Three elements: one step of Relu, and two of the second normalization.
+    assert analyzed(graph).sets[0].table.total("steps") == 3 + 6
+
+
 def test_loops_are_counted_as_unknown():
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["a", "a"], ["b"])],

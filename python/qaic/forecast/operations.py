@@ -181,6 +181,7 @@ def operation_table(
     kept = {spec.name for spec in outputs if spec.name.endswith(RETAINED_STATE_SUFFIX)}
     kept |= {name.removesuffix(RETAINED_STATE_SUFFIX) for name in kept}
     constants = {value.name for value in graph.input} - own | {tensor.name for tensor in graph.initializer}
+    convolved = {node.output[0] for node in graph.node if node.op_type == "Conv"}
     rows: dict[tuple[float, ...], int] = {}
     unknown = 0
     for node in graph.node:
@@ -188,6 +189,9 @@ def operation_table(
             constants.update(node.output)
         elif any(True for _ in subgraphs(node)):
             unknown += 1
+        elif node.op_type == "BatchNormalization" and node.input[0] in convolved:
+            # Compilers fold it into the weights.
+            continue
         elif node.op_type not in _FREE:
             row = _row(node, shapes, constants)
             if row is None:
