@@ -243,7 +243,8 @@ def test_the_budget_is_never_exceeded(changes):
         assert budget.used_bytes == sum(lease.held_bytes for lease in leases) <= budget.total_bytes
 
 
-def test_an_answer_that_nobody_takes_is_given_up():
+@pytest.mark.parametrize("has_connection", [True, False])
+def test_an_answer_that_nobody_takes_is_given_up(has_connection):
     async def run():
         budget, aborted = MemoryBudget(1 << 20), []
         lease, sent = budget.lease(), []
@@ -256,12 +257,13 @@ def test_an_answer_that_nobody_takes_is_given_up():
                 # The transport is full.
                 await asyncio.Event().wait()
 
-        await answer({"type": "http", "extensions": {"qaic.abort": lambda: aborted.append(True)}}, None, send)
+        extensions = {"extensions": {"qaic.abort": lambda: aborted.append(True)}} if has_connection else {}
+        await answer({"type": "http", **extensions}, None, send)
         return sent, aborted, budget.used_bytes
 
     sent, aborted, used = asyncio.run(run())
     assert sent == ["http.response.start", "http.response.body", "http.response.body"]
-    assert aborted == [True]
+    assert aborted == [True] * has_connection
     assert used == 0
 
 

@@ -252,7 +252,9 @@ class _Answer(Response):  # type: ignore[misc]
                     for part in (*filter(len, self._parts), b""):
                         await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
             except TimeoutError:
-                scope["extensions"]["qaic.abort"]()
+                # Ray Serve has connections of its own.
+                if abort := scope.get("extensions", {}).get("qaic.abort"):
+                    abort()
 
 
 def _size(arrays: dict[str, Any]) -> int:
