@@ -160,6 +160,18 @@ def test_paths_that_cannot_be_served(tmp_path):
     assert "both called 'same'" in refused(tmp_path / "a", tmp_path / "b").stderr
 
 
+def test_too_few_files_are_refused_before_any_work(onnx_file):
+    few = ["sh", "-c", 'ulimit -n 12; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*few, sys.executable, "-m", "qaic", "serve", str(onnx_file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode not in (0, 70)
+    assert done.stderr.startswith("error: this process may open 12 files; the server needs 64")
+
+
 def test_a_port_that_is_taken(onnx_file):
     with support.serving(onnx_file) as server:
         for option, port in (("--http", server.http_port), ("--grpc", server.grpc_port)):

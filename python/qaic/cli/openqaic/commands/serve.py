@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qaic.cli.console import SUCCESS, print_line
 from qaic.cli.openqaic.arguments import count, duration_s, set_examples
+from qaic.errors import StateError
 
 if TYPE_CHECKING:
     from qaic.cli.console import Parser
@@ -84,6 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     log_to_stderr(access=arguments.access_log)
     # A connection takes a descriptor, and the usual limit of 1,024 is one of programs that use select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most <= _OTHER_FILES:
+        raise StateError(
+            f"this process may open {most} files; the server needs {_OTHER_FILES}, and one a connection",
+            code="serving.open_files",
+            hints=("raise the limit of the shell or service, as with ulimit -Hn 4160",),
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = server_type(
         arguments.paths,
