@@ -256,6 +256,7 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
             HEADER.replace("latency_ms", "latency_us").replace("inferences_per_s", "x") + "1,1,1,1,1,1\n",
             "latency_us",
         ),
+        (HEADER.replace("latency_ms", "latency_us") + "1,1,1,1,1,1\n", "latency_us"),
         (HEADER, "no rows"),
         (HEADER + "1,1,1,1,fast,1\n", "line 2"),
         (HEADER + "1,1,1,1,nan,1\n", "line 2"),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: columns of the settings, and of what was measured
 _SETTINGS: Final = ("cores", "instances", "batch", "set_size")
 _MEASURED: Final = ("inferences_per_s", "latency_ms")
+#: columns that begin so have another unit or meaning
+_MEASURED_OTHERWISE: Final = ("inferences", "latency", "throughput")
 _TOTAL: Final = "totalRoundtripTimeUs"
 _LARGEST_BYTES: Final = 4 << 20
 _LARGEST: Final = 1e9
@@ -114,6 +116,13 @@ def _of_table(file: Path, text: str) -> Measurements:
             file,
             f"found the columns {', '.join(map(format_value, columns[:20])) or 'of an empty file'}, expected "
             f"{', '.join(missing)} too{hint}",
+        )
+    foreign = [name for name in columns if name.startswith(_MEASURED_OTHERWISE) and name not in _MEASURED]
+    if foreign:
+        raise _wrong(
+            file,
+            f"found the column {format_value(foreign[0])}, expected {' and '.join(_MEASURED)}: samples per "
+            "second, and milliseconds",
         )
     if not rows:
         raise _wrong(file, "found no rows, expected one for each measured run")

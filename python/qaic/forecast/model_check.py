@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -129,14 +130,16 @@ def check(
 
 
 def _precision(precision: object) -> str:
-    names = named(precision)
-    if len(names) != 1:
+    try:
+        (name,) = named(precision)
+    except (OptionError, ValueError):
+        near = get_close_matches(str(precision), PRECISIONS, 1)
         raise OptionError(
-            f"precision: found {format_value(precision)}, expected one of {', '.join(PRECISIONS)}, or some "
-            "joined by +",
+            f"precision: found {format_value(precision)}{f' (did you mean {near[0]}?)' if near else ''}, "
+            f"expected one of {', '.join(PRECISIONS)}, or some joined by +",
             code="option.to",
-        )
-    return names[0]
+        ) from None
+    return name
 
 
 def _card(card: object) -> Card:
