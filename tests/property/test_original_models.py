@@ -3,9 +3,10 @@
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 import qaic
@@ -52,6 +53,14 @@ def as_function(model):
     )
 
 
+def evaluated(at, feeds):
+    """Run the nodes of `as_function` in ONNX's evaluator, which does not know its default attributes."""
+    model = at.model()
+    last = model.graph.node.pop()
+    model.graph.node.append(helper.make_node("LeakyRelu", last.input, last.output, alpha=0.5))
+    return ReferenceEvaluator(model).run(None, feeds)[0]
+
+
 @st.composite
 def cases(draw):
     opset = draw(st.sampled_from(OPERATOR_SETS))
@@ -69,6 +78,7 @@ def cases(draw):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @settings(deadline=None, max_examples=15)
+@example(case=(["MeanVarianceNormalization"], 18, 3, (1, 3, 5, 6), True))
 @given(case=cases())
 def test_numbers_are_those_of_the_users_model(precision, case):
     operators, opset, seed, shape, in_function = case
@@ -82,8 +92,9 @@ def test_numbers_are_those_of_the_users_model(precision, case):
     try:
         expected = reference(model, feeds)
     except Fail:
-        # The engine expands some standard functions wrongly inside of a function, so there is no answer.
-        reject()
+        # The engine expands some standard functions wrongly inside of a function.
+        assume(precision != "float32")
+        expected = evaluated(at, feeds)
     power = float((expected.astype(np.float64) ** 2).sum())
     if precision == "float16":
         # What is beyond float16 becomes infinite.
