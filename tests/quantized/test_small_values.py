@@ -180,8 +180,21 @@ def test_what_is_read_of_an_unlike_tensor_survives(pick):
         [node("Add", ["p", "epsilon"], ["e"]), node("Log", ["e"], ["y"])],
         [node("ReduceSum", ["p", "axes"], ["e"]), node("Log", ["e"], ["y"])],
         [node("Mul", ["p", "p"], ["e"]), node("Conv", ["e", "positive"], ["f"]), node("Log", ["f"], ["y"])],
+        [
+            *(
+                node("Conv", ["x", "v"], ["s1"]),
+                node("Sigmoid", ["s1"], ["q"]),
+                node("Mul", ["p", "q"], ["e"]),
+            ),
+            *(
+                node("Mul", ["e", "e"], ["f"]),
+                node("Sqrt", ["f"], ["g"]),
+                node("Max", ["epsilon", "g"], ["h"]),
+            ),
+            *(node("Log", ["h"], ["i"]), node("Mul", ["i", "root"], ["y"])),
+        ],
     ],
-    ids=["log", "root", "reciprocal", "quotient", "power", "epsilon", "sum", "filters"],
+    ids=["log", "root", "reciprocal", "quotient", "power", "epsilon", "sum", "filters", "function"],
 )
 def test_what_is_magnified_keeps_its_digits(reader):
     constants = {

@@ -6,7 +6,7 @@ scores to which a mask of -10000 is added, and for what a logarithm or a quotien
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -175,9 +175,10 @@ class SmallValues:
         position = _MAGNIFYING.get(node.op_type) if standard(node, *_MAGNIFYING) else None
         if position is None or (node.op_type == "Pow" and not self._is_root(node)):
             return
-        pending, seen = [node.input[position]], set[str]()
-        if not self._needs_small(pending[0], node):
-            return
+        pending = [name for name in self._read_by_group(node, position) if self._needs_small(name)]
+        if pending:
+            self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
+        seen = set[str]()
         while pending:
             name = pending.pop()
             maker, found = self._makers.get(name), self._parameters.profile(name)
@@ -190,7 +191,7 @@ class SmallValues:
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
         """Keep what computes the operand of a sine or an exponential function whose steps would be large."""
-        if not standard(node, *_ABSOLUTE) or not self._is_rounded(node.input[0], node):
+        if not standard(node, *_ABSOLUTE) or self._group_of[node_key(node)].function:
             return
         pending, seen = [node.input[0]], set[str]()
         while pending:
@@ -199,6 +200,7 @@ class SmallValues:
             if maker is None or name in seen or not self._is_coarse(name):
                 continue
             seen.add(name)
+            self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
             self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
             if maker.op_type in _PROPORTIONAL:
                 pending.extend(maker.input)
@@ -210,20 +212,27 @@ class SmallValues:
         exponent = node.input[1]
         return self._constants.is_float(exponent) and bool((self._constants.read(exponent) < 1).any())
 
-    def _needs_small(self, name: str, reader: onnx.NodeProto) -> bool:
-        """Return whether a magnified operand is rounded, and has positive values of too few levels."""
+    def _read_by_group(self, node: onnx.NodeProto, position: int) -> Iterator[str]:
+        """Yield the values from outside of a node's group that an operand is proportional to."""
+        group, pending, seen = self._group_of[node_key(node)], [node.input[position]], set[str]()
+        while pending:
+            name = pending.pop()
+            maker = self._makers.get(name)
+            if name in seen:
+                continue
+            seen.add(name)
+            if maker is None or self._group_of[node_key(maker)] is not group:
+                yield name
+            elif maker.op_type in _PROPORTIONAL:
+                pending.extend(maker.input)
+
+    def _needs_small(self, name: str) -> bool:
+        """Return whether a magnified value has positive values of too few levels."""
         maker, found = self._makers.get(name), self._parameters.profile(name)
-        if maker is None or not self._is_rounded(name, reader):
-            return False
         if found is None:
-            return not quantizable(maker)
+            return maker is not None and not quantizable(maker)
         # Parameters that a file fixes say nothing of the smallest value.
         return not found.is_fixed and 0 <= found.minimum < self._step(name) * _LEAST_LEVELS
-
-    def _is_rounded(self, name: str, reader: onnx.NodeProto) -> bool:
-        """Return whether a node outside of the reader's group makes a value; inside nothing is rounded."""
-        maker = self._makers.get(name)
-        return maker is not None and self._group_of[node_key(maker)] is not self._group_of[node_key(reader)]
 
     def _has_positive_weight(self, node: onnx.NodeProto) -> bool:
         if not standard(node, *WEIGHTED) or not self._constants.is_float(node.input[1]):
