@@ -12,7 +12,10 @@ from qaic.accuracy.capture import Split, instrumented
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE
 from qaic.accuracy.precisions import options_of
+from qaic.accuracy.prepared import prepared
 from qaic.accuracy.samples import Samples
+from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
+from qaic.qpc import Qpc
 
 MODELS = {
     "chain": lambda: models.overflowing()[:2],
@@ -211,3 +214,22 @@ def test_state_of_the_reference_is_its_own():
         state = half(np.array(state + half(np.array(1000.25, np.float32))))
         errors.append(abs(float(half(state * 2)) - 2 * 1000.25 * (step + 1)))
     assert output.largest_error == pytest.approx(max(errors))
+
+
+def test_each_node_adds_as_many_observers_and_asks_the_engine_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenSizes, "_is_refused", staticmethod(lambda *_: pytest.fail("the engine is asked")))
+
+    def added(count):
+        nodes = [helper.make_node("Sin", [f"v{at}"], [f"v{at + 1}"]) for at in range(count)]
+        ends = [helper.make_tensor_value_info(f"v{at}", 1, [1, 16]) for at in (0, count)]
+        graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        options = compile_options_of(model, "fp16", Samples("random"), None, {})
+        with prepared(model, options, "counting") as source:
+            source.write_instrumented(tmp_path / f"{count}.bin")
+        written = onnx.load_model_from_string(Qpc(tmp_path / f"{count}.bin").graph.tobytes()).graph.node
+        assert not any(node.op_type == "If" for node in written)
+        return len(written)
+
+    few, more, most = map(added, (10, 20, 30))
+    assert most - more == more - few <= 450

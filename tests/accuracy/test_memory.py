@@ -2,6 +2,10 @@
 
 import subprocess
 import sys
+import tempfile
+
+import accuracy_models as models
+from qaic import accuracy
 
 _PROGRAM = """
 import sys
@@ -45,3 +49,10 @@ def test_values_of_a_graph_are_let_go_of_one_after_the_other():
     Only some of them are alive at once, so that a comparison takes far less than half of that beside a run.
     """
     assert peak_kib("compare") - peak_kib("run") < 160 * 1024
+
+
+def test_programs_of_a_comparison_are_not_in_the_temporary_folder(monkeypatch):
+    """That folder may be memory; programs go to the compile cache, which has a place for unfinished work."""
+    model, given = models.overflowing()[:2]
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert accuracy.compare(model, to="fp16", samples=given).precisions

@@ -245,6 +245,16 @@ def test_options_of_messages_can_be_pasted(call, tmp_path):
     assert call("compile", "model.onnx", flag)[0] == 0
 
 
+def test_switches_take_values_and_no_option_has_two(call, model, tmp_path):
+    code, _, said = call(
+        "compile", model, "--convert-to-fp16=false", "--aic-num-cores=2", "-o", tmp_path / "p"
+    )
+    assert (code, said) == (0, "")
+    code, _, said = call("compile", model, "--aic-num-cores=2", "--aic-num-cores=3")
+    assert code == 2
+    assert said.startswith("error: --aic-num-cores has two values: give it once")
+
+
 def test_a_folder_of_other_things_is_left_alone(call, model, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("a")
