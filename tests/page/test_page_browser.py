@@ -11,6 +11,7 @@ from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.report_tables import is_facts
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
+from qaic.support.text import duration
 from qaic.support.text import escape_html as escape
 from qaic.support.text import escape_unprintable as visible
 
@@ -35,6 +36,14 @@ def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):
             source = (tmp_path / "page.html").read_text()
             assert table.rows
             assert all(escape(text) in source for row in table.rows for text in row)
+            continue
+        if table.name == "types":
+            # Bars, with name, share and time of each row.
+            source = (tmp_path / "page.html").read_text()
+            assert table.rows
+            for name, _, time_us, share in table.rows:
+                assert f'title="{escape(name)}"' in source
+                assert f"<strong>{share:.1f} %</strong> {duration(time_us)}" in source
             continue
         if (report.name, table.name) not in dom.cells:
             assert not table.rows or is_facts(table)
