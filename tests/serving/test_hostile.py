@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 import serving_support as support
-from qaic.errors import InputError
+from qaic.errors import InputError, OptionError
+from qaic.serving.model_config import read_settings
 from qaic.serving.request_body import read_request, write_answer
+from qaic.serving.statistics import Metrics, ModelStatistics
 
 X = np.ones((1, 16), np.float32)
 INFER = "/v2/models/affine/infer"
@@ -181,6 +184,46 @@ def test_what_is_written_reads_back_bit_for_bit(arrays, is_binary, seed):
     assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in again.inputs.items()} == {
         name: (a.dtype, a.shape, a.tobytes()) for name, a in outputs.items()
     }
+
+
+CONFIG = support.CONFIG.format(
+    name="m",
+    more="max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 10 "
+    "default_queue_policy { max_queue_size: 2 } } version_policy: { specific: { versions: [1] } }",
+).encode()
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.integers(0, len(CONFIG)),
+            st.integers(0, 20),
+            st.binary(max_size=6)
+            | st.sampled_from([b"-1", b"9" * 400, b"nan", b"{", b"}", b"[", b'"', b"\0"]),
+        ),
+        max_size=4,
+    )
+)
+def test_any_configuration_is_read_or_refused(tmp_path_factory, changes):
+    config = CONFIG
+    for place, length, more in changes:
+        config = config[:place] + more + config[place + length :]
+    path = tmp_path_factory.mktemp("config") / "config.pbtxt"
+    path.write_bytes(config)
+    try:
+        settings = read_settings("m", path)
+    except OptionError:
+        assert changes
+        return
+    assert changes or settings.max_batch_size == 8
+
+
+def test_names_in_metrics_are_printable():
+    metrics = Metrics(list)
+    ModelStatistics("a\x1b[31m\n\u202e", 1, metrics).request_ended(queue_ns=0, run_ns=0, is_success=True)
+    text = generate_latest(metrics.registry).decode()
+    assert "qaic_requests_total{" in text
+    assert all(line.isprintable() for line in text.splitlines())
 
 
 def test_bodies_beyond_the_limit_are_not_read(small):
