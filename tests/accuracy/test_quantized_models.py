@@ -128,3 +128,36 @@ def test_integers_with_several_readers_are_compared(to):
     model = model_of(nodes, [info("x", value.shape)], [info("y", None)], constants, opset=17)
     (output,) = accuracy.compare(model, to=to, samples=[{"x": value}]).outputs[to]
     assert output.sqnr_db > 30
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12])
+def test_models_of_old_operator_sets_are_compared(opset):
+    # Quantizing raises the operator set to 12; Clip, Pad and Upsample have another form there.
+    rng = np.random.default_rng(opset)
+    value = rng.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    clip = (
+        node("Clip", ["c", "low", "high"], ["k"])
+        if opset >= 11
+        else node("Clip", ["c"], ["k"], min=0.0, max=6.0)
+    )
+    pad = (
+        node("Pad", ["k", "pads"], ["p"])
+        if opset >= 11
+        else node("Pad", ["k"], ["p"], pads=[0, 0, 1, 1, 0, 0, 1, 1])
+    )
+    nodes = [node("Conv", ["x", "weight"], ["c"]), clip, pad, node("Conv", ["p", "second"], ["y"])]
+    if opset == 9:
+        nodes[-1:] = [
+            node("Upsample", ["p", "scales"], ["u"], mode="nearest"),
+            node("Conv", ["u", "second"], ["y"]),
+        ]
+    constants = [
+        ("weight", rng.standard_normal((4, 4, 3, 3)).astype(np.float32)),
+        ("second", rng.standard_normal((4, 4, 1, 1)).astype(np.float32)),
+        ("scales", np.array([1, 1, 2, 2], np.float32)),
+        *([("low", np.float32(0)), ("high", np.float32(6))] if opset >= 11 else []),
+        *([("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1]))] if opset >= 11 else []),
+    ]
+    model = model_of(nodes, [info("x", value.shape)], [info("y", None)], constants, opset=opset)
+    (output,) = accuracy.compare(model, to="int8", samples=[{"x": value}]).outputs["int8"]
+    assert output.sqnr_db > 25

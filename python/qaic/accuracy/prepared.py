@@ -25,6 +25,7 @@ from qaic.compiler.ir.precision import Classification
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
 from qaic.compiler.pipeline import PHASES, begin, run_passes
+from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.errors import OptionError
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.models import CompileOptions
@@ -100,6 +101,8 @@ class PreparedModel:
     def write_instrumented(self, path: Path) -> tuple[Twin, Model]:
         """Write the program with its reference and observers; returns what was added, and the float graph."""
         model, context = self._floats()
+        # The reference is added to the deployed graph, so both are in one operator set.
+        run_passes([RaiseOpsetVersion()], model, context)
         reference = model.copy()
         observe = Observe(reference, _folded(self._shaped, reference))
         run_passes([*PHASES["quantize"], *PHASES["emulate"]], model, context)
