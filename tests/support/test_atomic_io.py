@@ -140,6 +140,25 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
 
 
+@pytest.mark.parametrize("place", [(Path, "mkdir"), (os, "open"), (os, "fstat")])
+def test_ctrl_c_while_the_work_folder_is_made_leaves_nothing(tmp_path, monkeypatch, place):
+    # Regression: the signal came while `mkdir` had the interpreter released, and the folder stayed.
+    holder, name = place
+    call = getattr(holder, name)
+
+    def interrupted(*given, **named):
+        result = call(*given, **named)
+        monkeypatch.undo()
+        if name == "open":
+            os.close(result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(holder, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_writer_leaves_goes_with_the_next_file(tmp_path):
     script = """
 import os, signal, sys

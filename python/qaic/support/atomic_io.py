@@ -72,10 +72,16 @@ def _enter(parent: Path) -> tuple[Path, int]:
         path = parent / f"{_PREFIX}{number}{_SUFFIX}"
         _remove_abandoned(path)
         if mine is None:
-            with contextlib.suppress(FileExistsError):
+            try:
                 path.mkdir(mode=0o700)
                 handle = _lock(path, is_new=True)
-                mine = None if handle is None else (path, handle)
+            except FileExistsError:
+                continue
+            except BaseException:
+                # Ctrl-C after the folder was made.
+                _remove_abandoned(path)
+                raise
+            mine = None if handle is None else (path, handle)
     if mine is None:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
         mine = path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -91,18 +97,19 @@ def _lock(path: Path, *, is_new: bool = False) -> int | None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        is_mine = False
-    except OSError:
-        is_mine = is_new
-    else:
-        is_mine = True
-    # Another process may have removed the folder before it was locked.
-    if is_mine and _is_at(path, os.fstat(handle)):
-        return handle
-    os.close(handle)
+    with contextlib.ExitStack() as closing:
+        closing.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError:
+            if not is_new:
+                return None
+        # Another process may have removed the folder before it was locked.
+        if _is_at(path, os.fstat(handle)):
+            closing.pop_all()
+            return handle
     return None
 
 
