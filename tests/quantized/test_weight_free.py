@@ -305,7 +305,7 @@ def test_weight_that_has_a_value_in_the_model_is_refused(tmp_path, weights):
 def test_model_in_memory_is_refused(tmp_path):
     content = models.export(tmp_path).read_bytes()
     for model in (content, onnx.load_from_string(content)):
-        with pytest.raises(CompileError, match="a checkpoint beside a model that is not a file"):
+        with pytest.raises(CompileError, match="found a checkpoint, but the model is not a file"):
             qaic.compile(model)
 
 

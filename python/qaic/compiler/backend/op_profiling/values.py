@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.value_info import may_follow_values
@@ -86,9 +86,12 @@ class ValueTable:
         if all(name in shapes for shapes in self._shapes for name in named):
             return
         casts = [node for node in reversed(optimized.graph.node) if node.op_type == "Cast"]
+        for node in casts:
+            # Rounding follows those whose operators onnx does not know; it takes float32 of the same shape.
+            if {FLOAT16, BFLOAT16} & {attribute.i for attribute in node.attribute if attribute.name == "to"}:
+                self._types.setdefault(node.input[0], FLOAT)
         for shapes in self._shapes:
             for node in casts:
-                # Rounding follows those whose operators onnx does not know, and has their shapes.
                 if node.output[0] in shapes:
                     shapes.setdefault(node.input[0], shapes[node.output[0]])
             view = ModelProto()

@@ -148,6 +148,6 @@ class TilesSource:
         units = self.inner.nbytes // self.rows // self.unit_bytes
         tile_bytes = TILE_ROWS * units * self.unit_bytes
         unit = np.dtype((np.void, self.unit_bytes))
-        for piece in whole_pieces(self.inner, max(1, (_HELD // 16) // tile_bytes) * tile_bytes):
+        for piece in whole_pieces(self.inner, max(1, (_HELD // 128) // tile_bytes) * tile_bytes):
             held = tiles(np.frombuffer(piece, unit).reshape(-1, units))
             yield held.view(np.uint8).data.cast("B")

@@ -72,12 +72,11 @@ class CopyAttendedRows:
                 list(copies.last.output),
                 name=copies.last.name,
                 domain=DOMAIN,
+                # An attribute of None is left out.
+                rounding=FLOAT16 if copies.is_rounded else None,
             )
             for copies in found
         }
-        for copies in found:
-            if copies.is_rounded:
-                replaced[id(copies.last)].attribute.append(helper.make_attribute("rounding", FLOAT16))
         set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
         drop_unneeded_nodes(graph)
         _read_blocks(model)
