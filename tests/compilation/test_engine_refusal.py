@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import engine_version
 import qaic
 from compiler_oracle import info, model_of, node
 from qaic.compiler.diagnostics.engine_text import engine_reason
@@ -24,7 +25,7 @@ TREE = {
 }
 REFUSED = {
     "a divisor of zero": ("Div", [node("Div", ["i", "zero"], ["y"])], "division by zero"),
-    "a remainder of zero": ("Mod", [node("Mod", ["i", "zero"], ["y"])], "modulo by zero"),
+    "a remainder of zero": ("Mod", [node("Mod", ["i", "zero"], ["y"])], "division by zero"),
     "constants alone": (
         "Div",
         [node("Div", ["one", "zero"], ["y"]), node("Add", ["i", "y"], ["z"])],
@@ -75,6 +76,20 @@ def test_a_refusal_of_the_engine_names_the_node(what, name):
     assert "onnxruntime" not in said
 
 
+def test_a_division_by_zero_in_a_function_is_refused():
+    body = [node("Div", ["a", "zero"], ["b"])]
+    zero = helper.make_node("Constant", [], ["zero"], value_int=0)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    function = helper.make_function("local", "Halve", ["a"], ["b"], [zero, *body], sets)
+    call = helper.make_node("Halve", ["i"], ["y"], domain="local")
+    kind = TensorProto.INT64
+    graph = helper.make_graph([call], "g", [info("i", [4], kind)], [info("y", [4], kind)])
+    model = helper.make_model(graph, functions=[function], opset_imports=sets, ir_version=8)
+    with pytest.raises(CompileError, match="division by zero"):
+        qaic.Session(model)
+
+
+@pytest.mark.skipif(not engine_version.refuses_to_divide_by_zero(), reason="this engine ends the process")
 @pytest.mark.parametrize("op_type", ["Div", "Mod"])
 @pytest.mark.parametrize("name", ["", "mine"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])

@@ -3,11 +3,11 @@
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 import qaic
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
@@ -91,6 +91,9 @@ def test_numbers_are_those_of_the_users_model(precision, case):
     feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
     try:
         expected = reference(model, feeds)
+    except InvalidArgument:
+        # The oldest engine normalizes no single elements.
+        reject()
     except Fail:
         # The engine expands some standard functions wrongly inside of a function.
         assume(precision != "float32")

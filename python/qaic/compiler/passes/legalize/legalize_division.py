@@ -1,6 +1,7 @@
-"""Integer divisions by -1, which end the process where the dividend is the smallest integer.
+"""Integer divisions by -1 and 0, which can end the process.
 
-The quotient of the smallest int32 or int64 and -1 has no place in its type. The processor traps, in an
+A constant divisor of zero is refused: engines before 1.23 do not refuse it, and the processor traps. The
+quotient of the smallest int32 or int64 and -1 has no place in its type. The processor traps, in an
 inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose result changes
 its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are those of ONNX.
 """
@@ -10,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import onnx
 
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
@@ -37,7 +42,8 @@ _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze"
 
 def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
     """Return whether a division of the main graph or of a nested one may end the process."""
-    return bool(_Divisions(model, types).found)
+    divisions = _Divisions(model, types)
+    return bool(divisions.found) or divisions.by_zero is not None
 
 
 def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
@@ -54,9 +60,24 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
     -------
     dict of str to Added
         The values that were added.
+
+    Raises
+    ------
+    CompileError
+        A constant divisor contains a zero.
     """
     _name_divisions(model, types)
     divisions = _Divisions(model, types)
+    if divisions.by_zero is not None:
+        name = divisions.by_zero.name or node_key(divisions.by_zero)
+        raise refuse(
+            f"node {name!r} ({divisions.by_zero.op_type})",
+            code="engine_refused",
+            found="an integer division by zero",
+            expected="a divisor without zeros",
+            fix="correct the constant that it divides by",
+            context={"node": name, "operator": divisions.by_zero.op_type},
+        )
     added: dict[str, Added] = {}
     if not divisions.found:
         return added
@@ -90,9 +111,11 @@ class _Divisions:
 
     def __init__(self, model: onnx.ModelProto, types: Mapping[str, int]) -> None:
         self.found: dict[tuple[str, ...], int] = {}
+        #: a division by a constant that contains a zero
+        self.by_zero: onnx.NodeProto | None = None
         nodes = [node for node in find_nodes(model.graph.node, DIVISIONS) if len(node.input) > 1]
         kinds = [next((types[name] for name in (*n.input, *n.output) if name in types), 0) for n in nodes]
-        divisions = [pair for pair in zip(nodes, kinds, strict=True) if pair[1] in _SMALLEST]
+        divisions = [pair for pair in zip(nodes, kinds, strict=True) if pair[1] and pair[1] not in FLOATS]
         if not divisions:
             return
         self.makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
@@ -100,7 +123,11 @@ class _Divisions:
             tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
         }
         for node, elem_type in divisions:
-            if self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], _SMALLEST[elem_type]):
+            divisor = self._constant(node.input[1])
+            if divisor is not None and not divisor.all():
+                self.by_zero = node
+            smallest = _SMALLEST.get(elem_type)
+            if smallest and self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], smallest):
                 self.found[_key(node)] = elem_type
 
     def _may_hold(self, name: str, number: int) -> bool:
@@ -114,21 +141,25 @@ class _Divisions:
             return False
         if is_cast:
             return True
-        tensor = self.constants.get(name)
+        values = self._constant(name)
+        return values is None or bool((values == number).any())
+
+    def _constant(self, name: str) -> npt.NDArray[Any] | None:
+        """Read a value of an initializer or of a Constant; None if it is neither."""
+        maker, tensor = self.makers.get(name), self.constants.get(name)
         if maker is not None and standard(maker, "Constant"):
             for attribute in maker.attribute:
                 if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
-                    return number in (*attribute.ints, attribute.i)
+                    return np.array(attribute.ints if attribute.name == "value_ints" else attribute.i)
                 if attribute.name == "value":
                     tensor = attribute.t
-        return tensor is None or bool((dense(tensor) == number).any())
+        return None if tensor is None else dense(tensor)
 
 
 def _guarded(
     node: onnx.NodeProto, elem_type: int, fresh: FreshNames, added: dict[str, Added]
 ) -> list[onnx.NodeProto]:
     """Write a division whose divisor is never -1."""
-    import numpy as np
     from onnx import helper, numpy_helper
 
     divisor, result = node.input[1], node.output[0]
