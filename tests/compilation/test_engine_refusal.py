@@ -89,6 +89,7 @@ def test_a_division_by_zero_in_a_function_is_refused():
         qaic.Session(model)
 
 
+@pytest.mark.virtual_card("an operator that fails takes the channel of a card with all that is in flight")
 @pytest.mark.skipif(not engine_version.refuses_to_divide_by_zero(), reason="this engine ends the process")
 @pytest.mark.parametrize("op_type", ["Div", "Mod"])
 @pytest.mark.parametrize("name", ["", "mine"])
