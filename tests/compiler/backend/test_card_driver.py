@@ -16,6 +16,7 @@ import qaic
 from child_process import started
 from qaic.cli import compile as compile_tool
 from qaic.compiler import card_driver, compile_resolved, output_folder
+from qaic.compiler.backend.card import card_process
 from qaic.errors import CompileError, OptionError, QaicError
 from qaic.options import resolve
 from qpc_support import container, program
@@ -458,7 +459,8 @@ def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
         (out.parent / "half-written").touch()
         subprocess.Popen([sys.executable, "-c",
             "import signal, threading; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-            "f = open({str(pipe)!r}, 'w'); f.write('up'); f.flush(); threading.Event().wait(600)"])
+            "f = open({str(pipe)!r}, 'w'); f.write('up'); f.flush(); threading.Event().wait(600); "
+            "f.write('alive')"])
         threading.Event().wait(600)
         """
     )
@@ -480,3 +482,19 @@ def test_ctrl_c_ends_the_compiler_and_its_children(model, fake, tmp_path):
         # Blocks until every process that held the pipe has ended.
         assert held.read() == ""
     assert not out.exists()
+
+
+def test_ctrl_c_while_the_compiler_is_started_ends_it(monkeypatch):
+    # Regression: the signal came when the program ran and `Popen` had not returned, and the program went on.
+    children = []
+    popen = card_process.subprocess.Popen
+
+    def interrupted(*given, **named):
+        children.append(popen(*given, **named))
+        os.kill(os.getpid(), signal.SIGINT)
+        return children[-1]
+
+    monkeypatch.setattr(card_process.subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        card_process.run(["sleep", "600"])
+    assert children[0].poll() == -signal.SIGTERM

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -53,6 +54,24 @@ def run(command: Sequence[str]) -> Ended:
     KeyboardInterrupt
         We were interrupted; the whole group has ended when this leaves the function.
     """
+    children: list[subprocess.Popen[str]] = []
+    # Ctrl-C is raised on the main thread: there it can come when the program runs and `Popen` has not ended.
+    with ThreadPoolExecutor(1) as starter:
+        try:
+            starter.submit(_start, command, children).result()
+            return _followed(children[0])
+        except BaseException:
+            starter.shutdown()
+            for child in children:
+                # Not if its output was followed: it has ended then.
+                if child.returncode is None:
+                    _end(child)
+                    for stream in filter(None, (child.stdout, child.stderr)):
+                        stream.close()
+            raise
+
+
+def _start(command: Sequence[str], children: list[subprocess.Popen[str]]) -> None:
     child = subprocess.Popen(  # noqa: S603  # the program that the user configured
         command,
         stdin=subprocess.DEVNULL,
@@ -63,6 +82,11 @@ def run(command: Sequence[str]) -> Ended:
         errors="replace",
         start_new_session=True,
     )
+    children.append(child)
+
+
+def _followed(child: subprocess.Popen[str]) -> Ended:
+    """Pass on what a compiler prints until it has ended."""
     assert child.stdout is not None  # noqa: S101
     assert child.stderr is not None  # noqa: S101
     kept = (_Tail(), _Tail())
