@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 import uvicorn
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qaic.errors import InputError, StateError
@@ -556,15 +556,18 @@ def test_a_request_for_another_protocol_is_the_last_of_its_connection(connect):
     assert protocol.cycle.keep_alive is False
 
 
+#: a request inside of a body
+INNER = b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"
 REQUESTS = st.lists(
     st.tuples(
         st.sampled_from(["get", "length", "chunks"]),
-        st.lists(st.binary(min_size=1, max_size=40) | st.just(b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"), max_size=4),
+        st.lists(st.binary(min_size=1, max_size=40) | st.just(INNER), max_size=4),
     ),
     max_size=5,
 )
 
 
+@example(requests=[("chunks", [INNER, INNER]), ("get", [])], cuts=[172], late=False)
 @given(requests=REQUESTS, cuts=st.lists(st.integers(0, 2000), max_size=12), late=st.booleans())
 def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late):
     expected, stream = [], b""

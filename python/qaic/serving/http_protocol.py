@@ -89,6 +89,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._quiet_bytes = 0
         # Carriage returns and line feeds in front of a head.
         self._empty_bytes = 0
+        # Whether the parser has a part of a head: the piece that ended a body in chunks contained it.
+        self._is_in_head = False
         self._is_scheduled = False
         self._is_draining = False
 
@@ -141,7 +143,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         """Give the parser what it may have now, and hold the rest."""
         view, at = memoryview(data), 0
         while at < len(data) and not self.transport.is_closing() and not self._is_scheduled:
-            if self._body_left is None:
+            if self._body_left is None or self._is_in_head:
                 end = min(at + _PIECE_BYTES, len(data))
                 self._quiet_bytes += end - at
                 if end < len(data):
@@ -183,7 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 self.flow.resume_reading()
 
     def _go_on(self) -> None:
-        """Parse the next piece of a body in chunks."""
+        """Parse the next piece."""
         self._is_scheduled = False
         self._parse(self._unparsed)
         self._mark_last()
@@ -230,6 +232,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.transport.close()
 
     def on_message_begin(self) -> None:
+        self._is_in_head = True
         super().on_message_begin()
         self.scope["extensions"] = {"qaic.abort": self.transport.abort}
 
@@ -241,7 +244,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def on_headers_complete(self) -> None:
         self._stop_timer()
         self._idle.pop(self, None)
-        self._empty_bytes = 0
+        self._empty_bytes = self._quiet_bytes = 0
+        self._is_in_head = False
         headers = dict(self.headers)
         self._body_left = None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
         super().on_headers_complete()
