@@ -18,7 +18,7 @@ from qaic.cli.openqaic import main
 from qaic.compiler.reports.perf_metrics import WeightCounts
 from qaic.errors import InputError, OptionConflictError, OptionError
 from qaic.forecast.calibration import read
-from qaic.forecast.cards import Card
+from qaic.forecast.cards import CARDS, Card
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 
@@ -85,19 +85,34 @@ def test_lines_run_as_they_are_printed(model, tmp_path, monkeypatch, capfd):
     capfd.readouterr()
 
 
-def test_a_line_with_a_batch_gives_its_symbol_no_other_size(tmp_path, capfd):
+@pytest.mark.parametrize("sizes", [{"onnx_define_symbol": {"n": 1}}, {"model_inputs": "x:1x64"}])
+def test_a_line_with_a_batch_gives_its_symbol_no_other_size(tmp_path, capfd, sizes):
     path = tmp_path / "open.onnx"
     path.write_bytes(model_of(dims=("n", 64)).SerializeToString())
-    found = qaic.check(path, onnx_define_symbol={"n": 1}).to_json()["sections"]
+    found = qaic.check(path, **sizes).to_json()["sections"]
     lines = {
         line
         for name in ("throughput", "latency")
         for line in (row["compile"] for row in found["speed"][name])
     }
-    assert any("--batchsize" in line for line in lines)
+    assert any("--batchsize" in line or "[16,64]" in line for line in lines)
     for line in lines:
         assert main(shlex.split(line.replace("-o program", f"-o {tmp_path / 'program'}"))[1:]) == 0
     capfd.readouterr()
+
+
+def test_int8_is_not_advised_where_it_is_used(model):
+    for options in ({"precision": "int8"}, {"precision": "int8", "convert_to_fp16": True}):
+        lines = qaic.check(model, **options).to_json()["sections"]["help"]["next"]
+        assert not any("int8 (" in what for what in lines)
+
+
+def test_open_sizes_are_not_called_refused_operators(tmp_path):
+    path = tmp_path / "open.onnx"
+    path.write_bytes(model_of(dims=("n", 64)).SerializeToString())
+    section = qaic.check(path).to_json()["sections"]["operators"]
+    assert section["verdict"] == "unknown"
+    assert "examples" in section["sentences"][-1]
 
 
 def test_the_example_of_the_guide_forecasts_one_configuration(model, monkeypatch):
@@ -110,7 +125,7 @@ def test_the_example_of_the_guide_forecasts_one_configuration(model, monkeypatch
 
 def test_weights_beyond_float16_are_named():
     found = qaic.check(model_of(largest=1e6, dims=(1, 64))).to_json()["sections"]
-    assert found["precision"]["verdict"] == "no"
+    assert found["precision"]["verdict"] == "perhaps"
     assert "'w'" in found["precision"]["findings"][0]
 
 
@@ -261,13 +276,14 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
         (HEADER + "1,1,1,1,fast,1\n", "line 2"),
         (HEADER + "1,1,1,1,nan,1\n", "line 2"),
         (HEADER + "0,1,1,1,1,1\n", "cores"),
+        (HEADER + "2,9,8,2,2410,46.8\n", "line 2: found 2 cores x 9 instances"),
         (HEADER + "1,1,1,1,1000,1000\n", "milliseconds"),
         ("totalRoundtripTimeUs\n", "latency report"),
     ],
 )
 def test_wrong_measurements_are_explained(runs, text, said):
     with pytest.raises(InputError, match=said):
-        read(runs(text), Fixed())
+        read(runs(text), Fixed(), CARDS["standard"])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -276,7 +292,7 @@ def test_any_file_of_measurements_is_read_or_refused(tmp_path, content):
     path = tmp_path / "runs.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     try:
-        found = read(path, Fixed())
+        found = read(path, Fixed(), CARDS["standard"])
     except InputError:
         return
     assert all(np.isfinite(values).all() for values in found.settings)

@@ -16,6 +16,7 @@ from qaic.errors import InputError, StatsError
 from qaic.forecast.fitted import kind_of
 from qaic.forecast.speed import Settings, forecast
 from qaic.stats.reports.time.host_latency import HostLatencies
+from qaic.support.open_regular import read_text
 from qaic.support.text import format_value
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Correction:
     runs: int = 0
 
 
-def read(path: str | os.PathLike[str], fixed: Fixed) -> Measurements:
+def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements:
     """Read a file of measurements.
 
     Parameters
@@ -79,6 +80,8 @@ def read(path: str | os.PathLike[str], fixed: Fixed) -> Measurements:
         latency report of ``qaic-runner``.
     fixed
         The settings that a latency report was measured with.
+    card
+        The card of the runs.
 
     Raises
     ------
@@ -88,18 +91,14 @@ def read(path: str | os.PathLike[str], fixed: Fixed) -> Measurements:
         The file cannot be read.
     """
     file = Path(path)
-    with file.open("rb") as opened:
-        content = opened.read(_LARGEST_BYTES + 1)
-    if len(content) > _LARGEST_BYTES:
-        raise _wrong(file, f"found more than {_LARGEST_BYTES} bytes, expected a table of measured runs")
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _wrong(file, f"found bytes that are no UTF-8 at {error.start}, expected a CSV table") from error
-    return _of_report(file, text, fixed) if _TOTAL in text else _of_table(file, text)
+        text = read_text(file, _LARGEST_BYTES)
+    except ValueError as error:
+        raise _wrong(file, f"{error}, expected a CSV table of measured runs") from error
+    return _of_report(file, text, fixed) if _TOTAL in text else _of_table(file, text, card)
 
 
-def _of_table(file: Path, text: str) -> Measurements:
+def _of_table(file: Path, text: str, card: Card) -> Measurements:
     reader = csv.DictReader(io.StringIO(text))
     try:
         rows = list(reader)
@@ -127,6 +126,14 @@ def _of_table(file: Path, text: str) -> Measurements:
     if not rows:
         raise _wrong(file, "found no rows, expected one for each measured run")
     settings = Settings(*(_numbers(file, rows, name) for name in _SETTINGS))
+    cores = settings.cores * settings.instances
+    if (cores > card.cores).any():
+        at = int(np.argmax(cores > card.cores))
+        raise _wrong(
+            file,
+            f"line {at + 2}: found {settings.cores[at]:.0f} cores x {settings.instances[at]:.0f} instances, "
+            f"expected at most the {card.cores} cores of a device of the card {card.name}",
+        )
     speed, delay = (
         _numbers(file, rows, name, may_miss=True) if name in columns else np.full(len(rows), math.nan)
         for name in _MEASURED

@@ -52,7 +52,7 @@ class Card:
     @staticmethod
     def mac_gain(precision: str) -> float:
         """Return the peak rate of multiply-accumulates over that of float16."""
-        return _INT8_GAIN if precision == "int8" else 1.0
+        return _INT8_GAIN if "int8" in precision.split("+") else 1.0
 
 
 _GIB: Final = 1 << 30

@@ -98,11 +98,12 @@ def check(
     name = name_of(resolved.set_compile) or "fp32"
     fixed = _fixed(resolved, chosen)
     content = model_content(model)
-    runs = None if measured is None else calibration.read(measured, fixed)
+    runs = None if measured is None else calibration.read(measured, fixed, chosen)
     checked = Checked(
         title=Path(content).name if isinstance(content, Path) else "model",
         path=str(content) if isinstance(content, Path) else "model.onnx",
         precision=name,
+        samples=os.fspath(samples) if isinstance(samples, str | os.PathLike) else None,
         card=chosen,
         cards=count,
         fixed=fixed,

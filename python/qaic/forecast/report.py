@@ -47,6 +47,7 @@ class Checked:
     title: str
     path: str
     precision: str
+    samples: str | None
     card: Card
     cards: int
     fixed: Fixed
@@ -72,7 +73,8 @@ class Checked:
     def accuracy_line(self) -> str:
         """Return the command line that compares the precision with float32."""
         name = "fp16" if self.precision == "fp32" else self.precision
-        return self._line("accuracy", "--to", name, "--samples", "samples.npz", "-o", "accuracy.html")
+        samples = () if self.samples is None else ("--samples", self.samples)
+        return self._line("accuracy", "--to", name, *samples, "-o", "accuracy.html")
 
     def check_line(
         self, precision: str = "", cards: int = 0, options: Mapping[str, object] | None = None
@@ -103,7 +105,18 @@ class Checked:
         return kept
 
     def _line(self, command: str, *words: str, **options: object) -> str:
-        flags = (f"-{flag}" for flag in _flags({**self._kept(options), **options}))
+        kept = {**self._kept(options), **options}
+        if "batchsize" in options and kept.get("model_inputs"):
+            # Shapes and a batch would give the first dimension two sizes.
+            batch = kept.pop("batchsize")
+            shapes = resolve(kept, options_path=None, model_is_container=False).compile.model_inputs
+            kept["model_inputs"] = [
+                replace(one, input_shape=(batch, *one.input_shape[1:]))
+                if one.input_shape[:1] == (1,)
+                else one
+                for one in shapes
+            ]
+        flags = (f"-{flag}" for flag in _flags(kept))
         return shlex.join(["openqaic", command, self.path, *words, *flags])
 
 

@@ -102,11 +102,14 @@ def _operators(one: Checked) -> Section:
     if one.failure is not None:
         message = str(one.failure.args[0])
         data["reason"] = {"code": one.failure.code, "message": message, "hints": list(one.failure.hints)}
-        sentences = [
-            f"The model does not compile: {message}.",
-            *(f"Fix: {hint}." for hint in one.failure.hints),
-        ]
-        return Section(Report("operators", "Operators", sentences, tables), "no", {"": _fix(one)}, data)
+        sentences = [f"The model does not compile: {message}."]
+        is_open = one.failure.context.get("example") is not None
+        if is_open:
+            sentences.append("The sizes in the next line are examples: the forecast is for the sizes given.")
+        else:
+            sentences += [f"Fix: {hint}." for hint in one.failure.hints]
+        verdict = "unknown" if is_open else "no"
+        return Section(Report("operators", "Operators", sentences, tables), verdict, {"": _fix(one)}, data)
     assert one.analysis is not None  # noqa: S101  # it compiled
     kinds = one.analysis.operators
     data["operators"] = dict(sorted(kinds.items()))
@@ -174,7 +177,7 @@ def _memory(one: Checked) -> Section:
         samples = (
             f"{'More than' if memory.largest_batch > _MANY else 'Up to'} {min(memory.largest_batch, _MANY):,}"
         )
-        sentences.append(f"{samples} samples of one inference fit on a device.")
+        sentences.append(f"{samples} samples fit on a device in one inference.")
     if memory.longest_context is not None:
         sentences.append(
             f"Caches of up to {memory.longest_context:,} tokens for each sequence fit on "
@@ -194,6 +197,9 @@ def _precision(one: Checked) -> Section:
         sentences = one.accuracy.sentences()
         verdicts = {item.to: item.verdict for item in one.accuracy.precisions}
         verdict = _VERDICTS[next(iter(verdicts.values()))]
+        if one.samples == "random" and verdict == "yes":
+            # Random samples can show a loss, and cannot show that there is none.
+            verdict = "unknown"
         return Section(
             Report("precision", "Precision", sentences),
             verdict,
@@ -204,10 +210,10 @@ def _precision(one: Checked) -> Section:
     sentences = [f"Weights: {text}." for text in losses]
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
-    sentences.append("Without samples nothing is known about activations.")
+    sentences.append("Nothing is known about activations without samples of real data (--samples).")
     return Section(
         Report("precision", "Precision", sentences),
-        "no" if losses else "unknown",
+        "perhaps" if losses else "unknown",
         {"": one.accuracy_line()},
         {"measured": False, "findings": losses},
     )
@@ -219,7 +225,9 @@ def _speed(report: CheckReport) -> Section:
     reasons = report.reasons(one.analysis.sets[0])
     sentences = [f"Forecast, not measured: {one.fitted.source}. Each figure has a 90 % interval."]
     if reasons:
-        sentences.append(f"Intervals are wider, for the forecast is an extrapolation: {'; '.join(reasons)}.")
+        sentences.append(
+            f"Intervals are wider, because the forecast is an extrapolation: {'; '.join(reasons)}."
+        )
     if one.precision == "fp32":
         sentences.append("Nothing is known about float32 on a card; the figures are of float16.")
     if one.measurements is not None:
@@ -277,7 +285,11 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
         for objective, found in chosen.items()
         for one in found
     ]
-    note = "all instances of one device together; with several devices, each runs as many"
+    note = (
+        "all instances of one device together; with several devices, each runs as many. Of nearly equal "
+        "forecasts, the one with the shorter latency is first, and for latency the one with the higher "
+        "throughput. Balanced is the largest throughput divided by the square root of the latency."
+    )
     return Table("best", "Best configurations", columns, list(rows), note)
 
 
@@ -369,8 +381,10 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
     if not now:
         return
     base = now[0].samples_per_s[1]
+    stored = one.analysis.weights.stored_bytes
+    is_quantized = 2 * sum(stored.get(name, 0) for name in ("int8", "uint8")) > sum(stored.values())
     for precision in ("fp16", "mxfp6+fp16", "int8"):
-        if one.precision in (precision, "int8"):
+        if is_quantized or precision == one.precision or "int8" in one.precision.split("+"):
             continue
         found = report.ranking(shapes, precision=precision).best("throughput", 1)[0].samples_per_s[1]
         if found > base * _LEAST_GAIN:
@@ -397,7 +411,7 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
 
 def _interval(values: tuple[float, ...], write: Any) -> str:
     low, value, high = values
-    return f"{write(value)} ({write(low)} to {write(high)})"
+    return f"{write(value)} ({write(low)}-{write(high)})"
 
 
 def _size(size: float) -> str:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: exponent that joins the limits of a pipeline: near the longest, a little above where two are equal
 _SHARPNESS: Final = 12
 
-#: names of `Forecast.limits`, by their numbers
-LIMITS: Final = ("computing", "DDR", "operations and cuts", "inputs", "outputs", "host")
+#: names of `Forecast.limits`, by their numbers; overhead is of operations and of the parts of samples
+LIMITS: Final = ("computing", "DDR", "overhead", "inputs", "outputs", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def forecast(
     cuts = np.maximum(cores / batch, 1) - 1
     computing = scale * (products + others) / card.clock / cores * (1 + p.cut_loss * cuts)
     kept, at = np.unique(cores, return_inverse=True)
-    element_bytes = 1 if precision == "int8" else 2
+    element_bytes = 1 if "int8" in precision.split("+") else 2
     moved = rows["moved"] / table.samples * element_bytes
     spilled = np.array([(count * np.maximum(0, moved - each * p.kept_bytes)).sum() for each in kept])[at]
     state = scale * table.state_bytes / 2 * element_bytes
