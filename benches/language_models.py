@@ -13,8 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ import numpy as np
 from python import checkpoints, large_decoders
 from python.harness import machine
 from python.harness.row import table
+from python.harness.worker import in_process
 
 _HALF = {"convert_to_fp16": True}
 #: form -> element type of the model, bits of packed weights, compile options
@@ -76,7 +75,7 @@ def _row(folder: Path, arguments: argparse.Namespace, form: str, threads: int) -
         facts.write_text(json.dumps(_compile(place, arguments, form)))
     compiled = json.loads(facts.read_text())
     given = {"container": compiled["container"], "threads": threads, "tokens": arguments.tokens}
-    found = _in_process(**given, context=arguments.context)
+    found = in_process(__file__, **given, context=arguments.context)
     return [
         form,
         str(threads),
@@ -120,16 +119,6 @@ def _compiled(path: str, **options: Any) -> dict[str, Any]:
     found = qaic.compile(path, **options)
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "container": str(found.path), "bytes": Path(found.path).stat().st_size}
-
-
-def _in_process(**arguments: object) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", json.dumps(arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return dict(json.loads(done.stdout))
 
 
 def _measured(container: str, threads: int, tokens: int, context: int) -> dict[str, float]:

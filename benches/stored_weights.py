@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from python import checkpoints
 from python.harness.row import table
+from python.harness.worker import in_process
 
 #: form -> types of the checkpoint and of the model, and compile options
 FORMS: dict[str, tuple[str, str, dict[str, object]]] = {
@@ -65,23 +65,13 @@ def _report(folder: Path, form: str, gigabytes: float, threads: list[int]) -> No
             path = qaic.compile(
                 model, output_dir=folder / f"{way}{count}", aic_num_cores=count, **options, **more
             )
-            found = _in_process(path=str(path.path), threads=count, declared=declared)
+            found = in_process(__file__, path=str(path.path), threads=count, declared=declared)
             weights = gigabytes * 1e9 / 4
             print(
                 f"| {form} | {count} | {way} | {found['bytes'] / 1e6:.0f} MB | {found['load']:.2f} s "
                 f"| {found['private'] / weights:.2f} | {found['row'] * 1e3:.1f} ms | {found['share']:.2f} |",
                 flush=True,
             )
-
-
-def _in_process(**arguments: object) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", json.dumps(arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return dict(json.loads(done.stdout))
 
 
 def _measured(path: str, threads: int, declared: str) -> dict[str, float]:

@@ -38,7 +38,7 @@ def inference_error():
     return errors.DeviceLostError if are_meant() else errors.InferenceError
 
 
-#: how often what is left is looked at before it is a fault
+#: how often a blocked call is looked for before it is a fault
 _LOOKS = 50
 
 #: the open file of this process
@@ -79,7 +79,7 @@ def nothing_left(session, release=lambda: None):
         after = left_for_good()
         if before:
             after = [line for line in after if "blocked" in line]
-        if not after:
+        if not any("blocked" in line for line in after):
             break
         # A thread that waits for a card notices the end of its session only between two calls.
         time.sleep(0.1)

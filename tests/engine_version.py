@@ -13,15 +13,15 @@ def minor() -> int:
 
 
 def profiles_runs() -> bool:
-    """Whether it can profile single runs, which is where the operations of a stats buffer come from."""
+    """Return whether it can profile single runs, which operations of a stats buffer come from."""
     return minor() >= 25
 
 
 def is_newest() -> bool:
-    """Whether it is as new as the one that the lists of ONNX's tests are of."""
+    """Return whether it is as new as the engine of ``tests/conformance/exceptions.json``."""
     return minor() >= 26
 
 
 def refuses_to_divide_by_zero() -> bool:
-    """Whether a division of integers by zero is an error; before, it ended the process."""
-    return minor() > 22
+    """Return whether an integer division by zero is an error; versions before 1.25 end the process."""
+    return minor() >= 25

@@ -55,7 +55,7 @@ def sizes_of(name: str, context: int, elem_type: int) -> Any:
 
 
 def write_decoder(folder: Path, sizes: Any, bits: int | None = None) -> Path:
-    """Write a decoder with its weights beside it; products have packed weights of `bits` where given."""
+    """Write a decoder and its weights into a folder; with `bits`, weights of products are packed."""
     import onnx
     from onnx import numpy_helper
 

@@ -26,6 +26,17 @@ def measure(name: str, /, **arguments: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
+def in_process(script: str, **arguments: object) -> Any:
+    """Call a script with ``--measure`` and its arguments as JSON; returns the JSON that it prints."""
+    process = subprocess.run(
+        [sys.executable, script, "--measure", json.dumps(arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
 def status_bytes(field: str) -> int:
     """Return a field of ``/proc/self/status`` that is given in kB."""
     for line in Path("/proc/self/status").read_text().splitlines():

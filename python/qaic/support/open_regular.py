@@ -1,4 +1,4 @@
-"""Opening of files that have an end: no pipe keeps its reader waiting, no device is read for ever."""
+"""Reading of files with an end: no pipe keeps its reader waiting, and no device is read for ever."""
 
 from __future__ import annotations
 
@@ -40,6 +40,26 @@ def _refuse_others(mode: int, path: str) -> None:
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
     if not stat.S_ISREG(mode):
         raise NotRegularError(errno.EINVAL, "No regular file", path)
+
+
+def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
+    """Read a regular file of UTF-8 text, with or without a mark of byte order. Blocking.
+
+    Raises
+    ------
+    ValueError
+        It has more bytes than `most_bytes`, or is not UTF-8; the message begins with ``found``.
+    OSError
+        As for :func:`open_regular`.
+    """
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"found more than {most_bytes} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"found bytes that are no UTF-8 at {error.start}") from error
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:

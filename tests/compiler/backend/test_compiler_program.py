@@ -507,7 +507,7 @@ def test_constants_beyond_float16_are_reported_once(options, became, value, cach
     with caplog.at_level(logging.WARNING):
         path = compiled(model, convert_to_fp16=True, **options)
     assert caplog.messages == [
-        f"600 constants are beyond the range of float16 and became {became}`openqaic accuracy MODEL "
+        f"600 constants beyond the range of float16 became {became}`openqaic accuracy MODEL "
         "--to fp16` shows what that costs): 't'"
     ]
     (y,) = run_program(path, {"x": np.ones(600, np.float32)})

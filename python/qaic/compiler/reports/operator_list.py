@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.errors import OptionError
+from qaic.support.open_regular import read_text
 
 #: what `-operators-supported=onnx` writes
 TEXT_NAME: Final = "OnnxSupportedOperators.txt"
@@ -84,14 +85,10 @@ def read(path: Path) -> OperatorList:
     OSError
         The file cannot be read.
     """
-    with path.open("rb") as file:
-        content = file.read(_LARGEST_BYTES + 1)
-    if len(content) > _LARGEST_BYTES:
-        raise _wrong(path, f"found more than {_LARGEST_BYTES} bytes, expected a list of operators")
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _wrong(path, f"found bytes that are no UTF-8 at {error.start}, expected text") from error
+        text = read_text(path, _LARGEST_BYTES)
+    except ValueError as error:
+        raise _wrong(path, f"{error}, expected a list of operators") from error
     if text.lstrip().startswith("{"):
         try:
             return _from_json(json.loads(text), str(path))

@@ -89,7 +89,7 @@ def test_it_is_said_once(caplog):
         assert run(whole(program), operands(1) | {"mask": np.int64([[1, 0, 0, 0]])})
     assert caplog.messages == []
     assert [item.message for item in overflow_warning(program.overflows)] == [
-        "1 constants are beyond the range of float16 and became the largest finite value "
+        "1 constant beyond the range of float16 became the largest finite value "
         "(clip_fp16_constants=false makes them infinite; `openqaic accuracy MODEL --to fp16` shows what that "
         "costs): 'least'"
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,9 +131,9 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "warning",
             "float16.underflow",
-            f"{len(vanished)} constants are too small for float16 and became 0, so a division or logarithm "
-            "that they protect can become infinite or not a number; node_precision_info_file keeps their "
-            "nodes in float32: "
+            f"{counted(len(vanished), 'constant')} too small for float16 became 0, so a division or "
+            "logarithm that needs them can become infinite or not a number; node_precision_info_file keeps "
+            "their nodes in float32: "
             + ", ".join(described[:_MOST_TOLD])
             + (f" and {len(described) - _MOST_TOLD} more" if len(described) > _MOST_TOLD else ""),
             tuple(sorted(vanished)),
@@ -147,7 +148,7 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "warning",
             "float16.overflow",
-            f"{total} constants are beyond the range of float16 and became {became}; "
+            f"{counted(total, 'constant')} beyond the range of float16 became {became}; "
             f"`openqaic accuracy MODEL --to fp16` shows what that costs): {listing(names)}",
             tuple(names),
         )

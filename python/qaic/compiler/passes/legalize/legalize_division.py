@@ -1,6 +1,6 @@
 """Integer divisions by -1 and 0, which can end the process.
 
-A constant divisor of zero is refused: engines before 1.23 do not refuse it, and the processor traps. The
+A constant divisor of zero is refused: engines before 1.25 do not refuse it, and the processor traps. The
 quotient of the smallest int32 or int64 and -1 has no place in its type. The processor traps, in an
 inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose result changes
 its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are those of ONNX.
