@@ -106,9 +106,10 @@ class Checked:
 
     def _line(self, command: str, *words: str, **options: object) -> str:
         kept = {**self._kept(options), **options}
-        if "batchsize" in options and kept.get("model_inputs"):
+        batch = options.get("batchsize")
+        if isinstance(batch, int) and kept.get("model_inputs"):
             # Shapes and a batch would give the first dimension two sizes.
-            batch = kept.pop("batchsize")
+            del kept["batchsize"]
             shapes = resolve(kept, options_path=None, model_is_container=False).compile.model_inputs
             kept["model_inputs"] = [
                 replace(one, input_shape=(batch, *one.input_shape[1:]))
