@@ -106,7 +106,7 @@ test: test-rust test-py test-kmd ## Run all tests: Rust, Python, and Python on a
 test-rust: setup
 	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
-# A file's tests stay in one process, in their order. The first process that dies ends the run: xdist can wait for ever for a later one.
+# A file's tests stay in one process, in their order. A process that dies ends the run, because xdist can wait for ever after that.
 JOBS ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 DURATIONS := --durations=50 --durations-min=1

@@ -25,7 +25,7 @@ timing)
     ;;
 esac
 
-# What is built is built at full speed, and as `make test` builds it. A test program expects its crate's folder.
+# Cargo builds at full speed, and with the features of `make test`. A test program runs in the folder of its crate.
 mapfile -t programs < <(cargo test --workspace --no-run --quiet --message-format=json | "$python" -c '
 import json, os, sys
 for line in sys.stdin:
