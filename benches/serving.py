@@ -217,7 +217,7 @@ def own_share(folder: Path, calls: int) -> None:
         times = []
         for _ in range(calls):
             started = time.perf_counter()
-            request = read_request(body, length)
+            request = read_request(body, length)[1]()
             served, outputs = await repository.infer("small", "", request.inputs, None)
             write_answer(request, served.name, served.version, outputs)
             middle = time.perf_counter()

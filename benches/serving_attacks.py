@@ -1,11 +1,11 @@
 """Load a server before, during and after each attack: requests per second, 99th percentile, memory.
 
-python benches/serving_attacks.py                four minutes on an idle machine
-python benches/serving_attacks.py --seconds 1    a look
+python benches/serving_attacks.py                                             four minutes on an idle machine
+python benches/serving_attacks.py --seconds 0.5 --share 0.01 --requests 500   a look
 
 Run it in an environment with the extra ``serve`` and the dependency group ``scale``. All traffic is on the
 loopback, and every attack has a bounded number of bytes and connections. The last lines compare the memory
-before and after 50,000 requests in JSON, as bytes, and over gRPC.
+before and after many requests in JSON, as bytes, and over gRPC.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WIDTH, BATCH, CONCURRENCY = 64, 16, 8
-#: requests of each form after which the memory is compared
-REQUESTS = 50_000
 INFER = "/v2/models/layers/infer"
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
 CHUNKED = b"POST %s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
@@ -64,24 +63,31 @@ def hold(port: int, count: int, sent: bytes) -> Callable[[], None]:
     return close
 
 
-def attacks(port: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield names of attacks, and functions that start one and may return one that ends it."""
-    yield "57 MiB of nested lists", lambda: post(port, HEAD + b"[1]," * 15_000_000 + b"1]}]}")
-    yield "57 MiB of numbers", lambda: post(port, HEAD + b"1.5," * 15_000_000 + b"1]}]}")
-    yield "2 MB of empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * 690_000 + b"1]}")
-    yield "20 million empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * 20_000_000 + b"1]}")
+def attacks(port: int, share: float) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield names of attacks, and functions that start one and may return one that ends it.
+
+    The names state the sizes of a whole attack; `share` makes all of them smaller.
+    """
+
+    def some(whole: int) -> int:
+        return max(1, round(whole * share))
+
+    yield "57 MiB of nested lists", lambda: post(port, HEAD + b"[1]," * some(15_000_000) + b"1]}]}")
+    yield "57 MiB of numbers", lambda: post(port, HEAD + b"1.5," * some(15_000_000) + b"1]}]}")
+    yield "2 MB of empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * some(690_000) + b"1]}")
+    yield "20 million empty lists", lambda: post(port, b'{"inputs":[' + b"[]," * some(20_000_000) + b"1]}")
     yield (
         "one long text among short ones",
-        lambda: post(port, HEAD + b'"%s",' % (b"a" * 150_000) + b'"b",' * 9000),
+        lambda: post(port, HEAD + b'"%s",' % (b"a" * some(150_000)) + b'"b",' * some(9000)),
     )
-    yield "10 requests of 30,000 chunks of a byte", lambda: hold(port, 10, CHUNKED + b"1\r\nx\r\n" * 30_000)
-    yield "100 times 1,500 requests ahead", lambda: hold(port, 100, LIVE * 1500)
-    yield "20 MB of empty lines", lambda: hold(port, 1, b"\r\n" * 10_000_000)
-    yield "4,200 idle connections", lambda: hold(port, 4200, b"")
-    yield "1,000 unfinished heads", lambda: hold(port, 1000, b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: ")
-    half = (
-        b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 62914560\r\n\r\n" % INFER.encode()
-        + b"x" * 60_000_000
+    chunks = CHUNKED + b"1\r\nx\r\n" * some(30_000)
+    yield "10 requests of 30,000 chunks of a byte", lambda: hold(port, 10, chunks)
+    yield "200 times 1,500 requests ahead", lambda: hold(port, some(200), LIVE * 1500)
+    yield "20 MB of empty lines", lambda: hold(port, 1, b"\r\n" * some(10_000_000))
+    yield "4,200 idle connections", lambda: hold(port, some(4200), b"")
+    yield "1,000 unfinished heads", lambda: hold(port, some(1000), b"GET /v2 HTTP/1.1\r\nHost: a\r\nX: ")
+    half = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 62914560\r\n\r\n" % INFER.encode() + b"x" * some(
+        60_000_000
     )
     yield "16 unfinished bodies of 60 MB", lambda: hold(port, 16, half)
 
@@ -144,7 +150,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds of each load")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--share", type=float, default=1.0, help="share of the size of each attack")
+    parser.add_argument("--requests", type=int, default=50_000, help="requests of each form at the end")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds
+    # Each connection takes a descriptor of this process.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tempfile.TemporaryDirectory() as folder:
         port, grpc_port = free_port(), free_port()
         path = model(Path(folder) / "layers.onnx", BATCH, WIDTH, 1)
@@ -155,7 +167,7 @@ def main() -> None:
             try:
                 print(server.stdout.readline() if server.stdout else "")
                 rows = []
-                for name, attack in attacks(port):
+                for name, attack in attacks(port, arguments.share):
                     before = loaded(port, seconds)
                     attacked = during(port, attack, seconds)
                     memory = resident_mb(server.pid)
@@ -167,7 +179,7 @@ def main() -> None:
                 print("before / during / after", *table(heads, rows), sep="\n")
                 for form, asked in (("json", port), ("binary", port), ("grpc", grpc_port)):
                     memories, sent = [resident_mb(server.pid)], 0.0
-                    while sent < REQUESTS:
+                    while sent < arguments.requests:
                         rate, _ = measured(asked, WIDTH, CONCURRENCY, form, seconds)
                         # Without those that warm up.
                         sent += rate * seconds

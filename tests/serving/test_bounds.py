@@ -1,25 +1,20 @@
 """What clients can hold is bounded: memory, connections, heads, loads, and the time of the event loop."""
 
 import asyncio
-import itertools
 import json
 import logging
 import os
 import re
 import threading
 import tracemalloc
-from collections import OrderedDict
-from functools import partial
 
 import pytest
-import uvicorn
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic.errors import InputError, StateError
 from qaic.serving.grpc_service import read_message
 from qaic.serving.http_app import HttpApp, SiteCheck, _Answer
-from qaic.serving.http_protocol import BoundedProtocol
 from qaic.serving.limits import Limits, MemoryBudget
 from qaic.serving.repository import Repository
 from qaic.serving.request_body import read_request
@@ -60,7 +55,7 @@ def held_while(read, body):
     ],
 )
 def test_json_is_counted_before_anything_is_allocated(body, part):
-    held, message = held_while(lambda text: read_request(text, None), body)
+    held, message = held_while(lambda text: read_request(text, None)[1](), body)
     assert part in message
     assert held < 64 << 10
 
@@ -97,9 +92,51 @@ def message(contents):
     ],
 )
 def test_messages_are_counted_before_they_are_parsed(body, part):
-    held, found = held_while(read_message, body)
+    held, found = held_while(lambda text: read_message(text)[1](), body)
     assert part in found
     assert held < 64 << 10
+
+
+def test_numbers_of_messages_are_known_before_they_are_decoded():
+    numbers = b"\x01" * MANY
+    raw = field(5, field(1, b"x") + field(2, b"INT64") + field(3, varint(MANY)) + field(5, field(3, numbers)))
+    size, decode = read_message(raw)
+    (array,) = decode()[1].values()
+    assert size == array.nbytes == 8 * MANY
+
+
+class Models:
+    """Models of which each is found, and none may be given an input."""
+
+    def find(self, _name, _version):
+        """Find any model."""
+
+
+def test_numbers_count_before_they_are_decoded():
+    """A body that is within the budget is refused if its numbers are not."""
+
+    async def run():
+        state = ServerState(Models(), Limits(memory_bytes=1 << 20))
+        shape = HEAD.replace(b"1,16", b"1,%d" % (2 * MANY))
+        body, sent = shape + b"0," * (2 * MANY - 1) + b"0" + TAIL, []
+
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        path = "/v2/models/m/infer"
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+        await HttpApp(state).app(scope, receive, send)
+        assert len(body) < state.memory.total_bytes
+        assert state.memory.used_bytes == 0
+        state.close()
+        return sent[0]["status"], sent[1]["body"]
+
+    status, answer = asyncio.run(run())
+    assert status == 503
+    assert b"leaves too few" in answer
 
 
 @pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**62, 4], [2**63, 0]])
@@ -107,7 +144,7 @@ def test_shapes_that_no_array_has(shape):
     tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
     body = json.dumps({"inputs": [tensor]})
     with pytest.raises(InputError, match="no array can have"):
-        read_request(body.encode(), None)
+        read_request(body.encode(), None)[1]()
 
 
 def test_what_is_large_is_read_on_another_thread():
@@ -282,320 +319,6 @@ def test_a_large_answer_is_sent_without_joining_its_parts():
     assert sent[1]["body"] is parts[0]
     assert sent[2]["body"] is parts[2]
     assert lease.held_bytes == 0
-
-
-# --- connections --------------------------------------------------------------------------------------------
-
-
-class Transport:
-    """A connection without a network, which keeps what is written."""
-
-    def __init__(self):
-        self.written, self.is_closed, self.is_aborted, self.is_paused = b"", False, False, False
-
-    def get_extra_info(self, _name, default=None):
-        return default
-
-    def is_closing(self):
-        return self.is_closed
-
-    def write(self, data):
-        self.written += data
-
-    def close(self):
-        self.is_closed = True
-
-    def abort(self):
-        self.is_closed = self.is_aborted = True
-
-    def pause_reading(self):
-        self.is_paused = True
-
-    def resume_reading(self):
-        self.is_paused = False
-
-
-class Loop:
-    """An event loop whose clock is turned by hand."""
-
-    def __init__(self):
-        self.now, self.timers, self.running, self.soon = 0.0, [], [], []
-
-    def call_later(self, seconds, function):
-        timer = Timer(self.now + seconds, function)
-        self.timers.append(timer)
-        return timer
-
-    def create_task(self, coroutine, **_):
-        self.running.append(coroutine.cr_frame.f_locals["self"])
-        coroutine.close()
-        return Task()
-
-    def call_soon(self, function):
-        self.soon.append(function)
-
-    def run_soon(self):
-        while self.soon:
-            self.soon.pop(0)()
-
-    def turn(self, seconds):
-        self.now += seconds
-        due = [timer for timer in self.timers if timer.at <= self.now]
-        self.timers = [timer for timer in self.timers if timer.at > self.now]
-        for timer in due:
-            timer.run()
-
-
-class Task:
-    def add_done_callback(self, _function):
-        pass
-
-
-class Timer:
-    def __init__(self, at, function):
-        self.at, self.run = at, function
-
-    def cancel(self):
-        self.run = lambda: None
-
-
-async def nothing(_scope, _receive, _send):
-    """Answers nothing."""
-
-
-@pytest.fixture
-def connect():
-    return connections()
-
-
-def connections():
-    """Return what opens connections of one server."""
-    loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
-    limits = Limits(max_connections=3, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
-    config = uvicorn.Config(
-        nothing,
-        http=partial(BoundedProtocol, limits=limits, memory=memory, idle=idle),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-    )
-    config.load()
-    state = uvicorn.server.ServerState()
-
-    def connect():
-        protocol = config.http_protocol_class(config=config, server_state=state, app_state={}, _loop=loop)
-        protocol.connection_made(Transport())
-        return protocol
-
-    connect.loop, connect.memory = loop, memory
-    return connect
-
-
-GET = b"GET /v2 HTTP/1.1\r\nHost: a\r\n"
-POST = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b"GET /" + b"a" * 2000],
-        [b"GET /"] + [b"a" * 100] * 20,
-        [GET, b"X: " + b"a" * 2000, b"a" * 2000],
-        [GET] + [b"X: " + b"a" * 100] + [b"a" * 100] * 20,
-        [GET] + [b"X: 1\r\n"] * 20,
-        [GET + b"X: 1\r\n" * 20 + b"\r\n"],
-    ],
-)
-def test_long_heads_are_refused(connect, parts):
-    protocol = connect()
-    for part in parts:
-        if not protocol.transport.is_closed:
-            protocol.data_received(part)
-    assert protocol.transport.is_closed
-    assert protocol.transport.written.startswith(b"HTTP/1.1 431 ")
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b"1;" + b"a" * 100] + [b"a" * 100] * 20,
-        [b"1\r\nx\r\n0\r\nX: "] + [b"a" * 100] * 20,
-        [b"1\r\nx\r\n0\r\n"] + [b"X: 1\r\n"] * 20,
-    ],
-)
-def test_long_chunk_extensions_and_trailers_end_the_connection(connect, parts):
-    protocol = connect()
-    protocol.data_received(POST)
-    for part in parts:
-        if not protocol.transport.is_closed:
-            protocol.data_received(part)
-    assert protocol.transport.is_aborted
-
-
-def test_heads_below_the_limits_are_taken(connect):
-    protocol = connect()
-    for byte in GET + b"X: " + b"a" * 500 + b"\r\n\r\n":
-        protocol.data_received(bytes([byte]))
-    assert protocol.cycle is not None
-    assert not protocol.transport.is_closed
-
-
-@pytest.mark.parametrize("sent", [b"", b"G", GET, b"\r\n"])
-def test_a_head_has_limited_time(connect, sent):
-    protocol = connect()
-    connect.loop.turn(5)
-    if sent:
-        protocol.data_received(sent)
-    connect.loop.turn(4.9)
-    assert not protocol.transport.is_closed
-    connect.loop.turn(0.2)
-    assert protocol.transport.is_closed
-
-
-def test_a_body_is_not_limited_by_the_time_of_heads(connect):
-    protocol = connect()
-    protocol.data_received(POST)
-    connect.loop.turn(20)
-    assert not protocol.transport.is_closed
-
-
-def test_a_new_connection_takes_the_place_of_the_longest_idle(connect):
-    first, second, third = connect(), connect(), connect()
-    # The first has a request.
-    first.data_received(GET + b"\r\n")
-    fourth = connect()
-    assert second.transport.is_aborted
-    assert not any(one.transport.is_closed for one in (first, third, fourth))
-
-
-def answered(protocol):
-    """End the request of a connection, if its body is complete, as an application that answers does."""
-    cycle = protocol.loop.running[-1] if protocol.loop.running else None
-    if cycle is None or cycle.more_body:
-        return None
-    protocol.loop.running.remove(cycle)
-    cycle.response_complete = True
-    cycle.on_response()
-    return cycle.scope["path"], bytes(cycle.body)
-
-
-def test_requests_that_are_sent_ahead_stay_bytes_of_the_budget(connect):
-    protocol = connect()
-    ahead = (GET + b"\r\n") * 1000
-    protocol.data_received(GET + b"\r\n" + ahead)
-    first = protocol.cycle
-    assert connect.memory.used_bytes == len(ahead)
-    assert not protocol.pipeline
-    assert protocol.transport.is_paused
-    assert answered(protocol) == ("/v2", b"")
-    assert protocol.cycle is not first
-    assert connect.memory.used_bytes == len(ahead) - len(GET) - 2
-    protocol.connection_lost(None)
-    assert connect.memory.used_bytes == 0
-
-
-def test_requests_sent_ahead_beyond_the_budget_end_the_connection(connect):
-    protocol = connect()
-    for _ in range(4):
-        protocol.data_received((GET + b"\r\n") * 20_000)
-    assert protocol.transport.is_aborted
-    protocol.connection_lost(None)
-    assert connect.memory.used_bytes == 0
-
-
-def test_small_chunks_are_parsed_in_many_turns(connect):
-    protocol = connect()
-    protocol.data_received(POST)
-    turns, chunks = 0, 10_000
-    protocol.data_received(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
-    while connect.loop.soon:
-        before = len(protocol.cycle.body)
-        # An application that asks for more does not let more in.
-        protocol.flow.resume_reading()
-        assert protocol.transport.is_paused
-        connect.loop.soon.pop(0)()
-        turns += 1
-        assert len(protocol.cycle.body) - before <= 400
-    assert len(protocol.cycle.body) == chunks
-    assert turns > 20
-    assert connect.memory.used_bytes == 0
-    assert not protocol.cycle.more_body
-    assert not protocol.transport.is_paused
-
-
-@pytest.mark.parametrize(("lines", "is_taken"), [(b"\r\n", True), (4 * b"\r\n", True), (5 * b"\r\n", False)])
-def test_few_empty_lines_in_front_of_a_head_are_skipped(connect, lines, is_taken):
-    protocol = connect()
-    protocol.data_received(lines)
-    assert protocol.parser is None
-    assert connect.memory.used_bytes == 0
-    protocol.data_received(GET + b"\r\n")
-    assert (protocol.cycle is not None) is is_taken
-    assert protocol.transport.is_closed is (not is_taken)
-
-
-def test_a_head_of_lines_without_carriage_returns_is_refused_at_once(connect):
-    protocol = connect()
-    protocol.data_received(b"GET / HTTP/1.1\nHost: a\n\n")
-    assert protocol.transport.written.startswith(b"HTTP/1.1 400")
-
-
-def test_a_connection_without_a_head_has_no_parser(connect):
-    protocol = connect()
-    protocol.data_received(GET + b"X: ")
-    assert protocol.parser is None
-    assert connect.memory.used_bytes == len(GET) + 3
-    protocol.data_received(b"1\r\n\r\n")
-    assert protocol.cycle is not None
-    assert connect.memory.used_bytes == 0
-
-
-def test_a_request_for_another_protocol_is_the_last_of_its_connection(connect):
-    protocol = connect()
-    protocol.data_received(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    assert protocol.cycle.keep_alive is False
-
-
-#: a request inside of a body
-INNER = b"\r\n\r\nGET / HTTP/1.1\r\n\r\n"
-REQUESTS = st.lists(
-    st.tuples(
-        st.sampled_from(["get", "length", "chunks"]),
-        st.lists(st.binary(min_size=1, max_size=40) | st.just(INNER), max_size=4),
-    ),
-    max_size=5,
-)
-
-
-@example(requests=[("chunks", [INNER, INNER]), ("get", [])], cuts=[172], late=False)
-@given(requests=REQUESTS, cuts=st.lists(st.integers(0, 2000), max_size=12), late=st.booleans())
-def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late):
-    expected, stream = [], b""
-    for index, (kind, parts) in enumerate(requests):
-        head = b"\r\n" * (index % 2) + b"POST /%d HTTP/1.1\r\nHost: a\r\n" % index
-        body = b"".join(parts)
-        if kind == "chunks":
-            chunks = b"".join(b"%x;e=1\r\n%s\r\n" % (len(part), part) for part in parts)
-            stream += head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
-        else:
-            body = b"" if kind == "get" else body
-            stream += head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        expected.append((f"/{index}", body))
-    protocol = connections()()
-    found = []
-    places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
-    for begin, end in itertools.pairwise(places):
-        protocol.data_received(stream[begin:end])
-        if not late:
-            protocol.loop.run_soon()
-        while not late and (one := answered(protocol)):
-            found.append(one)
-    protocol.loop.run_soon()
-    while one := answered(protocol):
-        found.append(one)
-        protocol.loop.run_soon()
-    assert found == expected
-    assert not protocol.transport.is_closed
 
 
 # --- sites --------------------------------------------------------------------------------------------------

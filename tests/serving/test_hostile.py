@@ -145,10 +145,13 @@ def test_any_body_is_read_or_refused(request, data, length):
     head = json.dumps(request).encode()
     header = None if length is None and not data else str(len(head) + (length or 0) % 3)
     try:
-        inputs = read_request(head + data, header).inputs
+        size, decode = read_request(head + data, header)
+        inputs = decode().inputs
     except InputError:
         return
     assert all(array.nbytes <= 8 * (len(head) + len(data)) for array in inputs.values())
+    decoded = [one["name"] for one in request["inputs"] if "data" in one]
+    assert sum(inputs[name].nbytes for name in decoded) <= size <= 4 * len(head)
 
 
 @given(
@@ -171,7 +174,7 @@ def test_what_is_written_reads_back_bit_for_bit(arrays, is_binary, seed):
     }
     asked = read_request(
         json.dumps({"inputs": [], "parameters": {"binary_data_output": is_binary}}).encode(), None
-    )
+    )[1]()
     parts, head_length = write_answer(asked, "m", 1, outputs)
     body = b"".join(parts)
     answer = json.loads(body[:head_length])
@@ -180,7 +183,7 @@ def test_what_is_written_reads_back_bit_for_bit(arrays, is_binary, seed):
     again = read_request(
         json.dumps(answer).encode() + (body[head_length:] if head_length else b""),
         str(len(json.dumps(answer).encode())),
-    )
+    )[1]()
     assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in again.inputs.items()} == {
         name: (a.dtype, a.shape, a.tobytes()) for name, a in outputs.items()
     }

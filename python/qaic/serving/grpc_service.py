@@ -118,7 +118,10 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
             with self._state.memory.lease() as lease:
                 raw = await self._inbox.read(requests, context)
                 lease.resize(len(raw))
-                request, inputs = await self._state.off_loop(len(raw), self._read, raw)
+                size, read = await self._state.off_loop(len(raw), read_message, raw)
+                lease.resize(len(raw) + size)
+                request, inputs = await self._state.off_loop(len(raw), self._converted, read)
+                del read
                 lease.resize(len(raw) + sum(array.nbytes for array in inputs.values()))
                 del raw
                 model, outputs = await self._repository.infer(
@@ -131,8 +134,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         answered: bytes = await _answer(context, infer)
         return answered
 
-    def _read(self, raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
-        request, inputs = read_message(raw)
+    def _converted(self, read: Callable[[], tuple[Any, Any]]) -> tuple[Any, dict[str, NDArray[Any]]]:
+        request, inputs = read()
         return request, self._repository.converted(request.model_name, request.model_version, inputs)
 
     async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
@@ -308,8 +311,14 @@ def _timeout_s(request: Any, context: Any) -> float | None:
     return min((limit for limit in (timeout_s, rest_s) if limit is not None), default=None)
 
 
-def read_message(raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Read a `ModelInferRequest`: its envelope as a message, and its inputs.
+def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDArray[Any]]]]]:
+    """Read a `ModelInferRequest`.
+
+    Returns
+    -------
+    tuple
+        Bytes that the numbers in typed fields take once they are decoded, and the function that decodes them.
+        It returns the envelope as a message, and the inputs, and raises the same errors.
 
     Raises
     ------
@@ -330,11 +339,29 @@ def read_message(raw: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
             "expected",
             code="serving.request",
         )
+    shapes = [checked_shape(one.name, list(one.shape[: MOST_DIMENSIONS + 1])) for one in request.inputs]
+    # A number takes a byte at least, and eight at most once it is decoded.
+    numbers = (
+        0
+        if raw_places
+        else sum(
+            min(math.prod(shape), end - begin) for shape, (begin, end) in zip(shapes, places, strict=True)
+        )
+    )
+    return 8 * numbers, partial(_decode, raw, request, shapes, places, raw_places)
+
+
+def _decode(
+    raw: bytes,
+    request: Any,
+    shapes: list[tuple[int, ...]],
+    places: list[tuple[int, int]],
+    raw_places: list[tuple[int, int]],
+) -> tuple[Any, dict[str, NDArray[Any]]]:
     inputs: dict[str, NDArray[Any]] = {}
     data = memoryview(raw)
-    for index, tensor in enumerate(request.inputs):
+    for index, (tensor, shape) in enumerate(zip(request.inputs, shapes, strict=True)):
         name, datatype = tensor.name, tensor.datatype
-        shape = checked_shape(name, list(tensor.shape[: MOST_DIMENSIONS + 1]))
         if name in inputs:
             raise InputError(f"input {name!r} is there twice", code="serving.request")
         if raw_places:

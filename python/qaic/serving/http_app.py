@@ -103,12 +103,20 @@ class HttpApp:
         off_loop = self._state.off_loop
         parts = await self._body(request, self._limits.max_body_bytes, lease)
 
-        def read() -> tuple[InferRequest, dict[str, NDArray[Any]]]:
-            found = read_request(parts[0] if len(parts) == 1 else join_bytes(parts), header)
+        def read() -> tuple[int, Callable[[], InferRequest]]:
+            body = parts[0] if len(parts) == 1 else join_bytes(parts)
+            parts.clear()
+            return read_request(body, header)
+
+        def decode(decoded: Callable[[], InferRequest]) -> tuple[InferRequest, dict[str, NDArray[Any]]]:
+            found = decoded()
             return found, self._repository.converted(name, version, found.inputs)
 
-        infer_request, inputs = await off_loop(lease.held_bytes, read)
-        parts.clear()
+        length = lease.held_bytes
+        size, decoded = await off_loop(length, read)
+        lease.resize(length + size)
+        infer_request, inputs = await off_loop(length, decode, decoded)
+        del decoded
         if header is None:
             lease.resize(_size(inputs))
         answer = self._repository.infer(name, version, inputs, infer_request.timeout_s)

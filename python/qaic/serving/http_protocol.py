@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Iterator, Sized
 
-    from qaic.serving.limits import Limits, MemoryBudget
+    from qaic.serving.limits import Limits, MemoryBudget, Turns
 
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -48,7 +48,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection. Its parser gets one whole head at a time, and none while a request is answered.
 
     A connection without a whole head costs the event loop little. Requests that a client sends without
-    waiting for answers stay bytes until their turn comes.
+    waiting for answers stay bytes until their turn comes. The first request of a connection starts at once:
+    a health check on a new connection waits for a few turns of the event loop, which `Turns` keeps short.
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         Budget of the bytes that were read and not parsed yet.
     idle
         The connections of the server without a request, the one that is idle longest first.
+    turns
+        Requests that start in a turn of the event loop, but for the first ones of connections.
     keywords
         As for uvicorn's protocol.
     """
@@ -68,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         limits: Limits,
         memory: MemoryBudget,
         idle: OrderedDict[BoundedProtocol, None],
+        turns: Turns,
         **keywords: Any,
     ) -> None:
         self._keywords = keywords
@@ -80,6 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.pipeline: Sized = ()
         self._limits = limits
         self._idle = idle
+        self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
         self._unparsed = b""
         self._lease = memory.lease()
@@ -91,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._empty_bytes = 0
         # Whether the parser has a part of a head: the piece that ended a body in chunks contained it.
         self._is_in_head = False
-        self._is_scheduled = False
+        self._waits_for_turn = self._has_turn = False
         self._is_draining = False
 
     # --- connections ----------------------------------------------------------------------------------------
@@ -100,6 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.transport = transport
         self.connections.add(self)
         self._idle[self] = None
+        self._turns.make_room()
         self._start_timer()
         if len(self.connections) > self._limits.max_connections:
             longest = next(iter(self._idle))
@@ -142,13 +148,14 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     def _parse(self, data: bytes) -> None:
         """Give the parser what it may have now, and hold the rest."""
         view, at = memoryview(data), 0
-        while at < len(data) and not self.transport.is_closing() and not self._is_scheduled:
+        while at < len(data) and not self.transport.is_closing() and not self._waits_for_turn:
             if self._body_left is None or self._is_in_head:
+                if not self._takes_turn():
+                    break
                 end = min(at + _PIECE_BYTES, len(data))
                 self._quiet_bytes += end - at
                 if end < len(data):
-                    self._is_scheduled = True
-                    self.loop.call_soon(self._go_on)
+                    self._wait_for_turn()
             elif self._body_left:
                 end = min(at + self._body_left, len(data))
                 self._body_left -= end - at
@@ -166,6 +173,12 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 end = self._end_of_head(data, at)
                 if end == at:
                     break
+                if self.parser is not None and not self._takes_turn():
+                    # It is a whole head, so its time is over and the connection is not idle.
+                    self._stop_timer()
+                    self._unset_keepalive_if_required()
+                    self._idle.pop(self, None)
+                    break
                 if self.parser is None:
                     transport = self.transport
                     super().__init__(**self._keywords)
@@ -177,17 +190,30 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 self.send_400_response("")
         self._hold(b"" if self.transport.is_closing() else data[at:])
         if self.flow is not None and not self.transport.is_closing():
-            is_held = at < len(data) and (self._is_scheduled or not self._is_between_requests)
+            is_held = at < len(data) and (self._waits_for_turn or not self._is_between_requests)
             was_held, self.flow.is_held = self.flow.is_held, is_held
             if is_held:
                 self.flow.pause_reading()
             elif was_held:
                 self.flow.resume_reading()
 
+    def _takes_turn(self) -> bool:
+        """Return whether a head or piece may be parsed in this turn; otherwise it is in a later one."""
+        if not self._has_turn and not self._turns.take():
+            self._wait_for_turn()
+            return False
+        self._has_turn = False
+        return True
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._turns.wait(self._go_on)
+
     def _go_on(self) -> None:
-        """Parse the next piece."""
-        self._is_scheduled = False
+        """Parse the next head or piece."""
+        self._waits_for_turn, self._has_turn = False, True
         self._parse(self._unparsed)
+        self._has_turn = False
         self._mark_last()
 
     def _end_of_head(self, data: bytes, at: int) -> int:

@@ -1,16 +1,22 @@
-"""Limits of what clients may ask for, and the budget of bytes that their requests share."""
+"""Limits of what clients may ask for, and the budgets of bytes and of turns that their requests share."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
+
+#: requests, and pieces of bodies in chunks, that start in one turn of the event loop: some milliseconds
+_STARTS_PER_TURN: Final = 32
+#: the same in a turn after one in which a connection was opened; the event loop opens one in a turn
+_STARTS_AFTER_OPENING: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,56 @@ class Limits:
     max_loads: int = 8
     model_control: bool = False
     allowed_hosts: frozenset[str] = frozenset()
+
+
+class Turns:
+    """Bounds the requests that start in one turn of the event loop, so that every turn is short.
+
+    All methods belong to the event loop's thread.
+
+    Parameters
+    ----------
+    call_soon
+        Calls a function in the next turn.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._left = _STARTS_PER_TURN
+        self._is_scheduled = self._is_opening = False
+
+    def make_room(self) -> None:
+        """Keep the next turn shorter: connections that wait to be opened are opened one in a turn."""
+        self._is_opening = True
+
+    def take(self) -> bool:
+        """Return whether one more may start in this turn and none waits."""
+        if self._waiting or not self._left:
+            return False
+        self._left -= 1
+        self._schedule()
+        return True
+
+    def wait(self, start: Callable[[], None]) -> None:
+        """Call a function in a later turn, behind those that wait already."""
+        self._waiting.append(start)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._left = _STARTS_AFTER_OPENING if self._is_opening else _STARTS_PER_TURN
+        self._is_scheduled = self._is_opening = False
+        # Those that wait again are behind.
+        for _ in range(min(self._left, len(self._waiting))):
+            self._left -= 1
+            self._waiting.popleft()()
+        if not self._left:
+            self._schedule()
 
 
 class MemoryBudget:

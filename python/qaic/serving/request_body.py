@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from qaic.errors import InputError, InputShapeError, InputTypeError
 from qaic.runtime.shapes import coerce
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -29,6 +30,8 @@ _MOST_TENSORS: Final = 4096
 MOST_ENVELOPE_BYTES: Final = 2 << 20
 #: elements that are written as JSON at a time, between which other threads run
 _PIECE: Final = 1 << 16
+#: bytes of a number while JSON is decoded
+_NUMBER_BYTES: Final = 8
 _MOST_DIGITS: Final = 20
 _MICROSECONDS: Final = 1e6
 _LONGEST_S: Final = 86400.0
@@ -59,7 +62,9 @@ class InferRequest:
     timeout_s: float | None
 
 
-def read_request(body: bytes | BytesView, header_length: str | None) -> InferRequest:
+def read_request(
+    body: bytes | BytesView, header_length: str | None
+) -> tuple[int, Callable[[], InferRequest]]:
     """Read the body of a request. Allocates nothing on a claim: sizes are compared with what is there.
 
     Parameters
@@ -68,6 +73,12 @@ def read_request(body: bytes | BytesView, header_length: str | None) -> InferReq
         All of it.
     header_length
         Value of the header `HEADER_LENGTH`; None: all of the body is JSON.
+
+    Returns
+    -------
+    tuple
+        Bytes that the numbers in the JSON take once they are decoded, and the function that decodes them. It
+        raises the same errors.
 
     Raises
     ------
@@ -93,10 +104,30 @@ def read_request(body: bytes | BytesView, header_length: str | None) -> InferReq
         raise _malformed(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(request, dict):
         raise _malformed("the body is not a JSON object")
+    tensors = _tensors(request, "inputs")
+    numbers = sum(_count_numbers(tensor, places) for tensor in tensors)
+    return _NUMBER_BYTES * numbers, partial(_decode, request, tensors, data[length:], body, places)
+
+
+def _count_numbers(tensor: dict[str, Any], places: list[tuple[int, int]]) -> int:
+    """Return the numbers of an input's JSON: those of its shape, if there is text for so many."""
+    data, shape = tensor.get("data"), tensor.get("shape")
+    if not isinstance(data, list) or not isinstance(shape, list):
+        return 0
+    begin, end = places[data[0]]
+    return min(math.prod(checked_shape(_name(tensor), shape)), (end - begin) // 2)
+
+
+def _decode(
+    request: dict[str, Any],
+    tensors: list[dict[str, Any]],
+    binary: memoryview,
+    body: bytes | BytesView,
+    places: list[tuple[int, int]],
+) -> InferRequest:
     parameters = _object(request, "parameters")
-    binary = data[length:]
     inputs: dict[str, NDArray[Any]] = {}
-    for tensor in _tensors(request, "inputs"):
+    for tensor in tensors:
         name, array, used = _input(tensor, binary, body, places)
         if name in inputs:
             raise _malformed(f"input {name!r} is there twice")

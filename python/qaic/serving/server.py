@@ -26,7 +26,7 @@ import uvloop
 from qaic.serving.grpc_service import GrpcService
 from qaic.serving.http_app import HttpApp
 from qaic.serving.http_protocol import BoundedProtocol, HttpServer
-from qaic.serving.limits import Limits
+from qaic.serving.limits import Limits, Turns
 from qaic.serving.model_sources import find_sources
 from qaic.serving.repository import Repository
 from qaic.serving.server_state import ServerState
@@ -172,7 +172,13 @@ class Server:
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             http_app.app,
-            http=partial(BoundedProtocol, limits=self._limits, memory=memory, idle=OrderedDict()),
+            http=partial(
+                BoundedProtocol,
+                limits=self._limits,
+                memory=memory,
+                idle=OrderedDict(),
+                turns=Turns(asyncio.get_running_loop().call_soon),
+            ),
             ws="none",
             lifespan="off",
             log_config=None,
