@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 import os
 import re
 import warnings
@@ -21,11 +22,14 @@ import child_process
 import qaic
 import weight_free_models
 from qaic.cli.compile import main as qaic_compile
+from qaic.cli.compile_and_run import main as qaic_exec
 from qaic.cli.openqaic import main as openqaic
 from qaic.cli.openqaic import parser as openqaic_parser
+from qaic.cli.openqaic.registry import SUBCOMMANDS
 from qaic.cli.opstats import main as qaic_opstats
 from qaic.cli.qpc import main as qaic_qpc
 from qaic.cli.runner import main as qaic_runner
+from qaic.cli.util import main as qaic_util
 from qaic.options.table import SPECS
 
 TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
@@ -104,6 +108,14 @@ def sound(tmp_path_factory):
         '"scale": 0.0078}]}, "param_encodings": {}}'
     )
     np.savez(folder / "card.npz", y=np.ones((1, 4), np.float32))
+    assert openqaic(["run", str(folder / "m.onnx"), ONE, "-o", str(folder / "outputs.npz")]) == 0
+    (folder / "runs.csv").write_text(
+        "cores,instances,batch,set_size,inferences_per_s,latency_ms\n2,7,1,1,9000,0.8\n2,7,1,2,9500,1.5\n"
+    )
+    (folder / "metrics.json").write_text(json.dumps(dict.fromkeys(METRICS, 0.5) | {METRICS[0]: 9}))
+    runner = ["-t", str(folder / "qpc"), "-n", "3", "--aic-profiling-type", "latency"]
+    assert qaic_runner([*runner, "--aic-profiling-out-dir", str(folder / "latency")]) == 0
+    (folder / "latency.txt").write_bytes(next((folder / "latency").glob("*.txt")).read_bytes())
     (folder / "transcript.jsonl").write_bytes(TRANSCRIPT.read_bytes())
     with qaic.Session(folder / "qpc") as session, session.profile() as profile:
         session.run({"x": np.ones((1, 4), np.float32)})
@@ -113,9 +125,14 @@ def sound(tmp_path_factory):
     return folder
 
 
+#: what get_metrics() returns
+METRICS = ("num_of_inferences", "min_latency", "max_latency", "P25", "P50", "P75", "P90", "P99", "P999")
+METRICS += ("total_inference_time", "avg_latency")
 ONE = "--onnx-define-symbol=n,1"
 QUANTIZE = ["-aic-binary-dir={out}", "-convert-to-quantize"]
 DASH = "-onnx-define-symbol=n,1"
+#: those of a latency report
+SETTINGS = ("--aic-num-cores=2", "-a", "1", "-S", "1", "--batchsize=1")
 #: name of the damaged file -> command lines that read it; `{0}` is its path, `{s}` the folder of sound files
 READERS = {
     "m.onnx": [
@@ -126,6 +143,12 @@ READERS = {
         (openqaic, ["accuracy", "{0}", "--to", "fp16", ONE]),
         (openqaic, ["bench", "{0}", ONE, "-n", "3"]),
         (openqaic, ["profile", "{0}", ONE, "-o", "{out}.html"]),
+        (openqaic, ["profile", "{s}/m.onnx", ONE, "-n", "2", "--against", "{0}"]),
+        (openqaic, ["check", "{0}", ONE]),
+        (openqaic, ["inspect", "{0}", ONE, "graph", "-o", "{out}.html"]),
+        (openqaic, ["accuracy", "{0}", "--to", "int8", ONE, "-o", "{out}.html", "--json", "{out}.json"]),
+        (openqaic, ["accuracy", "{0}", "--to", "fp16", ONE, "--target", "sqnr>=20", "--find", "{out}.yaml"]),
+        (qaic_exec, ["-m={0}", DASH, "-aic-binary-dir={out}"]),
         (qaic_compile, ["-m={0}", "-aic-binary-dir={out}", "-batchsize=1"]),
         (qaic_compile, ["-m={0}", DASH, "-mdp-dump-partition-config={out}.json"]),
         (
@@ -154,7 +177,19 @@ READERS = {
     "x.npz": [
         (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
         (openqaic, ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--samples", "{0}"]),
+        (openqaic, ["check", "{s}/m.onnx", "--precision", "int8", ONE, "--samples", "{0}"]),
+        (openqaic, ["bench", "{s}/m.onnx", ONE, "-n", "2", "-i", "{0}"]),
+        (openqaic, ["profile", "{s}/m.onnx", ONE, "-n", "2", "-i", "{0}"]),
     ],
+    "outputs.npz": [
+        (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{s}/x.npy", "--expect", "{0}", "--atol", "9"])
+    ],
+    "runs.csv": [(openqaic, ["check", "{s}/m.onnx", ONE, "--measured", "{0}"])],
+    "latency.txt": [
+        (openqaic, ["plot", "{0}"]),
+        (openqaic, ["check", "{s}/m.onnx", ONE, *SETTINGS, "--measured", "{0}"]),
+    ],
+    "metrics.json": [(openqaic, ["plot", "{0}"])],
     "x.raw": [
         (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
         (qaic_runner, ["-t", "{s}/qpc", "-n", "1", "-i", "{0}"]),
@@ -182,6 +217,9 @@ READERS = {
         (openqaic, ["inspect", "{0}", "graph", "-o", "{out}.html"]),
         (openqaic, ["inspect", "{0}", "--onnx", "{out}.onnx"]),
         (openqaic, ["diff", "{0}", "{s}/qpc"]),
+        (openqaic, ["bench", "{0}", "-n", "3"]),
+        (openqaic, ["profile", "{0}", "-n", "2", "--against", "{s}/qpc"]),
+        (openqaic, ["profile", "{s}/qpc", "-n", "2", "--against", "{0}"]),
         *((qaic_qpc, [name, "{0}"]) for name in ("info", "list", "validate")),
         (qaic_qpc, ["extract", "{0}", "-o", "{out}"]),
         (qaic_qpc, ["diff", "{0}", "{s}/qpc"]),
@@ -289,16 +327,24 @@ def flags_of(name):
     return sorted(commands.choices[name]._option_string_actions)
 
 
-#: command line without options, and its flags; not those that serve, wait, run for long, or write outside
+#: subcommands without a file or number to read (`tests/serving/test_hostile.py` has those of a server)
+NOT_HERE = {"completion", "demo", "serve", "shims"}
+#: command line without options, and its flags; not those that wait
 ARGUMENTS = {
     **{
         name: (openqaic, [name, *model], flags_of(name))
         for name, model in (
-            *((name, ["{s}/m.onnx"]) for name in ("compile", "run", "inspect", "accuracy")),
+            *(
+                (name, ["{s}/m.onnx"])
+                for name in ("compile", "run", "inspect", "accuracy", "check", "profile")
+            ),
+            ("bench", ["{s}/m.onnx", ONE, "--seconds", "0.01", "--streams", "1"]),
             *(("plot", ["{s}/trace.json"]), ("explain", ["device.busy"]), ("cache", ["list"]), ("info", [])),
             *(("diff", ["{s}/qpc", "{s}/qpc"]), ("transcript", ["show", "{s}/list.txt"])),
         )
     },
+    "devices": (openqaic, ["devices"], sorted(set(flags_of("devices")) - {"--watch"})),
+    "qaic-util": (qaic_util, [], ["-q", "-d", "-f", "-j", "-V", "--filter", "--aic-device-id"]),
     "qaic-compile": (
         qaic_compile,
         ["-m={s}/m.onnx", "-aic-binary-dir=out"],
@@ -329,6 +375,15 @@ ARGUMENTS = {
         ["--input", "--select-cores", "--summary", "--trace", "--output-dir", "--host-trace", "--format"],
     ),
 }
+
+
+def test_every_command_is_here():
+    """A new subcommand needs a line above."""
+    read = {words[0] for lines in READERS.values() for main, words in lines if main is openqaic}
+    assert read | ARGUMENTS.keys() | NOT_HERE >= {subcommand.name for subcommand in SUBCOMMANDS}
+    assert not NOT_HERE & (read | ARGUMENTS.keys())
+
+
 VALUES = [
     "",
     "0",
