@@ -180,3 +180,26 @@ def test_channels_of_no_weight_or_of_single_elements_are_not_judged():
     worst = result_of((reference, found)).worst_channel
     assert worst is None or not worst.is_dead
     assert result_of((np.eye(8)[:1], np.zeros((1, 8)))).worst_channel is None
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (7,), (1, 1, 7), (1, 7, 1)])
+def test_columns_of_one_element_are_judged_over_the_samples(shape):
+    # A head of a detector or regressor: boxes in pixels and scores in one row for each sample.
+    rng = np.random.default_rng(5)
+    rows = rng.random((6, 7)) * np.float64([1280, 1280, 1280, 1280, 0.3, 0.3, 0.3])
+    lost = rows * np.float64([1, 1, 1, 1, 1, 0, 1])
+    pairs = [(row.reshape(shape), other.reshape(shape)) for row, other in zip(rows, lost, strict=True)]
+    worst = result_of(*pairs).worst_channel
+    assert (worst.index, worst.is_dead) == (5, True)
+    assert result_of(*pairs[:3]).worst_channel is None
+
+
+def test_small_probabilities_and_channels_that_hardly_vary_are_not_dead():
+    rng = np.random.default_rng(5)
+    scores = rng.random((8, 1, 10)) * 0.01
+    scores[..., 0] = 1 - scores[..., 1:].sum(axis=-1)
+    found = np.where(scores < 0.02, 0, scores)
+    assert result_of(*zip(scores, found, strict=True)).worst_channel is None
+    values = rng.random((8, 1, 2)) * np.float64([1000, 0.4]) + np.float64([0, 600])
+    worst = result_of(*zip(values, values.round(), strict=True)).worst_channel
+    assert not worst.is_dead

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: channels of an axis at most, and elements of a channel in a sample at least, so that it is judged
+#: channels of an axis at most, and elements of a channel in all samples at least, so that it is judged
 _CHANNELS: Final = 512
 _ELEMENTS: Final = 4
 #: part of the range of an output that a channel must have, so that it is judged
-_SHARE: Final = 1e-3
+_SHARE: Final = 1e-5
+#: part of its largest value that a channel varies by, so that a constant in its place is a loss
+_VARYING: Final = 1e-2
+#: difference from 1 of a sum that is one but for rounding
+_ROUNDING: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,18 @@ class Extremes:
             found: NDArray[np.float64] = np.maximum(self.high - self.low, 0.0)
         return found
 
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """Largest magnitude of the values of each group."""
+        found: NDArray[np.float64] = np.maximum(np.abs(self.low), np.abs(self.high))
+        return found
+
 
 class GroupSums:
     """Sums of groups of elements."""
 
     def __init__(self, count: int) -> None:
+        self.elements = 0
         self.reference = Extremes(count)
         self.found = Extremes(count)
         self.signal = np.zeros(count)
@@ -83,6 +94,7 @@ class GroupSums:
 
     def add(self, reference: NDArray[np.float64], found: NDArray[np.float64]) -> None:
         """Take arrays of shape [groups, elements]."""
+        self.elements += reference.shape[1]
         self.reference.add(reference)
         self.found.add(found)
         finite = np.isfinite(reference)
@@ -94,6 +106,7 @@ class GroupSums:
 
     def merge(self, later: GroupSums) -> None:
         """Take what another has taken."""
+        self.elements += later.elements
         self.reference.merge(later.reference)
         self.found.merge(later.found)
         self.signal += later.signal
@@ -111,6 +124,8 @@ class ChannelSums:
     def __init__(self) -> None:
         self._whole = GroupSums(1)
         self._axes: dict[tuple[int, int], GroupSums] = {}
+        #: dimensions along which every sample has shares of one
+        self._shares: dict[tuple[int, int], bool] = {}
 
     def add(self, reference: NDArray[Any], found: NDArray[Any]) -> None:
         """Take one sample; both arrays have the same shape, and elements."""
@@ -118,14 +133,17 @@ class ChannelSums:
         self._whole.add(a.reshape(1, -1), b.reshape(1, -1))
         for axis in _channel_axes(a.shape):
             count = a.shape[axis]
-            sums = self._axes.setdefault((axis, count), GroupSums(count))
+            key = axis, count
+            sums = self._axes.setdefault(key, GroupSums(count))
             sums.add(*(np.moveaxis(array, axis, 0).reshape(count, -1) for array in (a, b)))
+            self._shares[key] = self._shares.get(key, True) and _are_shares(a, axis)
 
     def merge(self, later: ChannelSums) -> None:
         """Take what another has taken."""
         self._whole.merge(later._whole)
         for key, sums in later._axes.items():
             self._axes.setdefault(key, GroupSums(key[1])).merge(sums)
+            self._shares[key] = self._shares.get(key, True) and later._shares[key]
 
     @property
     def is_dead(self) -> bool:
@@ -137,8 +155,11 @@ class ChannelSums:
         least = self._whole.reference.ranges[0] * _SHARE
 
         def judged() -> Iterable[ChannelAccuracy]:
-            for (axis, _), sums in self._axes.items():
-                dead = sums.dead()
+            for (axis, count), sums in self._axes.items():
+                # Probabilities of classes are of one kind, however small those of some classes are.
+                if sums.elements < _ELEMENTS or self._shares[axis, count]:
+                    continue
+                dead = sums.dead() & (sums.reference.ranges >= sums.reference.sizes * _VARYING)
                 for index in np.flatnonzero((sums.reference.ranges > 0) & (sums.reference.ranges >= least)):
                     sqnr = decibels(float(sums.signal[index]), float(sums.noise[index]))
                     yield ChannelAccuracy(axis, int(index), sqnr, bool(dead[index]))
@@ -148,7 +169,12 @@ class ChannelSums:
 
 def _channel_axes(shape: tuple[int, ...]) -> Iterator[int]:
     """Yield the dimensions whose elements may be of different kinds."""
-    for axis in sorted({1, len(shape) - 1}) if len(shape) > 1 else ():
-        count = shape[axis]
-        if 1 < count <= _CHANNELS and math.prod(shape) >= count * _ELEMENTS:
+    for axis in sorted({min(1, len(shape) - 1), len(shape) - 1}) if shape else ():
+        if 1 < shape[axis] <= _CHANNELS and 0 not in shape:
             yield axis
+
+
+def _are_shares(values: NDArray[np.float64], axis: int) -> bool:
+    """Return whether all values along a dimension are positive and have the sum 1."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool((values >= 0).all() and (np.abs(values.sum(axis=axis) - 1) <= _ROUNDING).all())

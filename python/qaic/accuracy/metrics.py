@@ -55,7 +55,7 @@ class OutputAccuracy:
         Whether the output is constant where the reference varies.
     worst_channel
         The channel of the second or last dimension that loses most, a dead one first; None where there are no
-        channels of four elements, or of a thousandth of the range of the output.
+        channels of four elements in all samples, or of a hundred-thousandth of the range of the output.
     """
 
     name: str
