@@ -315,6 +315,37 @@ def test_float16_names_the_constant_that_becomes_zero(model, caplog):
     assert re.search(r"read by '[nf]'|'n\.min'", said)
 
 
+@pytest.mark.parametrize(
+    ("constant", "clip", "value"),
+    [
+        (np.float32(-1e9), True, -65504),
+        (np.float32(-1e9), False, -np.inf),
+        (np.float32([1, 1e6] * 4), True, 65504),
+    ],
+    ids=["clipped", "infinite", "one of several"],
+)
+@pytest.mark.parametrize("how", ["stored", "cast", "multiplied", "filled"])
+def test_float16_names_the_constant_that_is_beyond_it(constant, clip, value, how, caplog):
+    made = {
+        "stored": [helper.make_node("Identity", ["e"], ["f"])],
+        "cast": [helper.make_node("Cast", ["e"], ["f"], to=1)],
+        "multiplied": [helper.make_node("Mul", ["e", "one"], ["f"])],
+        "filled": [
+            helper.make_node(
+                "ConstantOfShape", ["shape"], ["f"], value=numpy_helper.from_array(constant.reshape(-1)[-1:])
+            )
+        ],
+    }[how]
+    made.append(helper.make_node("Max" if value > 0 else "Min", ["x", "f"], ["d"], name="n"))
+    stored = constant.astype(np.float64) if how == "cast" else constant
+    model = quotient(*made, constants={"e": stored, "one": np.float32(1), "shape": np.array([1, 8])})
+    with caplog.at_level(logging.WARNING, "qaic"):
+        found(model, {"x": np.ones((2, 8), np.float32)}, convert_to_fp16=True, clip_fp16_constants=clip)
+    (said,) = [record.getMessage() for record in caplog.records if "beyond the range" in record.getMessage()]
+    assert f"({constant.reshape(-1)[-1]:.3g}, read by 'n')" in said.replace("'f'", "'n'")
+    assert said.startswith(f"{4 if constant.ndim and how != 'filled' else 1} constant")
+
+
 def test_float16_is_silent_about_constants_that_keep_a_value(caplog):
     model = quotient(
         helper.make_node("Add", ["x", "e"], ["d"]), constants={"e": np.float32([1e-12] * 7 + [1])}

@@ -508,7 +508,7 @@ def test_constants_beyond_float16_are_reported_once(options, became, value, cach
         path = compiled(model, convert_to_fp16=True, **options)
     assert caplog.messages == [
         f"600 constants beyond the range of float16 became {became}`openqaic accuracy MODEL "
-        "--to fp16` shows what that costs): 't'"
+        "--to fp16` shows what that costs): 't' (1e+06, read by 'y')"
     ]
     (y,) = run_program(path, {"x": np.ones(600, np.float32)})
     assert (y == value).all()

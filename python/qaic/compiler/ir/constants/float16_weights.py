@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -37,6 +36,8 @@ class Overflows:
 
     clip: bool
     counts: dict[str, int] = field(default_factory=dict)
+    #: constant -> the finite value of it that is farthest beyond the range
+    farthest: dict[str, float] = field(default_factory=dict)
     #: constant -> its largest magnitude in an array of which all values became 0
     lost: dict[str, float] = field(default_factory=dict)
     #: constants with other arrays, of which some value did not
@@ -47,6 +48,7 @@ class Overflows:
     def forget(self, name: str) -> None:
         """Start the account of a constant again, which is about to be read."""
         self.counts.pop(name, None)
+        self.farthest.pop(name, None)
         self.lost.pop(name, None)
         self.survived.discard(name)
 
@@ -57,6 +59,19 @@ class Overflows:
         with np.errstate(over="ignore"):
             if values.any() and not values.astype(np.float16).any():
                 self.lost[name] = max(self.lost.get(name, 0.0), float(np.abs(values).max()))
+
+    def note_beyond(self, name: str, values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+        """Count the finite values of an array that float16 makes infinite; returns where they are."""
+        import numpy as np
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            beyond: npt.NDArray[np.bool_] = np.isinf(values.astype(np.float16)) & np.isfinite(values)
+        if beyond.any():
+            lost = values[beyond]
+            self.counts[name] = self.counts.get(name, 0) + lost.size
+            farthest = [self.farthest.get(name, 0.0), float(lost.min()), float(lost.max())]
+            self.farthest[name] = max(farthest, key=abs)
+        return beyond
 
     def round_to(
         self, name: str, values: npt.NDArray[np.generic], float_format: int
@@ -80,12 +95,9 @@ class Overflows:
         else:
             self.note_lost(name, values)
         if highest >= _NOT_FINITE:
-            lost = np.isinf(half) & np.isfinite(values)
-            count = int(np.count_nonzero(lost))
-            if count:
-                self.counts[name] = self.counts.get(name, 0) + count
-                if self.clip:
-                    half[lost] = np.copysign(np.float16(FLOAT16_MAX), half[lost])
+            lost = self.note_beyond(name, values)
+            if self.clip:
+                half[lost] = np.copysign(np.float16(FLOAT16_MAX), half[lost])
         return half
 
 
@@ -123,19 +135,12 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
     """Yield a warning about the constants read so far that became 0, and one about those beyond float16."""
     vanished = {name: value for name, value in overflows.lost.items() if name not in overflows.survived}
     if vanished:
-        described = [
-            f"{name!r} ({value:.3g}"
-            + (f", read by {overflows.readers[name]!r})" if name in overflows.readers else ")")
-            for name, value in sorted(vanished.items())
-        ]
         yield Diagnostic(
             "warning",
             "float16.underflow",
             f"{counted(len(vanished), 'constant')} too small for float16 became 0, so a division or "
             "logarithm that needs them can become infinite or not a number; node_precision_info_file keeps "
-            "their nodes in float32: "
-            + ", ".join(described[:_MOST_TOLD])
-            + (f" and {len(described) - _MOST_TOLD} more" if len(described) > _MOST_TOLD else ""),
+            "their nodes in float32: " + _described(overflows, vanished),
             tuple(sorted(vanished)),
         )
     if overflows.counts:
@@ -149,6 +154,18 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
             "warning",
             "float16.overflow",
             f"{counted(total, 'constant')} beyond the range of float16 became {became}; "
-            f"`openqaic accuracy MODEL --to fp16` shows what that costs): {listing(names)}",
+            "`openqaic accuracy MODEL --to fp16` shows what that costs): "
+            + _described(overflows, overflows.farthest),
             tuple(names),
         )
+
+
+def _described(overflows: Overflows, values: Mapping[str, float]) -> str:
+    """List constants, each with one of its values and a node that reads it."""
+    texts = [
+        f"{name!r} ({value:.3g}"
+        + (f", read by {overflows.readers[name]!r})" if name in overflows.readers else ")")
+        for name, value in sorted(values.items())
+    ]
+    more = f" and {len(texts) - _MOST_TOLD} more" if len(texts) > _MOST_TOLD else ""
+    return ", ".join(texts[:_MOST_TOLD]) + more

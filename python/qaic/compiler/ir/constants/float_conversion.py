@@ -44,7 +44,7 @@ class ConvertedFloats:
         """Convert piece by piece; only a short read ends a piece inside an element."""
         item_bytes = TABLE[self.from_type][1] // 8
         rest = b""
-        self.overflows.counts.pop(self.name, None)
+        self.overflows.forget(self.name)
         for piece in self.inner.chunks():
             data = rest + bytes(piece) if rest else piece
             whole = len(data) // item_bytes * item_bytes

@@ -51,9 +51,9 @@ from qaic.compiler.ir.precision_ops import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.assign_precision import decide
+from qaic.compiler.passes.emulation.computed_constants import note_computed
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
 from qaic.compiler.passes.emulation.integer_sums import IntegerSums
-from qaic.compiler.passes.emulation.vanishing_constants import note_vanishing
 from qaic.options.models import CompileOptions
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
@@ -133,7 +133,7 @@ class Float16Emulator:
     def run(self) -> None:
         """Rewrite the model."""
         classify(self.model.graph, self.weights.keys(), self, self.constants)
-        note_vanishing(self.model, self.constants, self.shapes, self.overflows)
+        note_computed(self.model, self.constants, self.shapes, self.overflows)
         if self.overflows.clip and standard_version(self.model) >= _WHERE:
             self.beyond = may_exceed(
                 self.model.graph, self.constants.folded, lambda node: self.preserved(node, FLOAT16)
@@ -244,7 +244,7 @@ class Float16Emulator:
         if any(made) and float_format == FLOAT16:
             self._note_bounds(node)
             if self.overflows.clip:
-                self._clip_filling(node)
+                self._clip_filling(node, node.output[0])
         for one in FLOAT_FORMATS:
             if self._selects(scope, node, one):
                 scope.in_format.update((name, one) for name in node.output)
@@ -340,12 +340,12 @@ class Float16Emulator:
         self._register_copy(scope, name, rounded, float_format)
         return rounded
 
-    def _clip_filling(self, node: onnx.NodeProto) -> None:
-        """Clip the value that a node fills a tensor with, and count it; other nodes stay as they are."""
+    def _clip_filling(self, node: onnx.NodeProto, name: str) -> None:
+        """Clip and count the value that a node fills the tensor `name` with; other nodes stay as they are."""
         values = filling(node)
         if values is None or not exceeds(values):
             return
-        limited = self.overflows.round_to(node.output[0], values, FLOAT16).astype(values.dtype)
+        limited = self.overflows.round_to(name, values, FLOAT16).astype(values.dtype)
         attribute = next(item for item in node.attribute if item.name == "value")
         set_values(attribute.t, limited)
 
@@ -368,7 +368,7 @@ class Float16Emulator:
             twin = clone_unnamed(made)
             rename_output(twin, 0, self.fresh.make(name, "clipped"))
             self.types[twin.output[0]] = self.types[name]
-            self._clip_filling(twin)
+            self._clip_filling(twin, name)
             scope.nodes.append(twin)
             return str(twin.output[0])
         elem_type = self.types[name]

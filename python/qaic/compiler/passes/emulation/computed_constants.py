@@ -1,4 +1,4 @@
-"""Which small computed constants float16 turns into zeros: an epsilon that is cast, expanded or multiplied.
+"""Which small computed constants float16 does not have: an epsilon that is cast, a mask that is multiplied.
 
 A constant that is stored is counted where it is rounded. The value of a computed one is known only to the
 engine, so this module computes the few nodes of a small one.
@@ -23,13 +23,13 @@ _ELEMENTS: Final = 64
 _NODES: Final = 8
 
 
-def note_vanishing(
+def note_computed(
     model: onnx.ModelProto,
     constants: ConstantClasses,
     shapes: Mapping[str, tuple[int, ...]],
     overflows: Overflows,
 ) -> None:
-    """Count the computed constants of the main graph of which nothing is left in float16.
+    """Count the computed constants of the main graph that float16 turns into zeros, or that are beyond it.
 
     Parameters
     ----------
@@ -57,12 +57,16 @@ def note_vanishing(
                 or name in overflows.readers
             ):
                 continue
-            values = filling(makers[name])
+            values = filled = filling(makers[name])
             if values is None and name in shapes and math.prod(shapes[name]) <= _ELEMENTS:
                 values = _computed(name, model, makers)
-            if values is not None and values.dtype.kind == "f":
-                overflows.readers[name] = node.name or node_key(node)
-                overflows.note_lost(name, values)
+            if values is None or values.dtype.kind != "f":
+                continue
+            overflows.readers[name] = node.name or node_key(node)
+            overflows.note_lost(name, values)
+            # A filling that is clipped is counted there.
+            if filled is None or not overflows.clip:
+                overflows.note_beyond(name, values)
 
 
 def _computed(
