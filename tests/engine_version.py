@@ -20,8 +20,3 @@ def profiles_runs() -> bool:
 def is_newest() -> bool:
     """Return whether it is as new as the engine of ``tests/conformance/exceptions.json``."""
     return minor() >= 26
-
-
-def refuses_to_divide_by_zero() -> bool:
-    """Return whether an integer division by zero is an error; versions before 1.25 end the process."""
-    return minor() >= 25

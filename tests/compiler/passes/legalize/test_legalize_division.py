@@ -1,4 +1,6 @@
-"""Integer divisions by -1; without their rewriting the smallest integer ends the process of the tests."""
+"""Integer divisions by 0 and -1; without their rewriting they end the process of the tests."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -103,6 +105,45 @@ def test_every_operator_set_is_guarded(opset, dtype):
     program, feeds = _program("Div", dividend, divisor, "main", opset=opset)
     got = run(whole(program), feeds)["y"][:2]
     np.testing.assert_array_equal(got, _expected("Div", dividend, divisor, 0))
+
+
+@pytest.mark.parametrize("place", ["main", "nested", "function"])
+@pytest.mark.parametrize(
+    ("op", "opset", "dtype"),
+    [
+        *itertools.product(["Div"], [7, 12, 13, 21], [np.int32, np.int64]),
+        *itertools.product(["Div"], [14, 21], [np.int8, np.uint8]),
+        *itertools.product(["Mod"], [12, 13, 21], [*TYPES, np.uint8]),
+    ],
+)
+def test_a_divisor_that_contains_a_zero_is_an_error_of_the_inference(op, opset, dtype, place):
+    # Engines before 1.25 end the process.
+    dividend, divisor = np.array([7, 8, 9], dtype), np.array([2, 0, 3], dtype)
+    program, feeds = _program(op, dividend, divisor, place, opset=opset)
+    with pytest.raises(Exception, match=r"quotient.* .integer division by zero"):
+        run(whole(program), feeds)
+    feeds["b"] = np.array([2, 4, 3], dtype)
+    got = run(whole(program), feeds)["y"][:3]
+    np.testing.assert_array_equal(got, _expected(op, dividend, feeds["b"], 0))
+
+
+def test_a_size_of_zero_is_a_zero_and_no_divisor_is_none():
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Size", ["places"], ["count"]),
+        node("Div", ["total", "count"], ["mean"]),
+        node("Slice", ["ids", "none", "none"], ["empty"]),
+        node("Mod", ["empty", "empty"], ["y"]),
+    ]
+    inputs = [info("x", [4]), info("total", [], TensorProto.INT64), info("ids", [3], TensorProto.INT64)]
+    outputs = [info("mean", [], TensorProto.INT64), info("y", [0], TensorProto.INT64)]
+    program = whole(lowered(model_of(nodes, inputs, outputs, [("none", np.array([0]))])))
+    feeds = {"x": np.ones(4, np.float32), "total": np.array(9), "ids": np.array([1, 0, 2])}
+    got = run(program, feeds)
+    assert got["mean"] == 2
+    assert got["y"].shape == (0,)
+    with pytest.raises(Exception, match=r"mean.* .integer division by zero"):
+        run(program, feeds | {"x": np.zeros(4, np.float32)})
 
 
 def test_division_of_sizes_or_by_constants_stays_one_operation():

@@ -1,14 +1,18 @@
 """Integer divisions by -1 and 0, which can end the process.
 
-A constant divisor of zero is refused: engines before 1.25 do not refuse it, and the processor traps. The
-quotient of the smallest int32 or int64 and -1 has no place in its type. The processor traps, in an
-inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose result changes
-its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are those of ONNX.
+The processor traps at an integer division by zero, which engines before 1.25 do not refuse. A constant
+divisor of zero is refused. Other divisors are read through a Gather, which counts their zeros and fails if
+there is one. The quotient of the smallest int32 or int64 and -1 has no place in its type. The processor
+traps, in an inference as well as where the engine folds constants. A division by -1 becomes one by 1 whose
+result changes its sign, so the smallest integer stays as it is, as with int8 and int16. All other numbers are
+those of ONNX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,15 +27,19 @@ from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import Added
+from qaic.compiler.ir.value_info import Added, collect_shapes
 
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
 
 #: types whose division is an instruction of the processor; narrower ones are divided as int32
 _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
+
+#: first operator set in which the axes of Unsqueeze are an input
+_AXES_AS_INPUT: Final = 13
 
 #: operators whose results are sizes, never negative
 _SIZES: Final = frozenset({"Shape", "Size"})
@@ -42,11 +50,23 @@ _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze"
 
 def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
     """Return whether a division of the main graph or of a nested one may end the process."""
-    divisions = _Divisions(model, types)
+    divisions = _Divisions(model, types, has_no_empty(model))
     return bool(divisions.found) or divisions.by_zero is not None
 
 
-def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
+def has_no_empty(*inferred: onnx.ModelProto) -> Callable[[str], bool]:
+    """Make a function that returns whether a value has no dimension of zero in any inferred model."""
+
+    @cache
+    def shapes() -> list[dict[str, tuple[int, ...]]]:
+        return [collect_shapes(specialized_model) for specialized_model in inferred]
+
+    return lambda name: all(0 not in known.get(name, (0,)) for known in shapes())
+
+
+def legalize_division(
+    model: onnx.ModelProto, types: Mapping[str, int], is_filled: Callable[[str], bool]
+) -> dict[str, Added]:
     """Rewrite the integer divisions that may end the process; changes `model` in place.
 
     Parameters
@@ -55,6 +75,8 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
         Model without weight data and without model-local functions around such nodes.
     types : Mapping[str, int]
         Element types of values by name.
+    is_filled : callable
+        Returns whether no dimension of a value is zero.
 
     Returns
     -------
@@ -67,7 +89,7 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
         A constant divisor contains a zero.
     """
     _name_divisions(model, types)
-    divisions = _Divisions(model, types)
+    divisions = _Divisions(model, types, is_filled)
     if divisions.by_zero is not None:
         name = divisions.by_zero.name or node_key(divisions.by_zero)
         raise refuse(
@@ -85,8 +107,8 @@ def legalize_division(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[
     for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            elem_type = divisions.found.get(_key(node))
-            nodes += [node] if elem_type is None else _guarded(node, elem_type, fresh, added)
+            guard = divisions.found.get(_key(node))
+            nodes += [node] if guard is None else _guarded(node, guard, fresh, added)
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
@@ -106,11 +128,27 @@ def _key(node: onnx.NodeProto) -> tuple[str, ...]:
     return (node.op_type, *node.input, *node.output)
 
 
-class _Divisions:
-    """The divisions of a model that may trap, each with the element type of its operands."""
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """The divisors that a division has to be protected from, and the element type of its operands."""
 
-    def __init__(self, model: onnx.ModelProto, types: Mapping[str, int]) -> None:
-        self.found: dict[tuple[str, ...], int] = {}
+    elem_type: int
+    has_axes_input: bool
+    zero: bool
+    minus_one: bool
+
+
+class _Divisions:
+    """The divisions of a model that may trap."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        types: Mapping[str, int],
+        is_filled: Callable[[str], bool],
+    ) -> None:
+        self.found: dict[tuple[str, ...], _Guard] = {}
+        self._is_filled = is_filled
         #: a division by a constant that contains a zero
         self.by_zero: onnx.NodeProto | None = None
         nodes = [node for node in find_nodes(model.graph.node, DIVISIONS) if len(node.input) > 1]
@@ -126,19 +164,24 @@ class _Divisions:
             divisor = self._constant(node.input[1])
             if divisor is not None and not divisor.all():
                 self.by_zero = node
-            smallest = _SMALLEST.get(elem_type)
-            if smallest and self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], smallest):
-                self.found[_key(node)] = elem_type
+            smallest = _SMALLEST.get(elem_type, 0)
+            zero = divisor is None and self._may_hold(node.input[1], 0)
+            minus_one = (
+                smallest < 0 and self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], smallest)
+            )
+            if zero or minus_one:
+                has_axes_input = standard_version(model) >= _AXES_AS_INPUT
+                self.found[_key(node)] = _Guard(elem_type, has_axes_input, zero, minus_one)
 
     def _may_hold(self, name: str, number: int) -> bool:
-        """Return whether a value may contain a negative number."""
+        """Return whether a value may contain a number."""
         maker, is_cast = self.makers.get(name), False
         while maker is not None and standard(maker, "Cast", *_PASSING) and maker.input:
             is_cast = is_cast or maker.op_type == "Cast"
             name = maker.input[0]
             maker = self.makers.get(name)
         if maker is not None and standard(maker, *_SIZES):
-            return False
+            return number == 0 and not self._is_filled(maker.input[0])
         if is_cast:
             return True
         values = self._constant(name)
@@ -157,12 +200,12 @@ class _Divisions:
 
 
 def _guarded(
-    node: onnx.NodeProto, elem_type: int, fresh: FreshNames, added: dict[str, Added]
+    node: onnx.NodeProto, guard: _Guard, fresh: FreshNames, added: dict[str, Added]
 ) -> list[onnx.NodeProto]:
-    """Write a division whose divisor is never -1."""
+    """Write a division whose divisor is never 0 or -1."""
     from onnx import helper, numpy_helper
 
-    divisor, result = node.input[1], node.output[0]
+    divisor, result, elem_type = node.input[1], node.output[0], guard.elem_type
     nodes: list[onnx.NodeProto] = []
 
     def value(base: str, suffix: str, like: str, code: int = elem_type) -> str:
@@ -174,32 +217,51 @@ def _guarded(
         nodes.append(helper.make_node(op_type, operands, [output], **attributes))
         return output
 
-    def constant(number: int) -> str:
-        array = np.array(number, helper.tensor_dtype_to_np_dtype(elem_type))
+    def constant(array: npt.NDArray[Any]) -> str:
         tensor = numpy_helper.from_array(array)
-        return add("Constant", [], value(result, "constant", ""), value=tensor)
+        name = fresh.make(result, "constant")
+        added[name] = Added(tensor.data_type, "" if not array.ndim else name)
+        return add("Constant", [], name, value=tensor)
 
+    division = clone(node)
+    if guard.zero:
+        is_filled = add("Cast", [divisor], value(divisor, "is_not_zero", divisor, BOOL), to=BOOL)
+        is_zero = add("Not", [is_filled], value(divisor, "is_zero", divisor, BOOL))
+        ones = add("Cast", [is_zero], value(divisor, "zero", divisor, INT64), to=INT64)
+        zeros = add("ReduceSum", [ones], value(divisor, "zeros", "", INT64), keepdims=0)
+        # One row, so that the number of zeros is the index of a row that is there only without any.
+        rows = fresh.make(divisor, "rows")
+        added[rows] = Added(elem_type, rows)
+        if guard.has_axes_input:
+            add("Unsqueeze", [divisor, constant(np.zeros(1, np.int64))], rows)
+        else:
+            add("Unsqueeze", [divisor], rows, axes=[0])
+        divisor = add("Gather", [rows, zeros], value(divisor, "checked", divisor), axis=0)
+        nodes[-1].name = f"{node.name or result} (integer division by zero)"
+        replace_input_with(division, 1, divisor)
+    if not guard.minus_one:
+        return [*nodes, division]
+    one = np.ones((), helper.tensor_dtype_to_np_dtype(elem_type))
     # 2 where the divisor is -1, and 0 elsewhere; arithmetic, because old operator sets choose no integers.
-    is_negative = add("Equal", [divisor, constant(-1)], value(divisor, "is_minus_one", divisor, BOOL))
+    is_negative = add("Equal", [divisor, constant(-one)], value(divisor, "is_minus_one", divisor, BOOL))
     flag = add("Cast", [is_negative], value(divisor, "flag", divisor), to=elem_type)
     twice = add("Add", [flag, flag], value(divisor, "twice", divisor))
     safe = add("Add", [divisor, twice], value(divisor, "divisor", divisor))
-    division = clone(node)
     replace_input_with(division, 1, safe)
     nodes.append(division)
     if node.op_type == "Div":
         rename_output(division, 0, value(result, "quotient", result))
-        sign = add("Sub", [constant(1), twice], value(divisor, "sign", divisor))
+        sign = add("Sub", [constant(one), twice], value(divisor, "sign", divisor))
         add("Mul", [division.output[0], sign], result)
     return nodes
 
 
 class LegalizeDivision(Always):
-    """Keep integer divisions by -1 from ending the process."""
+    """Keep integer divisions by 0 and -1 from ending the process."""
 
     name = "legalize-division"
 
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        return model.rewrite(legalize_division)
+        return model.rewrite(partial(legalize_division, is_filled=has_no_empty(*model.specialized)))

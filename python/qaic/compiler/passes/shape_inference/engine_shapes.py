@@ -16,7 +16,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, producers
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
 from qaic.compiler.ir.value_info import collect_types, known_dims
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
-from qaic.compiler.passes.legalize.legalize_division import legalize_division
+from qaic.compiler.passes.legalize.legalize_division import has_no_empty, legalize_division
 from qaic.compiler.passes.legalize.legalize_where import legalize_where
 
 #: where the engine's spelling of a type differs from ours
@@ -50,7 +50,7 @@ def complete(
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
     legalize_where(probe, types)
-    legalize_division(probe, types)
+    legalize_division(probe, types, has_no_empty(view))
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)
