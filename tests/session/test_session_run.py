@@ -239,7 +239,8 @@ def test_uint64_beyond_int64_is_refused(tmp_path):
 def test_every_type_and_rank_passes_through(tmp_path, dtype, shape):
     given = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2, dtype)
     with identity(tmp_path, dtype, shape) as session:
-        assert session.model_input_shape_dict["x"] == (tuple(shape), np.dtype(dtype))
+        declared = session.model_input_shape_dict["x"]
+        assert declared == (declared.shape, declared.dtype) == (tuple(shape), np.dtype(dtype))
         found = session.run({"x": given})["y"]
     assert (found.dtype, found.shape) == (given.dtype, given.shape)
     np.testing.assert_array_equal(found, given)

@@ -262,6 +262,14 @@ def test_a_core_that_is_not_there(run, folder):
     assert (code, err) == (0, f"warning: stats/{NAME.format(0)}: there is no core 3\n")
 
 
+def test_cores_that_no_buffer_has_are_named_once_a_run(run, folder):
+    for inference in (1, 2):
+        (folder / "stats" / NAME.format(inference)).write_bytes(encoded())
+    code, out, err = run("--summary", "--select-cores", "0,1,2")
+    assert (code, err) == (0, f"warning: stats/{NAME.format(0)}: there are no cores 1, 2\n")
+    assert out.count(".summary.txt") == 3
+
+
 SLICED = "aic-profiling-program-0-inf-{}-QAicGraph_slice{:02}-aiccyclecounts_QAicGraph_slice{:02}_.bin"
 
 

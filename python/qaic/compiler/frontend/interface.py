@@ -8,15 +8,20 @@ from typing import Final
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, TABLE, type_name
+from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.interface import TensorSpec, check_size
+from qaic.compiler.ir.value_info import known_dims
 
 MAX_DIMS: Final = 8
 #: the only hardware family with brain floats
 BFLOAT16_HARDWARE: Final = "ai200"
 
+_OPEN: Final = "the operator whose output size depends on data (NonZero, NonMaxSuppression, Loop, ...)"
 
-def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
+
+def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | None = None) -> TensorSpec:
     """Check one graph input or output whose shape was inferred.
 
     Parameters
@@ -25,6 +30,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
         The declaration.
     kind : str
         ``input`` or ``output``, for messages.
+    graph : onnx.GraphProto or None
+        Graph that computes the value, for messages.
 
     Raises
     ------
@@ -57,14 +64,17 @@ def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
             context=context,
         )
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        origin = None if graph is None else _first_open(graph, value.name)
+        name = "" if origin is None else f"node {origin.name or node_key(origin)!r} ({origin.op_type})"
+        if origin is not None:
+            context["node"] = origin.name or node_key(origin)
         raise refuse(
             what,
             code="dynamic_shape",
-            found="a shape that is only known when the program runs",
+            found=f"a shape that is only known when the program runs{f', from {name} on' if name else ''}",
             expected="a shape that follows from the shapes of the inputs",
             fix=f"give its shape, if it is always the same, e.g. output_shapes={{{value.name!r}: [1, 2]}}; "
-            "or end the model before the operator whose output size depends on data (NonZero, Unique, "
-            "NonMaxSuppression, ...) or pad its output to a fixed size",
+            f"or end the model before {name or _OPEN}, or pad its output to a fixed size",
             context=context,
         )
     dims = tuple(dim.dim_value for dim in tensor.shape.dim)
@@ -77,6 +87,18 @@ def read_spec(value: onnx.ValueInfoProto, kind: str) -> TensorSpec:
             context=context,
         )
     return check_size(TensorSpec(value.name, tensor.elem_type, dims), kind)
+
+
+def _first_open(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
+    """Find the first node on the way to a value whose operands have shapes and whose result has none."""
+    makers = producers(graph.node)
+    known = {value.name for value in (*graph.input, *graph.value_info) if known_dims(value) is not None}
+    known |= {tensor.name for tensor in graph.initializer}
+    found: onnx.NodeProto | None = None
+    while name in makers:
+        found = makers[name]
+        name = next((operand for operand in found.input if operand in makers and operand not in known), "")
+    return found
 
 
 def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:

@@ -69,9 +69,10 @@ def copy_with(
 
 def read_specs(specialized_model: onnx.ModelProto, count: int) -> TensorSpecs:
     """Read the inputs and outputs of an inferred model; what follows `count` inputs are weights."""
+    graph = specialized_model.graph
     return TensorSpecs(
-        tuple(read_spec(value, "input") for value in specialized_model.graph.input[:count]),
-        tuple(read_spec(value, "output") for value in specialized_model.graph.output),
+        tuple(read_spec(value, "input") for value in graph.input[:count]),
+        tuple(read_spec(value, "output", graph) for value in graph.output),
     )
 
 

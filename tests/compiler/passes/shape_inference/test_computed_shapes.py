@@ -33,7 +33,10 @@ def test_inner_values_of_unknown_rank_are_not_taken_for_scalars():
     assert [spec.dims for spec in program.outputs] == [(6, 1)]
 
 
-def test_a_shape_that_depends_on_data_is_still_refused():
-    nodes = [node("NonZero", ["x"], ["n"]), node("Cast", ["n"], ["y"], to=FLOAT)]
-    with pytest.raises(CompileError, match="only known when the program runs"):
+@pytest.mark.parametrize("name", ["", "places"])
+def test_a_shape_that_depends_on_data_is_refused_with_the_node_it_depends_on(name):
+    nodes = [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["n"]), node("Cast", ["n"], ["y"], to=FLOAT)]
+    nodes[1].name = name
+    found = rf"only known when the program runs, from node '{name or 'n'}' \(NonZero\) on"
+    with pytest.raises(CompileError, match=found):
         lowered(model_of(nodes, [info("x", [3, 4])], [info("y", None)]))

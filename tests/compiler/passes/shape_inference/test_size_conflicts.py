@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from compiler_oracle import info, lowered, model_of, node
+from qaic.compiler.passes.shape_inference import size_conflicts
 from qaic.errors import CompileError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -230,3 +231,38 @@ def test_float16_and_large_operands_are_no_conflict():
     ]
     constants = [("g", np.ones(256, np.float16)), ("w", np.ones((256, 256), np.float16))]
     lowered(model_of(nodes, [info("x", [1 << 15, 256], half)], [info("y", [1 << 15, 256], half)], constants))
+
+
+@pytest.mark.parametrize("depth", [1, 30])
+@pytest.mark.parametrize("sets", [1, 5, 40])
+def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, monkeypatch):
+    """Of many sets of sizes 16 are checked, each in one walk over the nodes."""
+    counts = {"_answer": 0, "_is_asked": 0, "_suspects": 0}
+
+    def counting(name):
+        original = getattr(size_conflicts, name)
+
+        def counted(*arguments, **keywords):
+            counts[name] += 1
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(size_conflicts, name, counted)
+
+    for name in counts:
+        counting(name)
+    values = ["x", *(f"v{at}" for at in range(3 * depth))]
+    nodes = []
+    for at in range(depth):
+        first, second, third, fourth = values[3 * at : 3 * at + 4]
+        nodes += [
+            node("LayerNormalization", [first, "scale"], [second]),
+            node("PRelu", [second, "scale"], [third]),
+            node("Clip", [third, "low"], [fourth]),
+        ]
+    constants = [("scale", _filled(4)), ("low", np.float32(-1))]
+    model = model_of(nodes, [info("x", ["m", 4])], [info(values[-1], ["m", 4])], constants)
+    lowered(model, dynamic_shape_input=("x",), onnx_define_symbol={"m": sets})
+    checked = min(sets, 16)
+    # A node that inference finds suspicious is asked without a look at its operator.
+    assert counts.pop("_is_asked") <= 3 * depth * checked
+    assert counts == {"_answer": 3 * checked, "_suspects": checked}
