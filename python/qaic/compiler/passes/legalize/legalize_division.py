@@ -41,10 +41,14 @@ _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
 #: first operator set in which the axes of Unsqueeze are an input
 _AXES_AS_INPUT: Final = 13
 
+#: magnitude below which a number has a place in every type of integers
+_EVERYWHERE: Final = 128
+
 #: operators whose results are sizes, never negative
 _SIZES: Final = frozenset({"Shape", "Size"})
 
-#: operators that pass on what their first operand holds; a Cast does so of sizes alone
+_CASTING: Final = frozenset({"Cast", "CastLike"})
+#: operators that pass on what their first operand holds; a cast does so of sizes and small numbers alone
 _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 
 
@@ -176,16 +180,20 @@ class _Divisions:
     def _may_hold(self, name: str, number: int) -> bool:
         """Return whether a value may contain a number."""
         maker, is_cast = self.makers.get(name), False
-        while maker is not None and standard(maker, "Cast", *_PASSING) and maker.input:
-            is_cast = is_cast or maker.op_type == "Cast"
+        while maker is not None and standard(maker, *_CASTING, *_PASSING) and maker.input:
+            is_cast = is_cast or maker.op_type in _CASTING
             name = maker.input[0]
             maker = self.makers.get(name)
         if maker is not None and standard(maker, *_SIZES):
             return number == 0 and not self._is_filled(maker.input[0])
-        if is_cast:
-            return True
         values = self._constant(name)
-        return values is None or bool((values == number).any())
+        if values is None:
+            return True
+        if is_cast:
+            # What has a place in every type stays as it is.
+            values = np.trunc(values.astype(np.float64))
+            return bool(((values == number) | ~(np.abs(values) < _EVERYWHERE)).any())
+        return bool((values == number).any())
 
     def _constant(self, name: str) -> npt.NDArray[Any] | None:
         """Read a value of an initializer or of a Constant; None if it is neither."""
