@@ -213,6 +213,14 @@ def test_sizes_that_the_model_fixes_have_another_fix():
     assert caught.value.hints == ("the model fixes these sizes; export it with sizes that fit",)
 
 
+@pytest.mark.parametrize("group", [0, -1, 3])
+def test_groups_that_a_convolution_cannot_have_are_refused(group):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], group=group)]
+    model = model_of(nodes, [info("x", [1, 4, 5, 5])], [info("y", None)], [("w", _filled(4, 4, 1, 1))])
+    with pytest.raises(CompileError, match=f"group {group} does not divide 4 output channels"):
+        lowered(model)
+
+
 def test_sizes_of_dynamic_inputs_are_checked_together():
     """Outputs follow from the symbols by name, although most pairs of inner sizes contradict each other."""
     inputs = [info("x", [2, "m"]), info("z", ["n", 3])]
