@@ -265,3 +265,29 @@ def test_a_compilation_that_must_overflow_names_the_command(tmp_path):
     model = models.model_of([models.node("Add", "x c", "y")], {"x": [1, 4]}, {"y": [1, 4]}, {"c": large})
     found = qaic.compile(model, convert_to_fp16=True, clip_fp16_constants=False).diagnostics
     assert [("openqaic accuracy" in item.message, item.nodes) for item in found] == [(True, ("c",))]
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])
+def test_a_head_of_one_node_whose_scores_vanish_is_wrong(op_type):
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((7, 16)).astype(np.float32) * np.float32([200] * 4 + [0.05] * 3)[:, None]
+    shape, attributes = [1, 16], {}
+    if op_type == "Conv":
+        shape, weight = [1, 16, 2, 2], weight[..., None, None]
+    elif op_type == "Gemm":
+        attributes = {"transB": 1}
+    else:
+        weight = weight.T
+    model = models.model_of(
+        [models.node(op_type, "x w", "y", **attributes)],
+        {"x": shape},
+        {"y": [1, 7, *shape[2:]]},
+        {"w": weight},
+    )
+    samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(6)]
+    report = accuracy.compare(model, to="int8", samples=samples, enable_channelwise=True)["int8"]
+    (output,) = report.outputs
+    assert output.sqnr_db > 35
+    assert output.worst_channel.is_dead
+    assert (output.worst_channel.axis, output.worst_channel.index >= 4) == (1, True)
+    assert "output y is wrong" in " ".join(report.sentences())
