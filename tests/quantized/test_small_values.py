@@ -170,6 +170,36 @@ def test_what_is_read_of_an_unlike_tensor_survives(pick):
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        [node("Conv", ["x", "w7"], ["y"])],
+        [node("Conv", ["x", "w7"], ["c"]), node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1])],
+        [
+            *(node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]), node("MatMul", ["t", "m7"], ["c"])),
+            *(node("Add", ["c", "bias"], ["d"]), node("Transpose", ["d"], ["y"], perm=[0, 3, 1, 2])),
+        ],
+        [
+            *(node("Flatten", ["x"], ["t"]), node("Gemm", ["t", "g7", "bias"], ["y"], transB=1)),
+        ],
+    ],
+    ids=["conv", "transposed", "matmul", "gemm"],
+)
+def test_scores_of_a_product_that_also_makes_boxes_survive(head):
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((7, 8)) * np.float64([300] * 4 + [0.2] * 3)[:, None]
+    constants = {
+        "w7": weight[..., None, None],
+        "m7": weight.T,
+        "g7": np.repeat(weight, 36, axis=1),
+        "bias": rng.standard_normal(7) * 0.2,
+        "size": 1.0,
+    }
+    expected, found = compiled(head, constants)
+    scores = [np.moveaxis(array, list(array.shape).index(7), 0)[4:] for array in (expected, found)]
+    assert sqnr(*scores) > 20
+
+
+@pytest.mark.parametrize(
     "reader",
     [
         [node("Log", ["p"], ["y"])],

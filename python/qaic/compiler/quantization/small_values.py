@@ -1,7 +1,8 @@
 """Small values that one scale for a whole tensor would make zero: nodes around them stay in floating point.
 
-Integers have the same step for all values of a tensor. That is too coarse for scores next to pixels, for
-scores to which a mask of -10000 is added, and for what a logarithm or a quotient magnifies.
+Integers have the same step for all values of a tensor. That is too coarse for scores next to pixels, also
+where one product makes both, for scores to which a mask of -10000 is added, and for what a logarithm or a
+quotient magnifies.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING, WEIGHTED, quantizable, results
 from qaic.compiler.ir.quantization.quantization_plan import Group
 from qaic.compiler.quantization.parameters import QuantParamsChooser
+from qaic.compiler.quantization.weights import output_channels
 
 #: levels of a common scale that the values of one operand or result need
 _LEAST_LEVELS: Final = 16
-#: levels that an operand of a sum needs that no equalizing operator reads
+#: levels that an operand of a sum needs that no equalizing operator reads, and a channel of an output
 _LEAST_LEVELS_OF_SUM: Final = 2
 
 #: operators each of whose results is a value of one operand
@@ -97,6 +99,9 @@ class SmallValues:
             self._keep_picked(node)
             self._keep_magnified(node)
             self._keep_phase(node)
+        read = {name for node in nodes for name in node.input}
+        for name in self._makers.keys() - read:
+            self._keep_head(name)
 
     def reason(self, group: Group) -> FloatReason | None:
         """Return why a group stays in float; None if it does not."""
@@ -169,6 +174,31 @@ class SmallValues:
             while maker is not None:
                 self._reasons.setdefault(node_key(maker), FloatReason.UNLIKE_RANGES)
                 maker = self._makers.get(maker.input[0]) if maker.op_type in VALUE_PRESERVING else None
+
+    def _keep_head(self, name: str) -> None:
+        """Keep the product that makes an output if its weights leave too few levels to some channels."""
+        path = list[onnx.NodeProto]()
+        while (maker := self._makers.get(name)) is not None and maker not in path:
+            path.append(maker)
+            operands = [other for other in maker.input if other and other not in self._constants]
+            if (
+                maker.op_type in WEIGHTED
+                or not standard(maker, "Add", *VALUE_PRESERVING)
+                or len(operands) != 1
+            ):
+                break
+            name = operands[0]
+        if maker is None or not standard(maker, *WEIGHTED) or not self._constants.is_float(maker.input[1]):
+            return
+        weight = self._constants.read(maker.input[1])
+        axis, _ = output_channels(maker, weight.shape)
+        if axis is None:
+            return
+        norms = np.sqrt(np.square(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)).sum(axis=1))
+        needed = norms.max(initial=0) * _LEAST_LEVELS_OF_SUM / (255 if self._precision == "Int8" else 65535)
+        if np.isfinite(needed) and ((norms > 0) & (norms < needed)).any():
+            for node in path:
+                self._reasons.setdefault(node_key(node), FloatReason.UNLIKE_RANGES)
 
     def _keep_magnified(self, node: onnx.NodeProto) -> None:
         """Keep what makes the small values that a node magnifies, as far as no operand is negative."""

@@ -86,7 +86,7 @@ def plan_weight(
     weight = constants.describe(node.input[1])
     if weight is None:
         raise KeyError(node.input[1])
-    channel_axis, channels = _channels(node, weight.dims)
+    channel_axis, channels = output_channels(node, weight.dims)
     factors, bias = _affine(group, constants, channels)
     values = constants.read(weight.name)
     if channel_axis is None:
@@ -105,7 +105,7 @@ def plan_weight(
     return PlannedWeight(weight.name, scales, offset, axis, factors, channel_axis, quantized)
 
 
-def _channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
+def output_channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int]:
     """Return the axis of the output channels in a weight, None if it is not one, and their number."""
     numbers = _attributes(node)
     if node.op_type == "Conv":
