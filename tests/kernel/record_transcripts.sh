@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=$(realpath --no-symlinks "$1")
 kernel=$(tests/kernel/build_kernel.sh)
-cargo build --quiet --package qaic-runtime --example pci_card
+cargo build --quiet --package qaic-pci-card
 names=$(PYTHONPATH=tests:tests/kernel:tests/models${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'import transcript_programs; print(*transcript_programs.STORED)')
 QAIC_ENGINE=$("$python" -c 'from qaic import _core; print(_core.engine_info()[0])')
 export QAIC_ENGINE
@@ -20,6 +20,6 @@ for name in $names; do
 done
 tar --create --directory /dev/shm/recorded . | base64
 END
-tests/kernel/run_in_guest.sh "$kernel" "${CARGO_TARGET_DIR:-target}/debug/examples/pci_card" 300 "$work/command" >"$work/output"
+tests/kernel/run_in_guest.sh "$kernel" "${CARGO_TARGET_DIR:-target}/debug/qaic-pci-card" 300 "$work/command" >"$work/output"
 mkdir -p tests/data/transcripts/mainline
 base64 --decode "$work/output" | tar --extract --directory tests/data/transcripts/mainline

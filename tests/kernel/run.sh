@@ -26,8 +26,8 @@ END
         ;;
     *) exit "$status" ;;
 esac
-cargo build --quiet --package qaic-runtime --example pci_card
-card=${CARGO_TARGET_DIR:-target}/debug/examples/pci_card
+cargo build --quiet --package qaic-pci-card
+card=${CARGO_TARGET_DIR:-target}/debug/qaic-pci-card
 built=$(cargo test --quiet --package qaic-emu --test differential --no-run --message-format json)
 differential=$(sed -n 's/.*"executable":"\([^"]*differential-[^"]*\)".*/\1/p' <<<"$built")
 QAIC_ENGINE=$("$python" -c 'from qaic import _core; print(_core.engine_info()[0])')

@@ -10,13 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::events::EventBroadcast;
-use super::fault::{Action, FaultPlan, Trigger};
+use super::fault::{Action, FaultCounter, FaultPlan, Trigger};
 use super::firmware::Firmware;
 use super::options::{EmuClock, EmuOptions, Profile};
 use crate::data_path::bo::Bo;
 use crate::data_path::channel::Channel;
 use crate::data_path::worker::Worker;
-use crate::fault::counter::FaultCounter;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::kmd::{DbcState, EventKind};

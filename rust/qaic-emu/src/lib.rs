@@ -2,8 +2,9 @@
 //! the data path of a card, without hardware.
 //!
 //! `EmuKmd` is a kernel with such cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`]) and owns
-//! all other memory itself, so it needs no unsafe code. `PciCard` is one card for a guest, whose kernel has the mainline
-//! driver. A `workload::Workload`, which a crate with an engine plugs in, does the work of the cores.
+//! all other memory itself, so it needs no unsafe code. A `workload::Workload`, which a crate with an engine plugs in, does the
+//! work of the cores. `firmware::Firmware` and `data_path` are a card without a driver: `tests/kernel/pci_card` puts them on
+//! a PCI bus.
 //!
 //! [`fault`] is the language of what goes wrong, for these cards and for other test devices; without the feature `cards`
 //! there is nothing else here.
@@ -16,7 +17,7 @@ mod card;
 #[cfg(feature = "cards")]
 mod control;
 #[cfg(feature = "cards")]
-mod data_path;
+pub mod data_path;
 #[cfg(feature = "cards")]
 mod events;
 pub mod fault;
@@ -31,8 +32,6 @@ mod manage;
 #[cfg(feature = "cards")]
 mod options;
 #[cfg(feature = "cards")]
-mod pci_card;
-#[cfg(feature = "cards")]
 mod resources;
 #[cfg(feature = "cards")]
 pub mod workload;
@@ -44,5 +43,3 @@ pub use fault::{FaultPlan, FaultPlanError};
 pub use kernel::EmuKmd;
 #[cfg(feature = "cards")]
 pub use options::{EmuClock, EmuOptions, ExecutionMode, Profile};
-#[cfg(feature = "cards")]
-pub use pci_card::PciCard;

@@ -6,12 +6,11 @@ use std::time::Duration;
 use bytemuck::bytes_of;
 
 use super::card::{CardState, SIGNAL_POLL};
-use super::fault::{Action, Trigger};
+use super::fault::{Action, Trigger, corrupt};
 use super::file::EmuFile;
-use super::firmware::transaction::{Transaction, TransactionReply};
+use super::firmware::{Transaction, TransactionReply};
 use super::options::ExecutionMode;
 use crate::data_path::worker::Worker;
-use crate::fault::reply_corruption::corrupt;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
 use qaic_kmd::kmd::DbcState;

@@ -149,7 +149,7 @@ impl EmuFile {
         let state = self.not_dead()?;
         let page = offset.checked_sub(MAP_BEGIN).filter(|offset| offset.is_multiple_of(PAGE_BYTES));
         let bo = page.and_then(|page| state.bos.get(&(page / PAGE_BYTES)));
-        let bo = bo.filter(|bo| (1..=bo.pages.len()).contains(&(len as u64))).ok_or(Errno::INVAL)?;
+        let bo = bo.filter(|bo| (1..=bo.pages.bytes()).contains(&(len as u64))).ok_or(Errno::INVAL)?;
         if bo.user != self.user || bo.handle.is_none() {
             return Err(Errno::ACCESS);
         }
@@ -187,8 +187,8 @@ impl EmuFile {
             return Err(Errno::PIPE);
         }
         // Old kernels take the size from the call.
-        let size = if is_old { size } else { bo.pages.len() };
-        if size > bo.pages.len() {
+        let size = if is_old { size } else { bo.pages.bytes() };
+        if size > bo.pages.bytes() {
             return Err(Errno::INVAL);
         }
         let slices = Slices::new(entries, dir, size, dbc.ring_size, options.fragment_bytes)?;

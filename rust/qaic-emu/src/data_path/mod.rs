@@ -8,3 +8,6 @@ pub(crate) mod ring;
 pub(crate) mod semaphores;
 pub(crate) mod slices;
 pub(crate) mod worker;
+
+pub use channel::{Channel, Element, Step};
+pub use pages::Pages;

@@ -14,7 +14,7 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Pages of a buffer object. They live as long as a part of them is mapped.
 #[derive(Debug)]
-pub(crate) struct Pages(Memory);
+pub struct Pages(Memory);
 
 #[derive(Debug)]
 enum Memory {
@@ -25,15 +25,15 @@ enum Memory {
 }
 
 impl Pages {
-    /// At least `len` bytes in whole pages, zeroed.
-    pub(crate) fn new(len: u64) -> Result<Arc<Self>, Errno> {
+    /// Allocates at least `len` bytes in whole pages, zeroed.
+    pub fn new(len: u64) -> Result<Arc<Self>, Errno> {
         let rounded = len.checked_next_multiple_of(PAGE_BYTES).filter(|len| *len > 0).ok_or(Errno::INVAL)?;
         let rounded = usize::try_from(rounded).map_err(|_| Errno::NOMEM)?;
         Ok(Arc::new(Self(Memory::Own(Arc::new(Mapping::anonymous(rounded)?)))))
     }
 
-    /// The memory behind a descriptor, all whole pages of it. `EINVAL`: it cannot be mapped or has no page.
-    pub(crate) fn import(file: BorrowedFd<'_>) -> Result<Arc<Self>, Errno> {
+    /// Maps the memory behind a descriptor, all whole pages of it. `EINVAL`: it cannot be mapped or has no page.
+    pub fn import(file: BorrowedFd<'_>) -> Result<Arc<Self>, Errno> {
         let status = fstat(file)?;
         // The size of a dma-buf is known only by a seek to its end.
         let len = match u64::try_from(status.st_size) {
@@ -63,8 +63,8 @@ impl Pages {
         }
     }
 
-    /// Bytes, a multiple of [`PAGE_BYTES`].
-    pub(crate) fn len(&self) -> u64 {
+    /// Number of bytes, a multiple of [`PAGE_BYTES`].
+    pub fn bytes(&self) -> u64 {
         match &self.0 {
             Memory::Own(mapping) => mapping.len() as u64,
             Memory::Imported { mapping, .. } => mapping.len() as u64,
@@ -72,7 +72,7 @@ impl Pages {
     }
 
     /// Copies from `offset` on; `None` when that reaches beyond the end.
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Option<()> {
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Option<()> {
         let offset = usize::try_from(offset).ok()?;
         match &self.0 {
             Memory::Own(mapping) => mapping.read_into(offset, into),
@@ -81,7 +81,7 @@ impl Pages {
     }
 
     /// Copies to `offset`; `None` when that reaches beyond the end.
-    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> Option<()> {
+    pub fn write(&self, offset: u64, from: &[u8]) -> Option<()> {
         let offset = usize::try_from(offset).ok()?;
         match &self.0 {
             Memory::Own(mapping) => mapping.write_from(offset, from),
@@ -92,7 +92,7 @@ impl Pages {
     /// Makes `len` bytes from `offset` on `byte`; what lies beyond the end is left out.
     pub(crate) fn fill(&self, offset: u64, len: u64, byte: u8) {
         let block = [byte; 4096];
-        let end = offset.saturating_add(len).min(self.len());
+        let end = offset.saturating_add(len).min(self.bytes());
         let mut at = offset;
         while at < end {
             let part = &block[..usize::try_from(end - at).map_or(block.len(), |left| left.min(block.len()))];
@@ -124,7 +124,7 @@ mod tests {
         assert!(Pages::new(u64::MAX).is_err_and(|error| error == Errno::INVAL));
         assert!(Pages::new(u64::MAX - 8192).is_err());
         let Ok(pages) = Pages::new(4097) else { panic!("no memory") };
-        assert_eq!(pages.len(), 8192);
+        assert_eq!(pages.bytes(), 8192);
         let Some(mapping) = pages.mapping(0, 8192) else { panic!("lies inside") };
         pages.fill(4000, 10_000, 3);
         drop(pages);
@@ -139,7 +139,7 @@ mod tests {
         let Ok(file) = memfd_create("imported", MemfdFlags::CLOEXEC) else { panic!("no memory file") };
         assert_eq!(ftruncate(&file, 8200), Ok(()));
         let Ok(pages) = Pages::import(file.as_fd()) else { panic!("it can be mapped") };
-        assert_eq!((pages.len(), pages.imported()), (8192, Pages::identity_of(&file).ok()));
+        assert_eq!((pages.bytes(), pages.imported()), (8192, Pages::identity_of(&file).ok()));
         assert_eq!(pages.write(4090, &[1, 2, 3]), Some(()));
         let mut back = [0; 4];
         assert_eq!(rustix::io::pread(&file, &mut back, 4089), Ok(4));

@@ -255,7 +255,7 @@ impl EmuFile {
             let bo = state.bos.get_mut(&bo_id).ok_or(Errno::NOENT)?;
             let attachment = bo.attachment.as_ref().filter(|attachment| attachment.dbc_id == dbc_id);
             let slices = &attachment.ok_or(Errno::INVAL)?.slices;
-            if entry.resize.is_some_and(|resize| resize > bo.pages.len()) || bo.execution.is_some() {
+            if entry.resize.is_some_and(|resize| resize > bo.pages.bytes()) || bo.execution.is_some() {
                 return Err(Errno::INVAL);
             }
             slices.add_fragments(entry.resize, profile, fragments);

@@ -6,19 +6,19 @@ use super::{Action, FaultPlan, Trigger};
 
 /// Counts calls by kind.
 #[derive(Debug, Default)]
-pub(crate) struct FaultCounter {
+pub struct FaultCounter {
     plan: FaultPlan,
     seen: BTreeMap<Trigger, u64>,
 }
 
 impl FaultCounter {
     /// Counts for a plan, from the first call on.
-    pub(crate) fn new(plan: FaultPlan) -> Self {
+    pub fn new(plan: FaultPlan) -> Self {
         Self { plan, seen: BTreeMap::new() }
     }
 
-    /// Counts a trigger; the action that the plan has for it.
-    pub(crate) fn next_action(&mut self, trigger: Trigger) -> Option<Action> {
+    /// Counts a trigger, and returns the action that the plan has for it.
+    pub fn next_action(&mut self, trigger: Trigger) -> Option<Action> {
         if !self.plan.mentions(trigger) {
             return None;
         }

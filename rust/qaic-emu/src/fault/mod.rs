@@ -31,15 +31,19 @@
 //! | `no_cores`, `no_memory` | `noop` | no cores are free, no memory is left |
 
 #[cfg(feature = "cards")]
-pub(crate) mod counter;
+mod counter;
 #[cfg(feature = "cards")]
-pub(crate) mod reply_corruption;
+mod reply_corruption;
 mod vocabulary;
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+#[cfg(feature = "cards")]
+pub use counter::FaultCounter;
+#[cfg(feature = "cards")]
+pub use reply_corruption::corrupt;
 pub use vocabulary::{Action, Target, Trigger};
 
 /// Faults of a device and their triggers. The default plan has none.

@@ -6,7 +6,7 @@ use qaic_kmd::protocol::Numbered;
 use qaic_kmd::protocol::reply::ActivateReply;
 
 use super::Action;
-use crate::firmware::transaction::TransactionReply;
+use crate::firmware::TransactionReply;
 
 /// A number that no reply has.
 const NO_REPLY: u32 = 50;
@@ -14,7 +14,7 @@ const NO_REPLY: u32 = 50;
 const NUMBER_BYTES: usize = 4;
 
 /// Corrupts the replies of a firmware that did what it was asked.
-pub(crate) fn corrupt(replies: &mut [TransactionReply], action: Option<Action>) {
+pub fn corrupt(replies: &mut [TransactionReply], action: Option<Action>) {
     for reply in replies {
         match (reply, action) {
             (TransactionReply::Passthrough(bytes), Some(Action::WrongType)) => put(bytes, 0, NO_REPLY),

@@ -148,8 +148,8 @@ impl Default for FirmwareConfig {
 }
 
 impl FirmwareConfig {
-    /// That of one of several cards, which differ in their serial numbers.
-    pub(crate) fn of_card(mut self, number: u32) -> Self {
+    /// Returns the configuration of one of several cards, which differ in their serial numbers.
+    pub fn of_card(mut self, number: u32) -> Self {
         for text in [&mut self.serial, &mut self.board_serial] {
             *text = text.replace('%', &format!("{number:04}"));
         }

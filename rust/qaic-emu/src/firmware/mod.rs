@@ -7,7 +7,7 @@ mod message;
 mod replies;
 mod requests;
 mod tables;
-pub(crate) mod transaction;
+mod transaction;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,10 +33,11 @@ use crate::data_path::channel::Channel;
 use crate::data_path::device_memory::Budget;
 use message::{Message, SetUp};
 use replies::Activated;
-pub(crate) use requests::data_wanted;
+pub use requests::data_wanted;
 use requests::{Request, refusal};
 use tables::{Released, ResourceTables};
-use transaction::{Transaction, TransactionReply, word_of};
+use transaction::word_of;
+pub use transaction::{Transaction, TransactionReply};
 
 /// Bit of the status flags: data paths can be switched.
 const SWITCHES_DATAPATHS: u64 = 1 << 1;
@@ -45,7 +46,7 @@ const DEDICATED_CHANNELS: u32 = 1;
 
 /// The firmware of one card.
 #[derive(Debug)]
-pub(crate) struct Firmware {
+pub struct Firmware {
     config: FirmwareConfig,
     workload: Arc<dyn Workload>,
     budget: Budget,
@@ -53,7 +54,7 @@ pub(crate) struct Firmware {
 }
 
 impl Firmware {
-    pub(crate) fn new(config: FirmwareConfig, workload: Arc<dyn Workload>) -> Self {
+    pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>) -> Self {
         let budget = Budget::new(config.totals.ddr_bytes);
         let tables = Mutex::new(ResourceTables::new(config.totals, 1));
         Self { config, workload, budget, tables }
@@ -62,7 +63,7 @@ impl Firmware {
     /// Answers a message of a user.
     ///
     /// Blocking: while an activation makes its cores ready; other messages are answered meanwhile.
-    pub(crate) fn handle(&self, user: u32, message: Vec<Transaction>) -> Vec<TransactionReply> {
+    pub fn handle(&self, user: u32, message: Vec<Transaction>) -> Vec<TransactionReply> {
         let mut message = Message::new(message);
         let mut replies = Vec::new();
         while let Some(command) = message.commands.pop_front() {
@@ -78,9 +79,9 @@ impl Firmware {
         replies
     }
 
-    /// The reply to a message that is refused as a whole, and changes nothing. An activation's channel is refused as well
+    /// Returns the reply to a message that is refused as a whole, and changes nothing. An activation's channel is refused as well
     /// when `both`, and else not mentioned; that of a deactivation always is, because the driver takes it back by that.
-    pub(crate) fn refuse(
+    pub fn refuse(
         &self,
         user: u32,
         message: Vec<Transaction>,
@@ -108,13 +109,13 @@ impl Firmware {
     }
 
     /// Frees all that a user has.
-    pub(crate) fn terminate(&self, user: u32) {
+    pub fn terminate(&self, user: u32) {
         let released = self.tables().terminate(user);
         stop(released);
     }
 
     /// Forgets everything.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         let released = self.tables().reset();
         stop(released);
     }
@@ -132,12 +133,12 @@ impl Firmware {
     }
 
     /// Returns the free resources and the loaded programs.
-    pub(crate) fn resource_usage(&self) -> ResourceUsage {
+    pub fn resource_usage(&self) -> ResourceUsage {
         self.tables().resource_usage()
     }
 
-    /// The cores' side of a channel that an activation sits on.
-    pub(crate) fn channel(&self, dbc_id: u32) -> Option<Arc<Channel>> {
+    /// Returns the cores' side of a channel that an activation has.
+    pub fn channel(&self, dbc_id: u32) -> Option<Arc<Channel>> {
         self.tables().data_path(dbc_id)
     }
 

@@ -92,8 +92,8 @@ pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus>
     Ok(request)
 }
 
-/// The tag and the size of the data that a command names.
-pub(crate) fn data_wanted(bytes: &[u8]) -> Option<(u32, u64)> {
+/// Returns the tag and the size of the data that a command names.
+pub fn data_wanted(bytes: &[u8]) -> Option<(u32, u64)> {
     match parse(bytes, false).ok()? {
         Request::LoadConstants(request) => Some((request.tag, request.data_length)),
         Request::LoadElf(request) => Some((request.tag, request.data_length)),

@@ -26,33 +26,38 @@ const MAX_DOORBELLS: usize = 4096;
 
 /// An element of the ring.
 #[derive(Clone, Debug)]
-pub(crate) struct Element {
+pub struct Element {
     /// Memory of the host.
-    pub(crate) pages: Arc<Pages>,
+    pub pages: Arc<Pages>,
     /// Offset in the host's memory.
-    pub(crate) host_offset: u64,
+    pub host_offset: u64,
     /// Address in the device.
-    pub(crate) dev_addr: u64,
+    pub dev_addr: u64,
     /// Bytes; 0 moves nothing.
-    pub(crate) len: u32,
+    pub len: u32,
     /// Direction.
-    pub(crate) to_device: bool,
+    pub to_device: bool,
     /// Done in this order: those before the transfer, then, after it, the others.
-    pub(crate) sems: [Sem; 4],
+    pub sems: [Sem; 4],
     /// Rings when all else is done.
-    pub(crate) doorbell: Option<Doorbell>,
+    pub doorbell: Option<Doorbell>,
     /// The driver's number of it.
-    pub(crate) id: u64,
+    pub id: u64,
     /// True if the data moves as late as fences allow, and after the data of later elements. Only where
     /// semaphores are honored.
-    pub(crate) is_late: bool,
+    pub is_late: bool,
 }
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// An element is done; a status other than [`DMA_OK`] says that its data did not move.
-    Completed { element_id: u64, dma_status: u16 },
+pub enum Step {
+    /// An element is done.
+    Completed {
+        /// The driver's number of the element.
+        element_id: u64,
+        /// 0 if the data of the element moved.
+        dma_status: u16,
+    },
     /// The cores made progress.
     Worked,
     /// The next element waits for a semaphore that nothing is going to raise.
@@ -64,7 +69,7 @@ pub(crate) enum Step {
 }
 
 /// A channel and the cores behind it, for as long as an activation lives.
-pub(crate) struct Channel {
+pub struct Channel {
     queue: Mutex<VecDeque<Element>>,
     /// Elements that were pushed and are not done.
     occupancy: AtomicUsize,
@@ -105,7 +110,7 @@ impl Channel {
     }
 
     /// Puts an element at the end of the ring. A channel that was stopped drops it.
-    pub(crate) fn push(&self, element: Element) {
+    pub fn push(&self, element: Element) {
         let mut queue = lock(&self.queue);
         if !self.is_stopped() {
             self.occupancy.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +121,7 @@ impl Channel {
     /// Does the next thing. Steps of several threads are made one after the other.
     ///
     /// Blocking: while the cores compute.
-    pub(crate) fn step(&self) -> Step {
+    pub fn step(&self) -> Step {
         let mut cores = lock(&self.cores);
         let step = self.step_of(&mut cores);
         // What ended while the channel was stopped counts no more.
@@ -179,7 +184,7 @@ impl Channel {
     }
 
     /// Ends it: what is queued is dropped, and cores that compute are asked to stop. Does not wait for them.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         let mut queue = lock(&self.queue);
         self.is_stopped.store(true, Ordering::Release);
         queue.clear();

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use qaic_emu::data_path::{Channel, Element, Pages};
+use qaic_emu::fault::Action;
+use qaic_emu::workload::Doorbell;
 use qaic_kmd::abi::Sem;
 
 use super::control_link::RingPlaces;
 use super::guest_memory::GuestMemory;
-use crate::data_path::channel::{Channel, Element};
-use crate::data_path::pages::Pages;
-use crate::fault::Action;
-use crate::workload::Doorbell;
 
 const REQUEST_BYTES: u64 = 64;
 const RESPONSE_BYTES: u64 = 4;
@@ -197,7 +196,7 @@ impl DmaChannel {
         let (host, dev_addr) = if to_device { (long(8), long(16)) } else { (long(16), long(8)) };
         let len = if moves == 0 { 0 } else { word(24) };
         let found = memory.find(host, len.into()).map(|(pages, offset)| (Arc::clone(pages), offset));
-        let (pages, host_offset) = found.unwrap_or_else(|| (Arc::clone(&self.nowhere), self.nowhere.len()));
+        let (pages, host_offset) = found.unwrap_or_else(|| (Arc::clone(&self.nowhere), self.nowhere.bytes()));
         let bits = [32, 16, 8, 0][usize::from(bytes[40] & 3)];
         let doorbell = Doorbell { address: long(32), data: word(44), bits };
         Element {

@@ -5,14 +5,6 @@
 //! the card's message interface and DMA bridge, and behind these the same firmware, cores and faults as behind the emulated
 //! driver, which a real driver in the guest can so be compared with.
 
-mod config_space;
-mod control_link;
-mod dma_bridge;
-mod guest_memory;
-mod mhi;
-mod vhost_user;
-mod virtqueue;
-
 #[cfg(test)]
 mod tests;
 
@@ -26,19 +18,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use qaic_emu::data_path::{Channel, Step};
+use qaic_emu::fault::{Action, FaultCounter, FaultPlan, Target, Trigger};
+use qaic_emu::firmware::{Firmware, FirmwareConfig, ResourceUsage};
+use qaic_emu::workload::Workload;
 use qaic_kmd::abi::DBC_COUNT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::data_path::channel::{Channel, Step};
-use crate::fault::counter::FaultCounter;
-use crate::fault::{Action, FaultPlan, Target, Trigger};
-use crate::firmware::{Firmware, FirmwareConfig, ResourceUsage};
-use crate::workload::Workload;
-use config_space::{ConfigSpace, InterruptWrite, MSIX_BAR, VECTORS};
-use control_link::{ControlLink, Gather, RingPlaces};
-use dma_bridge::DmaChannel;
-use mhi::{CONTROL_CHANNEL, Effects, Mhi};
-use vhost_user::{Guest, QUEUES};
+use crate::config_space::{ConfigSpace, InterruptWrite, MSIX_BAR, VECTORS};
+use crate::control_link::{ControlLink, Gather, RingPlaces};
+use crate::dma_bridge::DmaChannel;
+use crate::mhi::{CONTROL_CHANNEL, Effects, Mhi};
+use crate::vhost_user::{self, Guest, QUEUES};
 
 /// Offset of the channels' registers in their window, and bytes per channel.
 const CHANNEL_REGISTERS: u64 = 0x2_0000;
@@ -61,7 +52,7 @@ const CLOCK_TICKS_PER_10_MICROSECONDS: u128 = 192;
 
 /// A card that a guest can have.
 #[derive(Debug)]
-pub struct PciCard {
+pub(crate) struct PciCard {
     firmware: Firmware,
     status_flags: u64,
     bus: Mutex<Bus>,
@@ -109,7 +100,7 @@ impl PciCard {
     /// An unused card. Of the faults, those of control messages, of inferences and of times are known here; calls are those of
     /// the guest's driver, which fail when that has a reason. Cores that fail make no progress, which is what a driver
     /// without restarts of cores sees of it; a card that is dead falls off the bus, for as long as the guest lives.
-    pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
+    pub(crate) fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
         let mut bus = Bus {
             guest: Guest::default(),
             config: ConfigSpace::new(&config),
@@ -136,14 +127,14 @@ impl PciCard {
 
     /// Takes the plan of faults from a file from now on, whenever that is another one. A guest that shares its folder sets
     /// faults so, before the next access that it makes.
-    pub fn read_faults_from(&self, path: PathBuf) {
+    pub(crate) fn read_faults_from(&self, path: PathBuf) {
         self.bus().fault_file = Some(FaultFile { path, content: Vec::new() });
     }
 
     /// Serves the first guest that connects, until it goes.
     ///
     /// Blocking: as long as the guest lives.
-    pub fn serve(&self, listener: &UnixListener) -> io::Result<()> {
+    pub(crate) fn serve(&self, listener: &UnixListener) -> io::Result<()> {
         let (socket, _) = listener.accept()?;
         let (sender, receiver) = channel();
         thread::scope(|scope| {
@@ -165,7 +156,7 @@ impl PciCard {
     }
 
     /// Returns the resources that the firmware has given out.
-    pub fn resource_usage(&self) -> ResourceUsage {
+    pub(crate) fn resource_usage(&self) -> ResourceUsage {
         self.firmware.resource_usage()
     }
 

@@ -16,9 +16,10 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use qaic_emu::workload::Loopback;
+
 use super::*;
-use crate::fault::Target;
-use crate::workload::Loopback;
+use crate::dma_bridge::semaphore;
 
 const BASE: u64 = 0x10_0000;
 const MEMORY_BYTES: u64 = 0x10_0000;
@@ -637,9 +638,9 @@ fn faults_come_from_a_file_whenever_it_is_another_one() {
 fn semaphores_are_read_as_the_driver_writes_them() {
     let word = 1 << 31 | 3 << 29 | 5 << 24 | 1 << 22 | 17 << 16 | 0xABC;
     let sem = Sem { val: 0xABC, index: 17, presync: 1, cmd: 5, flags: 3, pad: 0 };
-    assert_eq!(dma_bridge::semaphore(word), sem);
+    assert_eq!(semaphore(word), sem);
     // A fence alone.
-    assert_eq!(dma_bridge::semaphore(1 << 30), Sem { flags: 2, ..Sem::default() });
+    assert_eq!(semaphore(1 << 30), Sem { flags: 2, ..Sem::default() });
 }
 
 #[test]

@@ -1,19 +1,32 @@
 //! A card for a guest with the mainline driver: waits at a socket for a user mode kernel, and serves it until it goes.
 //!
-//! `pci_card SOCKET`, with what the cores do in `QAIC_EMU_WORKLOAD` (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
+//! `qaic-pci-card SOCKET`, with what the cores do in `QAIC_EMU_WORKLOAD` (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
 //! `loopback`) and what goes wrong in `QAIC_EMU_FAULTS`, or from the first line of the file that `QAIC_EMU_FAULTS_FILE` names
-//! whenever that changes. With `QAIC_EMU_CHECKSUMS` messages have checksums, which the driver then checks. Ends with an error when the guest has left something on the card.
+//! whenever that changes. With `QAIC_EMU_CHECKSUMS` messages have checksums, which the driver then checks.
+//! The process ends with an error when the guest has left something on the card.
+#![forbid(unsafe_code)]
+
+mod card;
+mod config_space;
+mod control_link;
+mod dma_bridge;
+mod guest_memory;
+mod mhi;
+mod vhost_user;
+mod virtqueue;
 
 use std::env;
 use std::error::Error;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
+use qaic_emu::FaultPlan;
 use qaic_emu::fault::Target;
 use qaic_emu::firmware::FirmwareConfig;
 use qaic_emu::workload::{Loopback, Workload};
-use qaic_emu::{FaultPlan, PciCard};
 use qaic_runtime::device::emulated_cores::{EchoWorkload, GraphWorkload};
+
+use card::PciCard;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let socket = env::args_os().nth(1).ok_or("expected the path of a socket")?;

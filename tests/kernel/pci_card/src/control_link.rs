@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytemuck::bytes_of;
+use qaic_emu::fault::{Action, Trigger, corrupt};
+use qaic_emu::firmware::{Firmware, Transaction, TransactionReply, data_wanted};
 use qaic_kmd::protocol::NncStatus;
 use qaic_kmd::protocol::transaction::{
     ACTIVATE_FROM_DEVICE, HEADER_BYTES, PASSTHROUGH_FROM_DEVICE, STATUS_FROM_DEVICE,
 };
 
 use super::guest_memory::GuestMemory;
-use crate::fault::reply_corruption::corrupt;
-use crate::fault::{Action, Trigger};
-use crate::firmware::transaction::{Transaction, TransactionReply};
-use crate::firmware::{Firmware, data_wanted};
 
 const MAGIC: u32 = 0x4349_4151;
 const MESSAGE_HEADER_BYTES: usize = 32;

@@ -3,9 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use qaic_emu::data_path::Pages;
 use qaic_kmd::Errno;
-
-use crate::data_path::pages::Pages;
 
 /// A part of the guest's memory.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +25,7 @@ impl GuestMemory {
     /// Maps another region.
     pub(super) fn add(&mut self, layout: RegionLayout, file: impl AsFd) -> Result<(), Errno> {
         let pages = Pages::import(file.as_fd())?;
-        let is_inside = layout.file_offset.checked_add(layout.bytes).is_some_and(|end| end <= pages.len());
+        let is_inside = layout.file_offset.checked_add(layout.bytes).is_some_and(|end| end <= pages.bytes());
         if !is_inside || layout.address.checked_add(layout.bytes).is_none() {
             return Err(Errno::INVAL);
         }
