@@ -106,8 +106,6 @@ pub struct ResourceUsage {
     pub constants_in_use: usize,
     /// Activations.
     pub activations: usize,
-    /// Resource groups and reservations.
-    pub reservations: usize,
     /// Channels that are taken.
     pub channels: Vec<u32>,
     /// The channel whose cores are being restarted.
@@ -118,7 +116,7 @@ impl ResourceUsage {
     /// Returns whether the usage is that of an unused card.
     pub fn is_untouched(&self) -> bool {
         self.free == self.totals
-            && [self.elves, self.constants, self.activations, self.reservations] == [0; 4]
+            && [self.elves, self.constants, self.activations] == [0; 3]
             && self.channels.is_empty()
             && self.restarting.is_none()
     }

@@ -1,5 +1,5 @@
-//! Every operation of the control protocol on an emulated card, with and without faults: the firmware takes each message, its
-//! replies are read, and the calls are recorded.
+//! Every operation of the control protocol that clients use, on an emulated card, with and without faults: the firmware takes
+//! each message, its replies are read, and the calls are recorded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,17 +16,15 @@ use qaic_kmd::abi::{
 use qaic_kmd::calls;
 use qaic_kmd::kmd::{AccelFile, Kmd};
 use qaic_kmd::manage::ManageBuffer;
-use qaic_kmd::protocol::command::{ActivationState, CreateResourceGroup, WHOLE_DEVICE};
+use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::features;
 use qaic_kmd::protocol::reply::{
-    ActivateReply, ActivationStatesReply, CreateResourceGroupReply, DeactivateReply, LoadConstantsReply,
-    LoadElfReply, PerformanceInfoReply, ReleaseResourceGroupReply, Reply, ResourceInfoReply,
+    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, ResourceInfoReply,
     UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::{CardStatus, NncStatus};
 use qaic_kmd::transcript::Recording;
-use qaic_kmd::wire::ProcessId;
 
 /// The answers of a session, call by call.
 struct Session {
@@ -81,7 +79,6 @@ fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
         )
         .ok();
     }
-    let at_once = to.send(message::load_constants_at_once(process_id, 0, &[3; 100]), LoadConstantsReply::of);
     let loaded = to.send(message::load_elf(process_id, 0, &[4; 5000]), LoadElfReply::of);
     let elf_id = loaded.map_or(0, |reply| reply.elf_id);
 
@@ -96,34 +93,13 @@ fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let activated = to.send(message::activate(process_id, request), ActivateReply::with_channel);
     let active = activated.ok().filter(|reply| reply.status.is_success());
     to.send(message::resource_info(process_id, WHOLE_DEVICE), ResourceInfoReply::of).ok();
-    to.send(message::performance_info(), PerformanceInfoReply::of).ok();
     if let Some(active) = active {
         exchange(&mut to, active);
-        let states = message::activation_states(&[(active.activation_id, ActivationState::Standby)]);
-        to.send(states.unwrap(), ActivationStatesReply::of).ok();
         let channel = Some(active.virtual_channel_id);
         to.send(message::deactivate(active.activation_id, channel), DeactivateReply::of).ok();
     }
     to.send(message::unload_elf(elf_id), UnloadElfReply::of).ok();
-    for constants_id in [constants_id, at_once.map_or(0, |reply| reply.constants_id)] {
-        to.send(message::unload_constants(constants_id), UnloadConstantsReply::of).ok();
-    }
-    let group = CreateResourceGroup {
-        process_id: ProcessId(process_id),
-        source_grp_id: WHOLE_DEVICE,
-        num_nsp: 2,
-        num_mcid: 1,
-        num_sem: 4,
-        num_vc: 1,
-        mem_size: 1 << 20,
-        num_networks: 1,
-        ..CreateResourceGroup::default()
-    };
-    let group = to.send(message::create_resource_group(&group), CreateResourceGroupReply::of);
-    if let Ok(group) = group {
-        to.send(message::resource_info(process_id, group.res_grp_id), ResourceInfoReply::of).ok();
-        to.send(message::release_resource_group(group.res_grp_id), ReleaseResourceGroupReply::of).ok();
-    }
+    to.send(message::unload_constants(constants_id), UnloadConstantsReply::of).ok();
     to.answers
 }
 
@@ -207,17 +183,12 @@ fn recorded_messages_are_accepted_and_their_replies_parsed() {
         "status",
         "load_constants_ex",
         "load_constants_payload",
-        "load_constants",
         "load_elf",
         "activate",
         "resource_info",
-        "performance_info",
-        "activation_state",
         "deactivate",
         "unload_elf",
         "unload_constants",
-        "create_resource_group",
-        "release_resource_group",
     ] {
         let of = |name: &str| transcript.contains(&format!("\"command\":\"{name}\""));
         assert!(of(command), "{command}");

@@ -12,21 +12,15 @@ mod transaction;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::bytes_of;
-use qaic_kmd::protocol::command::{
-    ACTIVATION_STATES_MAX, Activate, ActivationState, CreateResourceGroup, Deactivate,
-};
+use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, WHOLE_DEVICE};
 use qaic_kmd::protocol::reply::{
-    ActivationStatesReply, CreateReservationReply, CreateResourceGroupReply, DeactivateReply,
-    DeviceConfigReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, ReleaseChannelReply,
-    ReleaseReservationReply, ReleaseResourceGroupReply, ReserveChannelReply, UnloadConstantsReply,
-    UnloadElfReply, UpdateReservationReply,
+    DeactivateReply, LoadConstantsReply, LoadElfReply, UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::transaction::{ChannelReply, Features};
 use qaic_kmd::protocol::{NncStatus, Numbered};
 
 pub use config::{FirmwareConfig, Performance, Totals};
 
-use super::resources::Amounts;
 pub use super::resources::ResourceUsage;
 use super::workload::{Images, NoCores, Workload};
 use crate::data_path::channel::Channel;
@@ -41,8 +35,6 @@ pub use transaction::{Transaction, TransactionReply};
 
 /// Bit of the status flags: data paths can be switched.
 const SWITCHES_DATAPATHS: u64 = 1 << 1;
-/// Option of [`qaic_kmd::protocol::command::DeviceConfig`].
-const DEDICATED_CHANNELS: u32 = 1;
 
 /// The firmware of one card.
 #[derive(Debug)]
@@ -310,68 +302,15 @@ impl Firmware {
                 self.load_payload(user, request.constants_id, request.offset, data)?;
                 constants(request.constants_id)
             }
-            Request::ReserveChannel(request) => {
-                let reserved = self.tables().reserve_channel(user, request.source_grp_id, request.num_sem);
-                let (vcresid, virtual_channel_id) = reserved?;
-                let reply =
-                    ReserveChannelReply { vcresid, virtual_channel_id, ..ReserveChannelReply::default() };
-                bytes(&reply)
-            }
-            Request::ReleaseChannel(request) => {
-                self.tables().release_channel(user, request.vcresid)?;
-                bytes(&ReleaseChannelReply::default())
-            }
-            Request::CreateReservation(request) => {
-                let amounts = Amounts {
-                    cores: request.num_nsp,
-                    multicast_ids: request.num_mcid,
-                    ddr_bytes: request.shddr_size,
-                    ..Amounts::default()
-                };
-                let ac_res_id = self.tables().reserve(user, request.source_grp_id, amounts, false)?;
-                bytes(&CreateReservationReply { ac_res_id, ..CreateReservationReply::default() })
-            }
-            Request::ReleaseReservation(request) => {
-                self.tables().release_pool(user, request.ac_res_id, false)?;
-                bytes(&ReleaseReservationReply::default())
-            }
-            Request::CreateResourceGroup(request) => {
-                let amounts = amounts_of_group(&request)?;
-                let res_grp_id = self.tables().reserve(user, request.source_grp_id, amounts, true)?;
-                bytes(&CreateResourceGroupReply { res_grp_id, ..CreateResourceGroupReply::default() })
-            }
-            Request::ReleaseResourceGroup(request) => {
-                self.tables().release_pool(user, request.res_grp_id, true)?;
-                bytes(&ReleaseResourceGroupReply::default())
-            }
             Request::GetResourceInfo(request) => {
-                let summary = self.tables().summary(user, request.res_grp_id)?;
-                bytes(&replies::resource_info_reply(request.res_grp_id, &summary))
-            }
-            Request::GetPerformanceInfo(_) => {
-                let performance = replies::performance_info(&self.config);
-                bytes(&PerformanceInfoReply { performance, ..PerformanceInfoReply::default() })
-            }
-            Request::ActivationStates(request) => {
-                let count = usize::try_from(request.num_cmds).ok();
-                let count = count.filter(|count| (1..=ACTIVATION_STATES_MAX).contains(count));
-                let changes = &request.cmds[..count.ok_or(NncStatus::SWITCH_COUNT)?];
-                self.tables().change_states(user, changes)?;
-                bytes(&ActivationStatesReply::default())
-            }
-            Request::DeviceConfig(request) if request.option == DEDICATED_CHANNELS => {
-                self.tables().dedicate(user, request.num_pc_dedicated)?;
-                bytes(&DeviceConfigReply::default())
-            }
-            Request::DeviceConfig(_) => return Err(NncStatus::PARAMETER),
-            Request::UpdateReservation(request) => {
-                self.tables().update_reservation(user, request.ac_res_id, request.num_nsp)?;
-                bytes(&UpdateReservationReply::default())
+                if request.res_grp_id != WHOLE_DEVICE {
+                    return Err(NncStatus::NOT_FOUND);
+                }
+                bytes(&replies::resource_info_reply(&self.tables().summary()))
             }
             Request::GetStatus(_) => {
                 let tables = self.tables();
-                let summary = tables.summary(user, -1)?;
-                bytes(&replies::card_status(&self.config, &summary, &tables.loaded()))
+                bytes(&replies::card_status(&self.config, &tables.summary(), &tables.loaded()))
             }
             // Answered with the transactions that belong to them.
             Request::Activate(_) | Request::Deactivate(_) => return Err(NncStatus::GENERAL),
@@ -448,16 +387,6 @@ impl ActivationLayout {
 /// A reply in its bytes.
 fn bytes(reply: &impl Numbered) -> Vec<u8> {
     bytes_of(reply).to_vec()
-}
-
-fn amounts_of_group(request: &CreateResourceGroup) -> Result<Amounts, NncStatus> {
-    Ok(Amounts {
-        cores: request.num_nsp,
-        multicast_ids: request.num_mcid,
-        semaphores: request.num_sem,
-        channels: request.num_vc,
-        ddr_bytes: request.shddr_size.checked_add(request.mem_size).ok_or(NncStatus::PARAMETER)?,
-    })
 }
 
 /// Stops data paths; that of cores may take long, so it is done without the tables' lock.

@@ -1,5 +1,6 @@
 //! Contents of replies about a card, built from its settings and its resource tables.
 
+use qaic_kmd::protocol::command::WHOLE_DEVICE;
 use qaic_kmd::protocol::reply::{ActivateReply, ResourceInfoReply};
 use qaic_kmd::protocol::{CardStatus, PerformanceInfo, ResourceInfo};
 use qaic_kmd::wire::Text;
@@ -42,21 +43,24 @@ pub(super) fn activated(got: &Activated) -> ActivateReply {
     }
 }
 
-/// Resources of a card or of a group.
+/// Resources of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ResourceSummary {
     pub(super) total: Amounts,
     pub(super) free: Amounts,
     pub(super) physical_channels: u8,
-    pub(super) dedicated_channels: u8,
 }
 
-pub(super) fn resource_info_reply(group: i32, summary: &ResourceSummary) -> ResourceInfoReply {
-    ResourceInfoReply { res_grp_id: group, resources: resource_info(summary), ..ResourceInfoReply::default() }
+pub(super) fn resource_info_reply(summary: &ResourceSummary) -> ResourceInfoReply {
+    ResourceInfoReply {
+        res_grp_id: WHOLE_DEVICE,
+        resources: resource_info(summary),
+        ..ResourceInfoReply::default()
+    }
 }
 
 fn resource_info(summary: &ResourceSummary) -> ResourceInfo {
-    let ResourceSummary { total, free, physical_channels, dedicated_channels } = *summary;
+    let ResourceSummary { total, free, physical_channels } = *summary;
     let megabytes = |bytes: u64| u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
     let small = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
     ResourceInfo {
@@ -71,12 +75,11 @@ fn resource_info(summary: &ResourceSummary) -> ResourceInfo {
         sem_total: total.semaphores,
         sem_free: free.semaphores,
         pc_total: physical_channels,
-        pc_reserved: dedicated_channels,
         ..ResourceInfo::default()
     }
 }
 
-pub(super) fn performance_info(config: &FirmwareConfig) -> PerformanceInfo {
+fn performance_info(config: &FirmwareConfig) -> PerformanceInfo {
     let performance = &config.performance;
     PerformanceInfo {
         nsp_hz: performance.nsp_hz,

@@ -3,10 +3,8 @@
 
 use bytemuck::bytes_of;
 use qaic_kmd::protocol::command::{
-    Activate, ActivationStates, ConstantsDescriptor, CreateReservation, CreateResourceGroup, Deactivate,
-    DeviceConfig, GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx,
-    LoadConstantsPayload, LoadElf, ReleaseChannel, ReleaseReservation, ReleaseResourceGroup, ReserveChannel,
-    UnloadConstants, UnloadElf, UpdateReservation,
+    Activate, ConstantsDescriptor, Deactivate, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx,
+    LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf,
 };
 use qaic_kmd::protocol::message::{CONSTANTS_TAG, ELF_TAG};
 use qaic_kmd::protocol::reply::{Command, Reply};
@@ -68,17 +66,7 @@ requests!(
     Deactivate,
     GetStatus,
     LoadConstantsPayload,
-    ReserveChannel,
-    ReleaseChannel,
-    CreateReservation,
-    ReleaseReservation,
-    CreateResourceGroup,
-    ReleaseResourceGroup,
-    GetResourceInfo,
-    GetPerformanceInfo,
-    ActivationStates,
-    DeviceConfig,
-    UpdateReservation
+    GetResourceInfo
 );
 
 /// Parses a command. A strict firmware requires its exact length, and in its fields the values that are known to pass.

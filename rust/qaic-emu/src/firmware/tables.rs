@@ -1,16 +1,14 @@
-//! Resources of a card by user: images, activations, channels, reservations. Each belongs to the user, an
-//! open file, that made it; no other user can name it.
+//! Resources of a card by user: images, activations, channels. Each belongs to the user, an open file, that made it; no
+//! other user can name it. Resource groups and reservations, which no client here makes, do not exist.
 
 mod activations;
 mod images;
-mod reservations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::command::WHOLE_DEVICE;
 
 use super::config::Totals;
 use super::constants::Constants;
@@ -19,11 +17,8 @@ use crate::data_path::channel::Channel;
 use crate::resources::{Amounts, ResourceUsage, Resources};
 use crate::workload::Requirements;
 
-/// Most images of a kind, activations, and reservations: what the counts of the status reply can say.
+/// Most images of a kind and activations: the largest counts of the status reply.
 const MAX_COUNT: usize = 255;
-
-/// The owner of free resources: the card, or a group or reservation.
-type Source = Option<i32>;
 
 /// A loaded program.
 #[derive(Debug)]
@@ -41,42 +36,22 @@ struct AnnouncedConstants {
     resources: Resources,
 }
 
-/// A resource group, or a reservation for activations.
-#[derive(Debug)]
-struct Pool {
-    owner: u32,
-    is_group: bool,
-    source: Source,
-    total: Amounts,
-    free: Resources,
-}
-
-#[derive(Debug)]
-struct ChannelReservation {
-    owner: u32,
-    source: Source,
-    resources: Resources,
-    channel: u32,
-}
-
 #[derive(Debug)]
 struct Activation {
     owner: u32,
     elf_id: u32,
     constants_id: u32,
-    held: Vec<(Source, Resources)>,
+    held: Resources,
     channel: Option<ChannelLease>,
     /// `None` while the cores are being made ready.
     data_path: Option<Arc<Channel>>,
 }
 
-/// A channel that an activation sits on.
+/// A channel that an activation has.
 #[derive(Debug)]
 struct ChannelLease {
     channel: u32,
-    /// Reserved before, so that it stays when the activation goes.
-    is_reserved: bool,
-    held: Option<(Source, Resources)>,
+    held: Resources,
 }
 
 /// A channel whose activation is gone and that has not been torn down.
@@ -113,10 +88,6 @@ pub(super) struct ResourceTables {
     constants: BTreeMap<u32, AnnouncedConstants>,
     activations: BTreeMap<u32, Activation>,
     zombies: BTreeMap<u32, ZombieChannel>,
-    pools: BTreeMap<i32, Pool>,
-    channel_reservations: BTreeMap<u32, ChannelReservation>,
-    /// Physical channels by user.
-    dedicated: BTreeMap<u32, u32>,
     restarting: Option<u32>,
 }
 
@@ -133,9 +104,6 @@ impl ResourceTables {
             constants: BTreeMap::new(),
             activations: BTreeMap::new(),
             zombies: BTreeMap::new(),
-            pools: BTreeMap::new(),
-            channel_reservations: BTreeMap::new(),
-            dedicated: BTreeMap::new(),
             restarting: None,
         }
     }
@@ -148,29 +116,6 @@ impl ResourceTables {
         Ok(self.next_id - 1)
     }
 
-    fn pool(&mut self, source: Source) -> &mut Resources {
-        match source.and_then(|id| self.pools.get_mut(&id)) {
-            Some(pool) => &mut pool.free,
-            None => &mut self.card,
-        }
-    }
-
-    fn give_back(&mut self, (source, resources): (Source, Resources)) {
-        self.pool(source).give_back(resources);
-    }
-
-    /// Returns the group or reservation that an id means; −1 is the card.
-    fn source(&self, owner: u32, id: i32, is_group: Option<bool>) -> Result<Source, NncStatus> {
-        if id == WHOLE_DEVICE {
-            return Ok(None);
-        }
-        let pool = self.pools.get(&id).filter(|pool| pool.owner == owner).ok_or(NncStatus::NOT_FOUND)?;
-        if is_group.is_some_and(|is_group| is_group != pool.is_group) {
-            return Err(NncStatus::NOT_FOUND);
-        }
-        Ok(Some(id))
-    }
-
     /// Frees all that a user has.
     pub(super) fn terminate(&mut self, owner: u32) -> Released {
         let mut released = Vec::new();
@@ -180,21 +125,12 @@ impl ResourceTables {
         for zombie in take_owned(&mut self.zombies, |one| one.owner == owner) {
             self.end_lease(zombie.lease);
         }
-        for reserved in take_owned(&mut self.channel_reservations, |one| one.owner == owner) {
-            self.free_channels |= 1 << reserved.channel;
-            self.give_back((reserved.source, reserved.resources));
-        }
-        // What was taken from one of them came from the card in the end.
-        for pool in take_owned(&mut self.pools, |pool| pool.owner == owner) {
-            self.card.give_back(pool.free);
-        }
         for elf in take_owned(&mut self.elves, |one| one.owner == owner) {
             self.card.give_back(elf.resources);
         }
         for announced in take_owned(&mut self.constants, |one| one.owner == owner) {
             self.card.give_back(announced.resources);
         }
-        self.dedicated.remove(&owner);
         released
     }
 
@@ -229,19 +165,13 @@ impl ResourceTables {
         self.activations.values().find(leased)?.data_path.clone()
     }
 
-    /// Resources of the card, or of a group.
-    pub(super) fn summary(&self, owner: u32, group: i32) -> Result<ResourceSummary, NncStatus> {
-        let Some(id) = self.source(owner, group, Some(true))? else {
-            let dedicated = self.dedicated.values().sum::<u32>();
-            return Ok(ResourceSummary {
-                total: Resources::of(&self.totals).amount(),
-                free: self.card.amount(),
-                physical_channels: self.totals.physical_channels,
-                dedicated_channels: u8::try_from(dedicated).unwrap_or(u8::MAX),
-            });
-        };
-        let pool = self.pools.get(&id).ok_or(NncStatus::NOT_FOUND)?;
-        Ok(ResourceSummary { total: pool.total, free: pool.free.amount(), ..ResourceSummary::default() })
+    /// Returns the resources of the card.
+    pub(super) fn summary(&self) -> ResourceSummary {
+        ResourceSummary {
+            total: Resources::of(&self.totals).amount(),
+            free: self.card.amount(),
+            physical_channels: self.totals.physical_channels,
+        }
     }
 
     /// Counts of what is loaded.
@@ -258,8 +188,6 @@ impl ResourceTables {
     pub(super) fn resource_usage(&self) -> ResourceUsage {
         let Amounts { cores, multicast_ids, semaphores, channels, ddr_bytes } = self.card.amount();
         let loaded = self.loaded();
-        let dedicated = self.dedicated.values().sum::<u32>();
-        let dedicated = u8::try_from(dedicated).unwrap_or(u8::MAX);
         ResourceUsage {
             totals: self.totals,
             free: Totals {
@@ -268,13 +196,12 @@ impl ResourceTables {
                 semaphores,
                 channels,
                 ddr_bytes,
-                physical_channels: self.totals.physical_channels.saturating_sub(dedicated),
+                physical_channels: self.totals.physical_channels,
             },
             elves: loaded.elves,
             constants: loaded.constants,
             constants_in_use: loaded.constants_in_use,
             activations: loaded.activations,
-            reservations: self.pools.len() + self.channel_reservations.len(),
             channels: (0..self.totals.channels).filter(|id| self.free_channels >> id & 1 == 0).collect(),
             restarting: self.restarting,
         }

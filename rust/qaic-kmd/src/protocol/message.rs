@@ -4,9 +4,8 @@ use bytemuck::bytes_of;
 
 use super::Numbered;
 use super::command::{
-    ACTIVATION_STATES_MAX, Activate, ActivationState, ActivationStates, CreateResourceGroup, Deactivate,
-    GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx, LoadConstantsPayload,
-    LoadElf, ReleaseResourceGroup, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
+    Activate, ActivationState, Deactivate, GetResourceInfo, GetStatus, LoadConstantsEx, LoadConstantsPayload,
+    LoadElf, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
 };
 use super::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Header, STATUS_FROM_USER, SetUpChannel, TearDownChannel,
@@ -60,19 +59,6 @@ pub fn load_constants_payload(
         data_length: data.len() as u64,
         offset,
         ..LoadConstantsPayload::default()
-    };
-    with_data(&command, CONSTANTS_TAG, data)
-}
-
-/// Constants in the older form, all of them at once.
-pub fn load_constants_at_once(process_id: u32, constants_crc: u32, data: &[u8]) -> ManageBuffer<'_> {
-    let command = LoadConstants {
-        process_id: ProcessId(process_id),
-        tag: CONSTANTS_TAG,
-        constants_crc,
-        data_length: data.len() as u64,
-        name: Text::new(CONSTANTS_NAME),
-        ..LoadConstants::default()
     };
     with_data(&command, CONSTANTS_TAG, data)
 }
@@ -158,26 +144,6 @@ pub fn unload_constants(constants_id: u32) -> ManageBuffer<'static> {
 pub fn resource_info(process_id: u32, group_id: i32) -> ManageBuffer<'static> {
     let process_id = ProcessId(process_id);
     alone(&GetResourceInfo { process_id, res_grp_id: group_id, ..GetResourceInfo::default() })
-}
-
-/// Frequencies and bandwidth.
-pub fn performance_info() -> ManageBuffer<'static> {
-    alone(&GetPerformanceInfo::default())
-}
-
-/// Changes the states of up to 8 activations; `None`: there are more.
-pub fn activation_states(changes: &[(u32, ActivationState)]) -> Option<ManageBuffer<'static>> {
-    (changes.len() <= ACTIVATION_STATES_MAX).then(|| alone(&ActivationStates::new(changes)))
-}
-
-/// Sets resources aside.
-pub fn create_resource_group(command: &CreateResourceGroup) -> ManageBuffer<'static> {
-    alone(command)
-}
-
-/// Gives them back.
-pub fn release_resource_group(group_id: i32) -> ManageBuffer<'static> {
-    alone(&ReleaseResourceGroup { res_grp_id: group_id, ..ReleaseResourceGroup::default() })
 }
 
 fn alone(command: &impl Numbered) -> ManageBuffer<'static> {
@@ -285,15 +251,6 @@ mod tests {
     }
 
     #[test]
-    fn constants_message_of_the_older_form_has_its_bytes() {
-        let data = [1, 2, 3];
-        let message = load_constants_at_once(5, 6, &data);
-        let transactions = row(&message, 136, 2, 1);
-        assert_eq!(transactions[0].1[8..12], 300_u32.to_le_bytes());
-        assert_dma(&transactions[1], 300, &data);
-    }
-
-    #[test]
     fn elf_message_has_its_bytes() {
         let data = [1; 1000];
         let message = load_elf(5, 6, &data);
@@ -341,35 +298,5 @@ mod tests {
     #[test]
     fn queries_have_each_field_in_its_place() {
         assert_eq!(row(&resource_info(3, -1), 32, 1, 32)[0].1, words([32, 3, u32::MAX, 0, 0, 0]));
-        assert_eq!(row(&performance_info(), 24, 1, 34)[0].1, words([34, 0, 0, 0]));
-    }
-
-    #[test]
-    fn activation_states_have_each_field_in_their_place() {
-        let message =
-            activation_states(&[(5, ActivationState::Standby), (6, ActivationState::Ready)]).unwrap();
-        let command = &row(&message, 88, 1, 36)[0].1;
-        assert_eq!(command[..24], words([36, 2, 5, 0, 6, 1]));
-        assert!(activation_states(&[(5, ActivationState::Ready); 9]).is_none());
-    }
-
-    #[test]
-    fn resource_group_messages_have_their_bytes() {
-        let request = CreateResourceGroup {
-            process_id: ProcessId(1),
-            source_grp_id: -1,
-            num_nsp: 2,
-            num_mcid: 3,
-            num_sem: 4,
-            num_vc: 5,
-            shddr_size: 6,
-            l2region_size: 7,
-            mem_size: 8,
-            num_networks: 9,
-            ..CreateResourceGroup::default()
-        };
-        let command = &row(&create_resource_group(&request), 80, 1, 28)[0].1;
-        assert_eq!(command[..64], words([28, 1, u32::MAX, 2, 3, 4, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0]));
-        assert_eq!(row(&release_resource_group(3), 24, 1, 30)[0].1, words([30, 3, 0, 0]));
     }
 }

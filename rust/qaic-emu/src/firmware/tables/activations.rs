@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::command::{Activate, ActivationState, SKIP_CHANNEL, StateChange};
+use qaic_kmd::protocol::command::{Activate, SKIP_CHANNEL, WHOLE_DEVICE};
 
-use super::{Activation, ChannelLease, PendingActivation, Released, ResourceTables, Source, ZombieChannel};
+use super::{Activation, ChannelLease, PendingActivation, Released, ResourceTables, ZombieChannel};
 use crate::data_path::channel::Channel;
 use crate::resources::Amounts;
 use crate::workload::Requirements;
@@ -26,16 +26,18 @@ impl ResourceTables {
             0 => None,
             id => Some(Arc::clone(self.constants(owner, id)?)),
         };
-        let source = self.source(owner, request.resource_res_id, None)?;
+        if request.resource_res_id != WHOLE_DEVICE {
+            return Err(NncStatus::NOT_FOUND);
+        }
         let activation_id = self.new_id(self.activations.len(), NncStatus::IDS_EXHAUSTED)?;
         let Requirements { cores, multicast_ids, semaphores, ddr_bytes, .. } = requirements;
         let main = Amounts { cores, multicast_ids, ddr_bytes, ..Amounts::default() };
-        let resources = self.pool(source).take(main)?;
+        let resources = self.card.take(main)?;
         let cores = resources.cores();
-        let lease = match self.lease_channel(owner, request, source, semaphores) {
+        let lease = match self.lease_channel(request, semaphores) {
             Ok(lease) => lease,
             Err(status) => {
-                self.give_back((source, resources));
+                self.card.give_back(resources);
                 return Err(status);
             }
         };
@@ -44,7 +46,7 @@ impl ResourceTables {
             owner,
             elf_id: request.elf_id,
             constants_id: request.constants_id,
-            held: vec![(source, resources)],
+            held: resources,
             channel: lease,
             data_path: None,
         };
@@ -55,48 +57,21 @@ impl ResourceTables {
     /// A channel and its semaphores.
     fn lease_channel(
         &mut self,
-        owner: u32,
         request: &Activate,
-        source: Source,
         semaphores: u32,
     ) -> Result<Option<ChannelLease>, NncStatus> {
-        if let Ok(id) = u32::try_from(request.vc_res_id)
-            && request.vc_res_id != SKIP_CHANNEL
-        {
-            let reserved = self
-                .channel_reservations
-                .get(&id)
-                .filter(|one| one.owner == owner)
-                .ok_or(NncStatus::NOT_FOUND)?;
-            if self.is_leased(reserved.channel) {
-                return Err(NncStatus::NOT_PERMITTED);
-            }
-            if reserved.resources.amount().semaphores < semaphores {
-                return Err(NncStatus::SEMAPHORE_ALLOC);
-            }
-            return Ok(Some(ChannelLease { channel: reserved.channel, is_reserved: true, held: None }));
+        if request.vc_res_id >= 0 && request.vc_res_id != SKIP_CHANNEL {
+            return Err(NncStatus::NOT_FOUND);
         }
         if request.vc_res_id == SKIP_CHANNEL || request.opt_vc_setup == 0 {
             return Ok(None);
         }
-        // Reservations have no semaphores and channels of their own; groups have.
-        let source = source.filter(|id| self.pools.get(id).is_some_and(|pool| pool.is_group));
-        let resources = self.pool(source).take(Amounts { semaphores, channels: 1, ..Amounts::default() })?;
-        let channel = self.take_channel();
-        Ok(Some(ChannelLease { channel, is_reserved: false, held: Some((source, resources)) }))
-    }
-
-    /// The lowest channel; the resources that were taken before say that there is one.
-    pub(super) fn take_channel(&mut self) -> u32 {
+        let held = self.card.take(Amounts { semaphores, channels: 1, ..Amounts::default() })?;
+        // The lowest channel; the resources that were taken include one.
         let channel = self.free_channels.trailing_zeros();
         debug_assert!(channel < u32::BITS, "a channel that is counted exists");
         self.free_channels &= !(1_u32.checked_shl(channel).unwrap_or(0));
-        channel
-    }
-
-    pub(super) fn is_leased(&self, channel: u32) -> bool {
-        let leases = self.activations.values().filter_map(|activation| activation.channel.as_ref());
-        leases.chain(self.zombies.values().map(|zombie| &zombie.lease)).any(|lease| lease.channel == channel)
+        Ok(Some(ChannelLease { channel, held }))
     }
 
     /// The cores are ready: whether the activation still exists.
@@ -142,7 +117,7 @@ impl ResourceTables {
     }
 
     pub(super) fn release(&mut self, activation: Activation) -> Released {
-        activation.held.into_iter().for_each(|held| self.give_back(held));
+        self.card.give_back(activation.held);
         if let Some(lease) = activation.channel {
             self.end_lease(lease);
         }
@@ -150,30 +125,7 @@ impl ResourceTables {
     }
 
     pub(super) fn end_lease(&mut self, lease: ChannelLease) {
-        if !lease.is_reserved {
-            self.free_channels |= 1 << lease.channel;
-        }
-        if let Some(held) = lease.held {
-            self.give_back(held);
-        }
-    }
-
-    /// Checks a change of states, which has no other effect: an activation works in all of them.
-    pub(in crate::firmware) fn change_states(
-        &self,
-        owner: u32,
-        changes: &[StateChange],
-    ) -> Result<(), NncStatus> {
-        const STATES: [i32; 2] = [ActivationState::Standby as i32, ActivationState::Ready as i32];
-        for StateChange { activation_id, cmd } in changes {
-            self.activations
-                .get(activation_id)
-                .filter(|one| one.owner == owner)
-                .ok_or(NncStatus::ACTIVATION_RECORD)?;
-            if !STATES.contains(cmd) {
-                return Err(NncStatus::SWITCH_STATE);
-            }
-        }
-        Ok(())
+        self.free_channels |= 1 << lease.channel;
+        self.card.give_back(lease.held);
     }
 }

@@ -207,38 +207,9 @@ fn channel_of_an_activation_goes_with_it_or_with_its_user() {
 }
 
 #[test]
-fn activation_in_a_group_takes_cores_and_channels_of_the_group() {
+fn activation_without_a_channel_has_none() {
     let firmware = firmware(Greedy);
     let elf_id = load_elf(&firmware, 1, &[3, 1, 1, 0]).unwrap();
-    let group: [(usize, &[u8]); 5] =
-        [(8, &le(u32::MAX)), (12, &le(4)), (16, &le(20)), (20, &le(1)), (24, &le(2))];
-    let group_id = word(&ask(&firmware, 1, vec![command(28, 64, &group)]), 8);
-    let from = |reservation: u32, channel: u32| {
-        let changes: [(usize, &[u8]); 2] = [(20, &le(reservation)), (28, &le(channel))];
-        activate_with(&firmware, 1, activate_command(0, elf_id, &changes))
-    };
-    let (id, channel) = from(group_id, u32::MAX).unwrap();
-    assert_eq!(from(group_id, u32::MAX), Err(-13));
-    assert_eq!(firmware.resource_usage().free.cores, 12);
-    // In use, so not released; of no other user.
-    assert_eq!(status_of(&ask(&firmware, 1, vec![command(30, 8, &[(4, &le(group_id))])]), 4), -9);
-    assert_eq!(status_of(&ask(&firmware, 2, vec![command(30, 8, &[(4, &le(group_id))])]), 4), -11);
-    assert_eq!(deactivate(&firmware, 1, id, channel), 0);
-    // Nor while another group was taken from it, though there is nothing in that.
-    let inner = word(&ask(&firmware, 1, vec![command(28, 64, &[(8, &le(group_id))])]), 8);
-    let release_group = |id: u32| status_of(&ask(&firmware, 1, vec![command(30, 8, &[(4, &le(id))])]), 4);
-    assert_eq!((release_group(group_id), release_group(inner)), (-9, 0));
-    // A channel that is reserved is there until it is released, with its semaphores.
-    let reserved = ask(&firmware, 1, vec![command(19, 32, &[(8, &le(1)), (12, &le(group_id))])]);
-    let (reservation, reserved_channel) = (word(&reserved, 8), word(&reserved, 12));
-    let (id, channel) = from(u32::MAX, reservation).unwrap();
-    assert_eq!(channel, reserved_channel);
-    assert_eq!(from(u32::MAX, reservation), Err(-9));
-    let release = |id: u32| status_of(&ask(&firmware, 1, vec![command(22, 8, &[(4, &le(id))])]), 4);
-    assert_eq!(release(reservation), -9);
-    assert_eq!(deactivate(&firmware, 1, id, channel), 0);
-    assert_eq!(firmware.resource_usage().channels, [channel]);
-    assert_eq!((release(reservation), release(reservation)), (0, -11));
     let without_channel: [(usize, &[u8]); 2] = [(24, &le(0)), (28, &le(0xFE))];
     let reply = ask(&firmware, 1, vec![activate_command(0, elf_id, &without_channel)]);
     assert_eq!((status_of(&reply, 4), word(&reply, 12)), (0, u32::MAX));
