@@ -8,9 +8,9 @@ use qaic_qpc::crc::verify_checksums;
 
 use crate::device::{
     Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placed, Placement, Registry, RegistryOptions,
-    noop, virtual_card::leased_program, visible::visible,
+    find, noop, virtual_card::leased_program, visible,
 };
-use crate::error::{DeviceError, ErrorDetail, RuntimeError};
+use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::process::fork::ForkLocal;
@@ -19,6 +19,9 @@ use crate::process::log::Logger;
 /// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
 /// process has devices of its own: what its parent runs on them goes on there.
 static REGISTRIES: ForkLocal<Vec<SharedRegistry>> = ForkLocal::new();
+
+/// The refusal of a context without devices.
+const NO_DEVICE: DeviceError = DeviceError::NotFound { id: 0, existing: Vec::new() };
 
 /// Number of the next context; they are never used again.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -99,12 +102,7 @@ impl Context {
 
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
-        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
-                id: id.0,
-                existing: self.devices.iter().map(|device| device.id().0).collect(),
-            }))
-        })
+        find(&self.devices, id)
     }
 
     /// Returns whether there is a device with this id that the context does not show.
@@ -128,9 +126,7 @@ impl Context {
         }
         // The load says why not.
         let first = candidates.first().map(|device| Placement::one(device.id()));
-        first.ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound { id: 0, existing: Vec::new() }))
-        })
+        Ok(first.ok_or(NO_DEVICE)?)
     }
 
     /// The devices that a client lists, each once and in its order; all without a list, or with an empty one. Fails when one
@@ -151,7 +147,7 @@ impl Context {
             chosen.extend(self.devices.iter().map(|device| device.id()));
         }
         if chosen.is_empty() {
-            return Err(RuntimeError::from(DeviceError::NotFound { id: 0, existing: Vec::new() }).into());
+            return Err(RuntimeError::from(NO_DEVICE).into());
         }
         Ok(chosen)
     }
@@ -212,7 +208,7 @@ impl Context {
                 return Ok(id);
             }
         }
-        Err(refusal.unwrap_or(DeviceError::NotFound { id: 0, existing: Vec::new() }).into())
+        Err(refusal.unwrap_or(NO_DEVICE).into())
     }
 
     /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.

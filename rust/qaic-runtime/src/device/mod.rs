@@ -60,7 +60,6 @@ mod placement;
 mod registry;
 mod stats_records;
 pub(crate) mod virtual_card;
-pub(crate) mod visible;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -79,6 +78,7 @@ pub use description::DeviceDescription;
 pub use environment::named_engine;
 pub use kernel::KernelOptions;
 pub use placement::{Placed, Placement};
+pub(crate) use placement::{find, visible};
 pub use registry::{Registry, RegistryOptions};
 pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
 

@@ -1,9 +1,63 @@
-//! Placement of a program: one device, or several that work on it as one.
+//! Choice of devices by their ids: the device of an id, lists of ids in text, and the placement of a program.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::DeviceId;
+use super::{Device, DeviceId};
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
+
+/// Returns the device with this id.
+pub(crate) fn find(devices: &[Arc<dyn Device>], id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
+    devices.iter().find(|device| device.id() == id).ok_or_else(|| {
+        DeviceError::NotFound { id: id.0, existing: devices.iter().map(|device| device.id().0).collect() }
+            .into()
+    })
+}
+
+/// Parses ids with `separator` between them, each named once. `subject` is the name of the text for refusals.
+fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>, RuntimeError> {
+    let refused = |why: String| {
+        RuntimeError::from(InputError::Argument {
+            what: format!(
+                "{subject} {text:?}: {why}; device ids separated by '{separator}' are expected, as in \
+                 \"0{separator}1\""
+            ),
+        })
+    };
+    let mut ids = Vec::new();
+    for part in text.split(separator).map(str::trim) {
+        let id = part.parse().map(DeviceId).map_err(|_| refused(format!("{part:?} is not a device id")))?;
+        if ids.contains(&id) {
+            return Err(refused(format!("device {} is named twice", id.0)));
+        }
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// Returns the devices that `listed`, the value of `QAIC_VISIBLE_DEVICES`, names, in the order of `devices`; all devices if it
+/// names none.
+pub(crate) fn visible(
+    devices: &[Arc<dyn Device>],
+    listed: Option<&str>,
+) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
+    let Some(listed) = listed.map(str::trim).filter(|listed| !listed.is_empty()) else {
+        return Ok(devices.to_vec());
+    };
+    let ids = parse_ids("QAIC_VISIBLE_DEVICES", listed, ',')?;
+    let exists = |id: &DeviceId| devices.iter().any(|device| device.id() == *id);
+    if let Some(unknown) = ids.iter().find(|id| !exists(id)) {
+        let existing: Vec<_> = devices.iter().map(|device| device.id().0).collect();
+        return Err(InputError::Argument {
+            what: format!(
+                "QAIC_VISIBLE_DEVICES names device {}, which does not exist; existing ids: {existing:?}; name some of \
+                 these, or raise QAIC_CPU_DEVICES, the number of virtual and emulated cards",
+                unknown.0
+            ),
+        }.into());
+    }
+    Ok(devices.iter().filter(|device| ids.contains(&device.id())).map(Arc::clone).collect())
+}
 
 /// Devices of one program, in the order of its partitions. One of them is the usual case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,23 +81,9 @@ impl Placement {
         Self { devices: vec![id] }
     }
 
-    /// Ids joined with `:`, as in the property `devMapping`. Whether the devices exist is asked of the
-    /// context.
+    /// Parses ids joined with `:`, as in the property `devMapping`. The context checks that the devices exist.
     pub fn parse(text: &str) -> Result<Self, RuntimeError> {
-        let devices = text
-            .split(':')
-            .map(|part| {
-                part.trim().parse().map(DeviceId).map_err(|_| ErrorDetail::Input(InputError::Argument {
-                    what: format!(
-                        "device mapping {text:?}: {part:?} is not a device id; ids joined with ':' are expected, \
-                         as in \"0:1\""
-                    ),
-                }))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let placement = Self { devices };
-        placement.check()?;
-        Ok(placement)
+        Ok(Self { devices: parse_ids("device mapping", text, ':')? })
     }
 
     /// Devices that a client names out of `existing`: `device`, else those of a `mapping`, else the first.
@@ -112,7 +152,58 @@ impl fmt::Display for Placement {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::device::{Registry, RegistryOptions};
+
+    fn devices(count: u32) -> Registry {
+        let options = RegistryOptions {
+            kind: Some("noop".to_owned()),
+            virtual_cards: Some(count),
+            ..RegistryOptions::default()
+        };
+        Registry::new(&options).unwrap()
+    }
+
+    fn shown(count: u32, listed: Option<&str>) -> Result<Vec<u32>, String> {
+        let shown = visible(devices(count).devices(), listed).map_err(|error| error.to_string())?;
+        Ok(shown.iter().map(|device| device.id().0).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_listed_is_shown_under_its_own_id(
+            ids in Just((0..8_u32).collect::<Vec<_>>()).prop_shuffle(), count in 1..=8_usize, space in "[ ]{0,2}",
+        ) {
+            let listed: Vec<_> = ids[..count].iter().map(|id| format!("{space}{id}{space}")).collect();
+            let mut expected = ids[..count].to_vec();
+            expected.sort_unstable();
+            prop_assert_eq!(shown(8, Some(&listed.join(","))), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn without_a_list_all_are_shown() {
+        for listed in [None, Some(""), Some(" ")] {
+            assert_eq!(shown(3, listed), Ok(vec![0, 1, 2]));
+        }
+    }
+
+    #[test]
+    fn refused_lists_name_what_is_wrong() {
+        for (listed, what) in [
+            ("0:1", "\"0:1\" is not a device id"),
+            ("0,", "\"\" is not a device id"),
+            ("-1", "\"-1\" is not a device id"),
+            ("all", "\"all\" is not a device id"),
+            ("1,0,1", "device 1 is named twice"),
+            ("0,3", "names device 3, which does not exist; existing ids: [0, 1, 2]"),
+        ] {
+            let refusal = shown(3, Some(listed)).unwrap_err();
+            assert!(refusal.contains(what) && refusal.contains("QAIC_VISIBLE_DEVICES"), "{refusal}");
+        }
+    }
 
     #[test]
     fn reads_what_it_writes() {
@@ -144,7 +235,7 @@ mod tests {
         assert!(refused("0:").contains("\"\" is not a device id"));
         assert!(refused("0,1").contains("\"0,1\" is not a device id"));
         assert!(refused("-1").contains("\"-1\" is not a device id"));
-        assert!(refused("2:0:2").contains("names device 2 twice"));
+        assert!(refused("2:0:2").contains("device 2 is named twice"));
         let empty = Placement { devices: Vec::new() };
         assert!(empty.check().unwrap_err().to_string().contains("is empty"));
     }

@@ -11,7 +11,7 @@ use super::card::CardDevice;
 use super::kernel::{Kernel, KernelOptions};
 use super::noop::{self, NoopDevice};
 use super::virtual_card::shared_cores::SharedCores;
-use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory};
+use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory, find};
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
@@ -205,12 +205,7 @@ impl Registry {
 
     /// The device with this id.
     pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
-        self.devices.iter().find(|device| device.id() == id).ok_or_else(|| {
-            RuntimeError::from(ErrorDetail::Device(DeviceError::NotFound {
-                id: id.0,
-                existing: self.devices.iter().map(|device| device.id().0).collect(),
-            }))
-        })
+        find(&self.devices, id)
     }
 
     /// The hand on the `noop` device with this id.
