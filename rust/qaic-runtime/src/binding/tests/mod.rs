@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 mod device;
-#[path = "../../../tests/echo_model/mod.rs"]
 mod echo_model;
 #[allow(unsafe_code)] // arrays that the caller sees while they are bound
 #[path = "../../../../qaic-mem/tests/oracle/mod.rs"]
 mod oracle;
+mod transfers;
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::dma::Dma;
+use super::dma::Dma;
 use qaic_qpc::network_desc::NetworkDesc;
 use qaic_runtime::binding::TransferPlan;
 use serde_json::Value;

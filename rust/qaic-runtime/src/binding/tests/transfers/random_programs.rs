@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::echo_model::model::Call;
-use crate::echo_model::{Echo, Model, calls, programs};
+use super::super::echo_model::model::Call;
+use super::super::echo_model::{Echo, Model, calls, programs};
 use proptest::prelude::*;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};

@@ -1,7 +1,7 @@
 //! Plans from descriptors: conversions end to end, partial inputs, and every way a descriptor or a buffer can be wrong.
 
-use crate::dma::Dma;
-use crate::oracle::{elements, f32_bytes, transpose, view, view_mut};
+use super::super::oracle::{elements, f32_bytes, transpose, view, view_mut};
+use super::dma::Dma;
 use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
 use proptest::prelude::*;

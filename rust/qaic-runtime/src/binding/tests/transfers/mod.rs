@@ -4,13 +4,6 @@
 #[cfg(feature = "cpu")]
 mod cpu_plan;
 mod dma;
-#[cfg(feature = "cpu")]
-#[path = "../echo/mod.rs"]
-mod echo;
-#[path = "../echo_model/mod.rs"]
-mod echo_model;
-#[path = "../../../qaic-mem/tests/oracle/mod.rs"]
-mod oracle;
 mod random_programs;
 mod recorded_runs;
 mod shape_variants;

@@ -3,7 +3,6 @@
 //! A device that echoes writes the bytes that it reads to what it writes, over and over. With DMA buffers these are the
 //! whole buffers, gaps included; in place, the tensors.
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
-#![allow(dead_code)] // each test binary uses a part
 
 pub(crate) mod model;
 mod program;
