@@ -7,10 +7,8 @@ use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::CardStatus;
 use qaic_kmd::protocol::parse::{ReplyError, Transaction, features, transactions};
 use qaic_kmd::protocol::reply::{
-    ActivateReply, ActivationStatesReply, CreateReservationReply, CreateResourceGroupReply, DeactivateReply,
-    DeviceConfigReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, ReleaseChannelReply,
-    ReleaseReservationReply, ReleaseResourceGroupReply, Reply, ReserveChannelReply, ResourceInfoReply,
-    UnloadConstantsReply, UnloadElfReply, UpdateReservationReply,
+    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply, ResourceInfoReply,
+    UnloadConstantsReply, UnloadElfReply,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -58,15 +56,6 @@ fn decode(command: &[u8]) {
         is_taken::<UnloadConstantsReply>,
         is_taken::<UnloadElfReply>,
         is_taken::<DeactivateReply>,
-        is_taken::<ReserveChannelReply>,
-        is_taken::<ReleaseChannelReply>,
-        is_taken::<CreateReservationReply>,
-        is_taken::<ReleaseReservationReply>,
-        is_taken::<ActivationStatesReply>,
-        is_taken::<CreateResourceGroupReply>,
-        is_taken::<ReleaseResourceGroupReply>,
-        is_taken::<DeviceConfigReply>,
-        is_taken::<UpdateReservationReply>,
         is_taken::<CardStatus>,
         is_taken::<ResourceInfoReply>,
         is_taken::<PerformanceInfoReply>,

@@ -20,8 +20,8 @@ use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::parse::features;
 use qaic_kmd::protocol::reply::{
-    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, ResourceInfoReply,
-    UnloadConstantsReply, UnloadElfReply,
+    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
+    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::{CardStatus, NncStatus};
 use qaic_kmd::transcript::Recording;
@@ -93,6 +93,7 @@ fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let activated = to.send(message::activate(process_id, request), ActivateReply::with_channel);
     let active = activated.ok().filter(|reply| reply.status.is_success());
     to.send(message::resource_info(process_id, WHOLE_DEVICE), ResourceInfoReply::of).ok();
+    to.send(message::performance_info(), PerformanceInfoReply::of).ok();
     if let Some(active) = active {
         exchange(&mut to, active);
         let channel = Some(active.virtual_channel_id);
@@ -186,6 +187,7 @@ fn recorded_messages_are_accepted_and_their_replies_parsed() {
         "load_elf",
         "activate",
         "resource_info",
+        "performance_info",
         "deactivate",
         "unload_elf",
         "unload_constants",

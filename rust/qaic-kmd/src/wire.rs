@@ -47,16 +47,7 @@ pub enum Kind {
     Reserved,
     /// The fields of a structure, as if they were fields of the outer one.
     Flat(&'static [Field]),
-    /// So many structures of so many bytes, each by itself.
-    List {
-        /// Fields of each.
-        fields: &'static [Field],
-        /// Bytes of each.
-        bytes: usize,
-        /// How many.
-        count: usize,
-    },
-    /// The same, where each is a field of its own: this name and its number.
+    /// `count` structures of `bytes` bytes, each a field of its own: this name and its number.
     Numbered {
         /// The name.
         name: &'static str,

@@ -7,10 +7,8 @@ use proptest::prelude::*;
 use qaic_kmd::manage::ManageBuffer;
 use qaic_kmd::protocol::parse::{ReplyError, Transaction, features, transactions};
 use qaic_kmd::protocol::reply::{
-    ActivateReply, ActivationStatesReply, CreateReservationReply, CreateResourceGroupReply, DeactivateReply,
-    DeviceConfigReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, ReleaseChannelReply,
-    ReleaseReservationReply, ReleaseResourceGroupReply, Reply, ReserveChannelReply, ResourceInfoReply,
-    UnloadConstantsReply, UnloadElfReply, UpdateReservationReply,
+    ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, Reply,
+    ResourceInfoReply, UnloadConstantsReply, UnloadElfReply,
 };
 use qaic_kmd::protocol::{CardStatus, NncStatus, PerformanceInfo, ResourceInfo};
 
@@ -165,12 +163,6 @@ fn reply_of_a_status_only_has_it_behind_the_number() {
         (status_only::<UnloadConstantsReply>(6), ("unload constants", 6)),
         (status_only::<UnloadElfReply>(8), ("unload ELF", 8)),
         (status_only::<DeactivateReply>(12), ("deactivate", 12)),
-        (status_only::<ReleaseChannelReply>(23), ("release channel", 23)),
-        (status_only::<ReleaseReservationReply>(27), ("release activation reservation", 27)),
-        (status_only::<ReleaseResourceGroupReply>(31), ("release resource group", 31)),
-        (status_only::<ActivationStatesReply>(37), ("activation state", 37)),
-        (status_only::<DeviceConfigReply>(39), ("device config", 39)),
-        (status_only::<UpdateReservationReply>(45), ("update activation reservation", 45)),
     ] {
         let refusal = format!("reply to {name}: found command 50, expected command {number}");
         assert_eq!(found, (NncStatus::NOT_PERMITTED, refusal));
@@ -194,46 +186,6 @@ fn reply_to_constants_is_alone() {
         LoadConstantsReply::of(&message(&[constants, transaction(3, &[])])).unwrap_err().to_string(),
         "reply to load constants: found 2 transactions, expected 1"
     );
-}
-
-#[test]
-fn reply_to_a_group_or_a_reservation_has_its_id() {
-    let group = at(16, &[(0, 4, 29), (4, 4, 0), (8, 4, 5)]);
-    assert_eq!(
-        CreateResourceGroupReply::decode(&group),
-        Ok(CreateResourceGroupReply { res_grp_id: 5, ..CreateResourceGroupReply::default() })
-    );
-    let reservation = at(16, &[(0, 4, 25), (4, 4, 0xFFFF_FFF3), (8, 4, 6)]);
-    let found = CreateReservationReply::decode(&reservation).unwrap();
-    assert_eq!((found.ac_res_id, found.status), (6, NncStatus::NSP_ALLOC));
-    let channel = at(
-        40,
-        &[
-            (0, 4, 20),
-            (4, 4, 1),
-            (8, 4, 2),
-            (12, 4, 3),
-            (16, 4, 4),
-            (20, 4, 5),
-            (24, 1, 6),
-            (26, 2, 0x0107),
-            (28, 4, 8),
-            (32, 8, 0x1_0000_0009),
-        ],
-    );
-    let expected = ReserveChannelReply {
-        status: NncStatus(1),
-        vcresid: 2,
-        virtual_channel_id: 3,
-        dma_type: 4,
-        pc_mask: 5,
-        special_use_sem_included: 6,
-        special_use_sem_id: 0x0107,
-        mem_cmd_block_size: 8,
-        mem_cmd_block_base: 0x1_0000_0009,
-        ..ReserveChannelReply::default()
-    };
-    assert_eq!(ReserveChannelReply::decode(&channel), Ok(expected));
 }
 
 #[test]
@@ -406,17 +358,8 @@ fn decoded(command: &[u8]) -> usize {
         is_taken::<ActivateReply>,
         is_taken::<DeactivateReply>,
         is_taken::<CardStatus>,
-        is_taken::<ReserveChannelReply>,
-        is_taken::<ReleaseChannelReply>,
-        is_taken::<CreateReservationReply>,
-        is_taken::<ReleaseReservationReply>,
-        is_taken::<CreateResourceGroupReply>,
-        is_taken::<ReleaseResourceGroupReply>,
         is_taken::<ResourceInfoReply>,
         is_taken::<PerformanceInfoReply>,
-        is_taken::<ActivationStatesReply>,
-        is_taken::<DeviceConfigReply>,
-        is_taken::<UpdateReservationReply>,
     ];
     all.into_iter().filter(|is_taken| is_taken(command)).count()
 }
@@ -438,8 +381,7 @@ proptest! {
     #[test]
     fn reply_one_byte_short_of_what_is_used_is_refused(
         (id, bytes) in prop::sample::select(vec![
-            (2_u8, 12_usize), (4, 12), (6, 8), (8, 8), (10, 40), (12, 8), (14, 282), (20, 16), (23, 8), (25, 12), (27, 8),
-            (29, 12), (31, 8), (33, 52), (35, 64), (37, 8), (39, 8), (45, 8),
+            (2_u8, 12_usize), (4, 12), (6, 8), (8, 8), (10, 40), (12, 8), (14, 282), (33, 52), (35, 64),
         ]),
         content in vec(any::<u8>(), 600),
         less in 1_usize..8,

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytemuck::bytes_of;
 use qaic_kmd::protocol::command::{Activate, ActivationState, Deactivate, WHOLE_DEVICE};
 use qaic_kmd::protocol::reply::{
-    DeactivateReply, LoadConstantsReply, LoadElfReply, UnloadConstantsReply, UnloadElfReply,
+    DeactivateReply, LoadConstantsReply, LoadElfReply, PerformanceInfoReply, UnloadConstantsReply,
+    UnloadElfReply,
 };
 use qaic_kmd::protocol::transaction::{ChannelReply, Features};
 use qaic_kmd::protocol::{NncStatus, Numbered};
@@ -278,10 +279,6 @@ impl Firmware {
         let constants =
             |constants_id| bytes(&LoadConstantsReply { constants_id, ..LoadConstantsReply::default() });
         Ok(match request {
-            Request::LoadConstants(request) => {
-                let data = message.data(request.tag, request.data_length);
-                constants(self.load_constants(user, data)?)
-            }
             Request::LoadElf(request) => {
                 let elf_id = self.load_elf(user, message.data(request.tag, request.data_length))?;
                 bytes(&LoadElfReply { elf_id, ..LoadElfReply::default() })
@@ -308,6 +305,10 @@ impl Firmware {
                 }
                 bytes(&replies::resource_info_reply(&self.tables().summary()))
             }
+            Request::GetPerformanceInfo(_) => {
+                let performance = replies::performance_info(&self.config);
+                bytes(&PerformanceInfoReply { performance, ..PerformanceInfoReply::default() })
+            }
             Request::GetStatus(_) => {
                 let tables = self.tables();
                 bytes(&replies::card_status(&self.config, &tables.summary(), &tables.loaded()))
@@ -321,14 +322,6 @@ impl Firmware {
         let data = data?;
         let requirements = self.workload.requirements(&data)?;
         self.tables().load_elf(user, data, requirements)
-    }
-
-    fn load_constants(&self, user: u32, data: Result<Arc<[u8]>, NncStatus>) -> Result<u32, NncStatus> {
-        let data = data?;
-        let mut tables = self.tables();
-        let id = tables.announce_constants(user, data.len() as u64, 0)?;
-        tables.constants(user, id)?.load(0, &data)?;
-        Ok(id)
     }
 
     /// A part that cannot be loaded frees the constants it is for.

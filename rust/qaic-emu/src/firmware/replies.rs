@@ -79,7 +79,7 @@ fn resource_info(summary: &ResourceSummary) -> ResourceInfo {
     }
 }
 
-fn performance_info(config: &FirmwareConfig) -> PerformanceInfo {
+pub(super) fn performance_info(config: &FirmwareConfig) -> PerformanceInfo {
     let performance = &config.performance;
     PerformanceInfo {
         nsp_hz: performance.nsp_hz,

@@ -3,8 +3,8 @@
 
 use bytemuck::bytes_of;
 use qaic_kmd::protocol::command::{
-    Activate, ConstantsDescriptor, Deactivate, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx,
-    LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf,
+    Activate, ConstantsDescriptor, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus,
+    LoadConstantsEx, LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf,
 };
 use qaic_kmd::protocol::message::{CONSTANTS_TAG, ELF_TAG};
 use qaic_kmd::protocol::reply::{Command, Reply};
@@ -58,7 +58,6 @@ macro_rules! requests {
 }
 
 requests!(
-    LoadConstants,
     LoadElf,
     UnloadConstants,
     UnloadElf,
@@ -66,7 +65,8 @@ requests!(
     Deactivate,
     GetStatus,
     LoadConstantsPayload,
-    GetResourceInfo
+    GetResourceInfo,
+    GetPerformanceInfo
 );
 
 /// Parses a command. A strict firmware requires its exact length, and in its fields the values that are known to pass.
@@ -83,7 +83,6 @@ pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus>
 /// Returns the tag and the size of the data that a command names.
 pub fn data_wanted(bytes: &[u8]) -> Option<(u32, u64)> {
     match parse(bytes, false).ok()? {
-        Request::LoadConstants(request) => Some((request.tag, request.data_length)),
         Request::LoadElf(request) => Some((request.tag, request.data_length)),
         Request::LoadConstantsPayload(request) => Some((request.tag, request.data_length)),
         _ => None,
@@ -116,7 +115,6 @@ fn check_length(number: u32, bytes: &[u8], is_strict: bool) -> Result<(), NncSta
 /// Returns whether names end and tags are known. Real firmware may accept other values.
 fn has_known_fields(request: &Request) -> bool {
     match request {
-        Request::LoadConstants(command) => command.name.has_end() && command.tag == CONSTANTS_TAG,
         Request::LoadElf(command) => command.name.has_end() && command.tag == ELF_TAG,
         Request::LoadConstantsPayload(command) => command.tag == CONSTANTS_TAG,
         Request::Activate(command) => {

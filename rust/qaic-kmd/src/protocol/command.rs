@@ -1,13 +1,11 @@
-//! Commands of the host.
+//! Commands that clients send. Firmware knows others, for groups, reservations and states of activations.
 
 use super::Numbered;
 use super::transaction::{Header, PASSTHROUGH_FROM_USER};
-use crate::wire::{Kind, Layout, ProcessId, Reserved, Text, Value, wire};
+use crate::wire::{ProcessId, Reserved, Text, wire};
 
 /// Zero bytes behind a command. Firmware checks the lengths of commands, and only this form is known to pass.
 const TRAILING_BYTES: usize = 8;
-/// Most changes of state in one [`ActivationStates`].
-pub const ACTIVATION_STATES_MAX: usize = 8;
 /// Resource group, reservation or pool: none in particular, the whole device.
 pub const WHOLE_DEVICE: i32 = -1;
 /// Reservation of a channel for an activation without a channel.
@@ -22,22 +20,6 @@ pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [bytemuck::bytes_of(&header), command, rest].concat();
     bytes.resize(len, 0);
     bytes
-}
-
-wire! {
-    /// Constants and their data in one message, an older form.
-    pub struct LoadConstants: 88 = 1 "load_constants" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// Tag of the dma transaction.
-        tag: u32,
-        /// Checksum of the constants; 0 for none.
-        constants_crc: u32,
-        /// Bytes of the constants.
-        data_length: u64,
-        /// Name.
-        name: Text<64>,
-    }
 }
 
 wire! {
@@ -169,104 +151,6 @@ wire! {
 }
 
 wire! {
-    /// Sets a channel aside.
-    pub struct ReserveChannel: 32 = 19 "reserve_vc" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// Semaphores.
-        num_sem: u32,
-        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
-        source_grp_id: i32,
-        /// Kind of DMA.
-        dma_option: u32,
-        /// Bytes of memory for commands.
-        mem_cmd_block_size: u32,
-        /// 1 to reserve a semaphore for special uses.
-        assign_special_use_sem: u8,
-        /// Zero.
-        reserved: Reserved<7>,
-    }
-}
-
-wire! {
-    /// Gives a channel that was set aside back.
-    pub struct ReleaseChannel: 8 = 22 "release_vc" {
-        /// Which reservation.
-        vcresid: u32,
-    }
-}
-
-wire! {
-    /// Sets resources aside for activations.
-    pub struct CreateReservation: 48 = 24 "create_activation_reservation" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
-        source_grp_id: i32,
-        /// Zero.
-        reserved: Reserved<4>,
-        /// Memory that is shared by the cores.
-        shddr_size: u64,
-        /// Cores.
-        num_nsp: u32,
-        /// Multicast ids.
-        num_mcid: u32,
-        /// Region of the second-level cache.
-        l2region_size: u64,
-        /// Networks.
-        num_networks: u16,
-        /// Zero.
-        reserved_tail: Reserved<6>,
-    }
-}
-
-wire! {
-    /// Gives resources that were set aside for activations back.
-    pub struct ReleaseReservation: 8 = 26 "release_activation_reservation" {
-        /// Which reservation.
-        ac_res_id: i32,
-    }
-}
-
-wire! {
-    /// Sets resources of the device aside for a group.
-    pub struct CreateResourceGroup: 64 = 28 "create_resource_group" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// Group that they are taken from; [`WHOLE_DEVICE`] for the device's pool.
-        source_grp_id: i32,
-        /// Cores.
-        num_nsp: u32,
-        /// Multicast ids.
-        num_mcid: u32,
-        /// Semaphores.
-        num_sem: u32,
-        /// Virtual channels.
-        num_vc: u32,
-        /// Zero.
-        reserved: Reserved<4>,
-        /// Memory that is shared by the cores.
-        shddr_size: u64,
-        /// Region of the second-level cache.
-        l2region_size: u64,
-        /// Memory.
-        mem_size: u64,
-        /// Networks.
-        num_networks: u16,
-        /// Zero.
-        reserved_tail: Reserved<6>,
-    }
-}
-
-wire! {
-    /// Gives the resources of a group back.
-    pub struct ReleaseResourceGroup: 8 = 30 "release_resource_group" {
-        /// Which.
-        res_grp_id: i32,
-    }
-}
-
-wire! {
     /// Asks what a group or the device has and has left.
     pub struct GetResourceInfo: 16 = 32 "resource_info" {
         /// Process of the caller.
@@ -286,60 +170,6 @@ wire! {
     }
 }
 
-wire! {
-    /// Changes the states of activations, in this order.
-    pub struct ActivationStates: 72 = 36 "activation_state" {
-        /// How many of the changes there are.
-        num_cmds: u32,
-        /// Always room for all of them.
-        cmds: [StateChange; ACTIVATION_STATES_MAX],
-    }
-}
-
-wire! {
-    /// An activation and the state it goes to.
-    pub struct StateChange: 8 {
-        /// The activation.
-        activation_id: u32,
-        /// [`ActivationState`].
-        cmd: i32,
-    }
-}
-
-impl Value for [StateChange; ACTIVATION_STATES_MAX] {
-    const KIND: Kind = Kind::List {
-        fields: StateChange::FIELDS,
-        bytes: size_of::<StateChange>(),
-        count: ACTIVATION_STATES_MAX,
-    };
-}
-
-wire! {
-    /// Settings of the device.
-    pub struct DeviceConfig: 16 = 38 "device_config" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// 1: physical channels of one's own.
-        option: u32,
-        /// How many of them.
-        num_pc_dedicated: u32,
-    }
-}
-
-wire! {
-    /// Gives a reservation another number of cores.
-    pub struct UpdateReservation: 24 = 44 "update_activation_reservation" {
-        /// Process of the caller.
-        process_id: ProcessId,
-        /// Which reservation.
-        ac_res_id: i32,
-        /// Cores.
-        num_nsp: u32,
-        /// Zero.
-        reserved: Reserved<8>,
-    }
-}
-
 /// States of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
@@ -350,18 +180,6 @@ pub enum ActivationState {
     Ready = 1,
     /// Gives up what it holds.
     Deactivate = 2,
-}
-
-impl ActivationStates {
-    /// The changes; what is beyond [`ACTIVATION_STATES_MAX`] is left out.
-    pub fn new(changes: &[(u32, ActivationState)]) -> Self {
-        let mut command = Self::default();
-        for (slot, &(activation_id, state)) in command.cmds.iter_mut().zip(changes) {
-            *slot = StateChange { activation_id, cmd: state as i32 };
-            command.num_cmds += 1;
-        }
-        command
-    }
 }
 
 #[cfg(test)]

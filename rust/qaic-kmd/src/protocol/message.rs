@@ -4,8 +4,8 @@ use bytemuck::bytes_of;
 
 use super::Numbered;
 use super::command::{
-    Activate, ActivationState, Deactivate, GetResourceInfo, GetStatus, LoadConstantsEx, LoadConstantsPayload,
-    LoadElf, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
+    Activate, ActivationState, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstantsEx,
+    LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
 };
 use super::transaction::{
     ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Header, STATUS_FROM_USER, SetUpChannel, TearDownChannel,
@@ -144,6 +144,11 @@ pub fn unload_constants(constants_id: u32) -> ManageBuffer<'static> {
 pub fn resource_info(process_id: u32, group_id: i32) -> ManageBuffer<'static> {
     let process_id = ProcessId(process_id);
     alone(&GetResourceInfo { process_id, res_grp_id: group_id, ..GetResourceInfo::default() })
+}
+
+/// Builds a request for the frequencies and the bandwidth.
+pub fn performance_info() -> ManageBuffer<'static> {
+    alone(&GetPerformanceInfo::default())
 }
 
 fn alone(command: &impl Numbered) -> ManageBuffer<'static> {
@@ -298,5 +303,6 @@ mod tests {
     #[test]
     fn queries_have_each_field_in_its_place() {
         assert_eq!(row(&resource_info(3, -1), 32, 1, 32)[0].1, words([32, 3, u32::MAX, 0, 0, 0]));
+        assert_eq!(row(&performance_info(), 24, 1, 34)[0].1, words([34, 0, 0, 0]));
     }
 }

@@ -4,10 +4,8 @@ use std::mem::offset_of;
 
 use super::card_status::{CardStatus, PerformanceInfo, ResourceInfo};
 use super::command::{
-    Activate, ActivationStates, CreateReservation, CreateResourceGroup, Deactivate, DeviceConfig,
-    GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstants, LoadConstantsEx, LoadConstantsPayload,
-    LoadElf, ReleaseChannel, ReleaseReservation, ReleaseResourceGroup, ReserveChannel, UnloadConstants,
-    UnloadElf, UpdateReservation,
+    Activate, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstantsEx,
+    LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf,
 };
 use super::parse::{ReplyError, Transaction, find};
 use super::{NncStatus, Numbered};
@@ -93,17 +91,8 @@ replies! {
     ActivateReply: "activate" up to mcid_base: u64;
     DeactivateReply: "deactivate" up to status: NncStatus;
     CardStatus: "status" up to nnc_minor: u16;
-    ReserveChannelReply: "reserve channel" up to virtual_channel_id: u32;
-    ReleaseChannelReply: "release channel" up to status: NncStatus;
-    CreateReservationReply: "create activation reservation" up to ac_res_id: i32;
-    ReleaseReservationReply: "release activation reservation" up to status: NncStatus;
-    CreateResourceGroupReply: "create resource group" up to res_grp_id: i32;
-    ReleaseResourceGroupReply: "release resource group" up to status: NncStatus;
     ResourceInfoReply: "resource info" up to status: NncStatus;
     PerformanceInfoReply: "performance info" up to performance: PerformanceInfo;
-    ActivationStatesReply: "activation state" up to status: NncStatus;
-    DeviceConfigReply: "device config" up to status: NncStatus;
-    UpdateReservationReply: "update activation reservation" up to status: NncStatus;
 }
 
 /// A command to the firmware.
@@ -121,7 +110,6 @@ macro_rules! commands {
 }
 
 commands! {
-    LoadConstants: LoadConstantsReply;
     LoadElf: LoadElfReply;
     UnloadConstants: UnloadConstantsReply;
     UnloadElf: UnloadElfReply;
@@ -130,17 +118,8 @@ commands! {
     GetStatus: CardStatus;
     LoadConstantsEx: LoadConstantsReply;
     LoadConstantsPayload: LoadConstantsReply;
-    ReserveChannel: ReserveChannelReply;
-    ReleaseChannel: ReleaseChannelReply;
-    CreateReservation: CreateReservationReply;
-    ReleaseReservation: ReleaseReservationReply;
-    CreateResourceGroup: CreateResourceGroupReply;
-    ReleaseResourceGroup: ReleaseResourceGroupReply;
     GetResourceInfo: ResourceInfoReply;
     GetPerformanceInfo: PerformanceInfoReply;
-    ActivationStates: ActivationStatesReply;
-    DeviceConfig: DeviceConfigReply;
-    UpdateReservation: UpdateReservationReply;
 }
 
 macro_rules! status_only {
@@ -162,18 +141,6 @@ status_only! {
     UnloadElfReply = 8 "unload_elf_reply";
     /// Reply to the command that deactivates. The kernel keeps its own part of it to itself.
     DeactivateReply = 12 "deactivate_reply";
-    /// Reply to the command that gives a channel back that was set aside.
-    ReleaseChannelReply = 23 "release_vc_reply";
-    /// Reply to the command that gives a reservation back.
-    ReleaseReservationReply = 27 "release_activation_reservation_reply";
-    /// Reply to the command that gives the resources of a group back.
-    ReleaseResourceGroupReply = 31 "release_resource_group_reply";
-    /// Reply to the command that changes states.
-    ActivationStatesReply = 37 "activation_state_reply";
-    /// Reply to the command that changes settings of the device.
-    DeviceConfigReply = 39 "device_config_reply";
-    /// Reply to the command that changes a reservation.
-    UpdateReservationReply = 45 "update_activation_reservation_reply";
 }
 
 wire! {
@@ -238,56 +205,6 @@ wire! {
         nsp_mask: UnalignedU32,
         /// Zero.
         reserved: Reserved<2>,
-    }
-}
-
-wire! {
-    /// Reply to the command that sets a channel aside.
-    pub struct ReserveChannelReply: 40 = 20 "reserve_vc_reply" {
-        /// Status of the firmware.
-        status: NncStatus,
-        /// The reservation.
-        vcresid: u32,
-        /// The channel.
-        virtual_channel_id: u32,
-        /// Kind of DMA.
-        dma_type: u32,
-        /// Physical channels.
-        pc_mask: u32,
-        /// 1 if a semaphore for special uses was given.
-        special_use_sem_included: u8,
-        /// Zero.
-        reserved: Reserved<1>,
-        /// That semaphore.
-        special_use_sem_id: u16,
-        /// Bytes of memory for commands.
-        mem_cmd_block_size: u32,
-        /// Address of the block.
-        mem_cmd_block_base: u64,
-    }
-}
-
-wire! {
-    /// Reply to the command that sets resources aside for activations.
-    pub struct CreateReservationReply: 16 = 25 "create_activation_reservation_reply" {
-        /// Status of the firmware.
-        status: NncStatus,
-        /// The reservation.
-        ac_res_id: i32,
-        /// Zero.
-        reserved: Reserved<4>,
-    }
-}
-
-wire! {
-    /// Reply to the command that sets resources aside for a group.
-    pub struct CreateResourceGroupReply: 16 = 29 "create_resource_group_reply" {
-        /// Status of the firmware.
-        status: NncStatus,
-        /// The group.
-        res_grp_id: i32,
-        /// Zero.
-        reserved: Reserved<4>,
     }
 }
 

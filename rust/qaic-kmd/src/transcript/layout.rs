@@ -38,9 +38,6 @@ fn add(found: &mut Map<String, Value>, field: &Field, bytes: &[u8]) {
             found.extend(decode(fields, bytes));
             None
         }
-        Kind::List { fields, bytes: each, count } => bytes.get(..each * count).map(|bytes| {
-            bytes.chunks_exact(each).map(|bytes| Value::Object(decode(fields, bytes))).collect()
-        }),
         Kind::Numbered { name, fields, bytes: each, count } => {
             for (number, bytes) in bytes.chunks_exact(each).take(count).enumerate() {
                 found.insert(format!("{name}{number}"), Value::Object(decode(fields, bytes)));

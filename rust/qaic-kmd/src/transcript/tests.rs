@@ -390,8 +390,6 @@ fn recorded_message_has_its_commands() {
         ]
     );
     assert_eq!(decoded(message::status_features()), [json!({ "type": "status_from_user", "len": 8 })]);
-    let states = decoded(message::activation_states(&[(5, ActivationState::Ready)]).unwrap());
-    assert_eq!(states[0]["cmds"][0], json!({ "activation_id": 5, "cmd": 1 }));
     let constants = decoded(message::load_constants(9, &[0xAB; 24]).unwrap());
     assert_eq!(constants[0]["descriptor_len"], 24);
     assert!(constants[0]["descriptor"].as_str().unwrap().starts_with(&"ab".repeat(24)));

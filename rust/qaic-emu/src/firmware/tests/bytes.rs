@@ -14,10 +14,6 @@ fn expect(size: usize, fields: &[(usize, &[u8])]) -> Vec<u8> {
 #[test]
 fn load_and_unload_have_replies_of_known_bytes() {
     let firmware = firmware(Greedy);
-    let legacy: [(usize, &[u8]); 5] =
-        [(4, &le(1)), (8, &le(300)), (12, &le(0)), (16, &le64(3)), (24, b"Constants")];
-    let message = vec![command(1, 88, &legacy), Transaction::Dma { tag: 300, data: [1, 2, 3].into() }];
-    assert_eq!(ask(&firmware, 1, message), [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let elf_id = load_elf(&firmware, 1, &[1, 0, 0, 0]).unwrap();
     let constants_id = announce(&firmware, 1, 4, 0).unwrap();
     assert_eq!(load_payload(&firmware, 1, constants_id, 0, &[1, 2, 3, 4]), 0);
@@ -99,6 +95,25 @@ fn resource_info_has_the_resources_of_the_card() {
     assert_eq!(ask(&firmware, 1, info(u32::MAX)), of_card);
     // There are no groups.
     assert_eq!(ask(&firmware, 1, info(77)), expect(56, &[(0, &le(33)), (48, &le(11_u32.wrapping_neg()))]));
+}
+
+#[test]
+fn performance_reply_has_each_figure() {
+    let firmware = firmware(Loopback);
+    let performance = Performance::default();
+    let expected = expect(
+        64,
+        &[
+            (0, &le(35)),
+            (8, &le(825_000_000)),
+            (12, &le(2_133_000_000)),
+            (16, &le(1_450_000_000)),
+            (20, &le(1_000_000_000)),
+            (24, &le(667_000_000)),
+            (32, &le64(performance.peak_operations_per_second)),
+        ],
+    );
+    assert_eq!(ask(&firmware, 1, vec![command(34, 8, &[])]), expected);
 }
 
 #[test]
@@ -215,13 +230,13 @@ fn bytes_that_are_no_command_are_refused_with_length_or_number() {
     let minus = |status: u32| le(status.wrapping_neg());
     assert_eq!(refused(vec![]), expect(8, &[(0, &le(1)), (4, &minus(17))]));
     assert_eq!(refused(vec![3, 0, 0]), expect(8, &[(0, &le(1)), (4, &minus(17))]));
-    for id in [0, 2, 17, 19, 20, 21, 24, 28, 34, 36, 38, 43, 44, 50, 51, u32::MAX] {
+    for id in [0, 1, 2, 17, 19, 20, 21, 24, 28, 36, 38, 43, 44, 50, 51, u32::MAX] {
         let mut bytes = vec![0; 16];
         bytes[..4].copy_from_slice(&le(id));
         assert_eq!(refused(bytes), expect(8, &[(0, &le(id.wrapping_add(1))), (4, &minus(3))]), "{id}");
     }
     // Too short, too long, and something in the eight bytes behind; the size of the reply is the command's.
-    let sizes = [(13, 8, 504, 4), (32, 16, 56, 48), (16, 32, 16, 8), (3, 96, 16, 8)];
+    let sizes = [(13, 8, 504, 4), (32, 16, 56, 48), (16, 32, 16, 8), (3, 96, 16, 8), (34, 8, 64, 4)];
     for (id, size, reply_size, offset) in sizes {
         let Transaction::Passthrough(whole) = command(id, size, &[]) else { unreachable!() };
         let long = [&whole[..], &[0]].concat();

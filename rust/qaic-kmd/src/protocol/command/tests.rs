@@ -20,30 +20,6 @@ fn encoded(command: &impl Numbered) -> &[u8] {
 const MINUS_ONE: [u8; 4] = [0xFF; 4];
 
 #[test]
-fn load_constants_has_each_field_in_its_place() {
-    let command = LoadConstants {
-        process_id: ProcessId(5),
-        tag: 300,
-        constants_crc: 0xAABB_CCDD,
-        data_length: 0x1_0000_0001,
-        name: Text::new("constants"),
-        ..LoadConstants::default()
-    };
-    let expected = at(
-        88,
-        &[
-            (0, &[1]),
-            (4, &[5]),
-            (8, &[0x2c, 1]),
-            (12, &[0xDD, 0xCC, 0xBB, 0xAA]),
-            (16, &[1, 0, 0, 0, 1]),
-            (24, b"constants"),
-        ],
-    );
-    assert_eq!(encoded(&command), expected);
-}
-
-#[test]
 fn load_constants_ex_has_each_field_in_its_place() {
     let command = LoadConstantsEx {
         process_id: ProcessId(0x0102_0304),
@@ -104,12 +80,6 @@ fn commands_with_one_id_have_it_behind_the_number() {
     let unload = UnloadConstants { constants_id: id, ..UnloadConstants::default() };
     assert_eq!(encoded(&unload), [5, 0, 0, 0, 4, 3, 2, 1]);
     assert_eq!(encoded(&UnloadElf { elf_id: id, ..UnloadElf::default() }), [7, 0, 0, 0, 4, 3, 2, 1]);
-    let release = ReleaseChannel { vcresid: id, ..ReleaseChannel::default() };
-    assert_eq!(encoded(&release), [22, 0, 0, 0, 4, 3, 2, 1]);
-    let release = ReleaseReservation { ac_res_id: -1, ..ReleaseReservation::default() };
-    assert_eq!(encoded(&release), [26, 0, 0, 0, 255, 255, 255, 255]);
-    let release = ReleaseResourceGroup { res_grp_id: 2, ..ReleaseResourceGroup::default() };
-    assert_eq!(encoded(&release), [30, 0, 0, 0, 2, 0, 0, 0]);
 }
 
 #[test]
@@ -162,91 +132,6 @@ fn questions_have_each_field_in_its_place() {
     assert_eq!(encoded(&resources), [32, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]);
 }
 
-#[test]
-fn activation_states_have_room_for_eight() {
-    let changes = [(7, ActivationState::Ready), (8, ActivationState::Deactivate)];
-    let expected = at(72, &[(0, &[36]), (4, &[2]), (8, &[7]), (12, &[1]), (16, &[8]), (20, &[2])]);
-    assert_eq!(encoded(&ActivationStates::new(&changes)), expected);
-}
-
-#[test]
-fn create_resource_group_has_each_field_in_its_place() {
-    let command = CreateResourceGroup {
-        process_id: ProcessId(1),
-        source_grp_id: -1,
-        num_nsp: 2,
-        num_mcid: 3,
-        num_sem: 4,
-        num_vc: 5,
-        shddr_size: 6,
-        l2region_size: 7,
-        mem_size: 8,
-        num_networks: 0x0102,
-        ..CreateResourceGroup::default()
-    };
-    let expected = at(
-        64,
-        &[
-            (0, &[28]),
-            (4, &[1]),
-            (8, &MINUS_ONE),
-            (12, &[2]),
-            (16, &[3]),
-            (20, &[4]),
-            (24, &[5]),
-            (32, &[6]),
-            (40, &[7]),
-            (48, &[8]),
-            (56, &[2, 1]),
-        ],
-    );
-    assert_eq!(encoded(&command), expected);
-}
-
-#[test]
-fn reservations_have_each_field_in_its_place() {
-    let channel = ReserveChannel {
-        process_id: ProcessId(1),
-        num_sem: 2,
-        source_grp_id: -1,
-        dma_option: 3,
-        mem_cmd_block_size: 4,
-        assign_special_use_sem: 5,
-        ..ReserveChannel::default()
-    };
-    let expected =
-        at(32, &[(0, &[19]), (4, &[1]), (8, &[2]), (12, &MINUS_ONE), (16, &[3]), (20, &[4]), (24, &[5])]);
-    assert_eq!(encoded(&channel), expected);
-    let reservation = CreateReservation {
-        process_id: ProcessId(1),
-        source_grp_id: -1,
-        shddr_size: 2,
-        num_nsp: 3,
-        num_mcid: 4,
-        l2region_size: 5,
-        num_networks: 0x0106,
-        ..CreateReservation::default()
-    };
-    let expected = at(
-        48,
-        &[
-            (0, &[24]),
-            (4, &[1]),
-            (8, &MINUS_ONE),
-            (16, &[2]),
-            (24, &[3]),
-            (28, &[4]),
-            (32, &[5]),
-            (40, &[6, 1]),
-        ],
-    );
-    assert_eq!(encoded(&reservation), expected);
-    let update = UpdateReservation { ac_res_id: -1, num_nsp: 6, ..UpdateReservation::default() };
-    assert_eq!(encoded(&update), at(24, &[(0, &[44]), (8, &MINUS_ONE), (12, &[6])]));
-    let config = DeviceConfig { option: 1, num_pc_dedicated: 4, ..DeviceConfig::default() };
-    assert_eq!(encoded(&config), at(16, &[(0, &[38]), (8, &[1]), (12, &[4])]));
-}
-
 proptest! {
     #[test]
     fn transaction_of_any_command_keeps_it_and_ends_in_zeros(
@@ -261,14 +146,5 @@ proptest! {
         prop_assert_eq!(&bytes[88..88 + descriptor.len()], &descriptor[..]);
         let behind = &bytes[88 + descriptor.len()..];
         prop_assert!((8..16).contains(&behind.len()) && behind.iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn activation_states_beyond_eight_are_left_out(count in 0_usize..20) {
-        let changes = vec![(1, ActivationState::Ready); count];
-        let command = ActivationStates::new(&changes);
-        let bytes = encoded(&command);
-        prop_assert_eq!(bytes.len(), 72);
-        prop_assert_eq!(usize::from(bytes[4]), count.min(8));
     }
 }
