@@ -82,14 +82,8 @@ fn session(kmd: &dyn Kmd, process_id: u32) -> Vec<String> {
     let loaded = to.send(message::load_elf(process_id, 0, &[4; 5000]), LoadElfReply::of);
     let elf_id = loaded.map_or(0, |reply| reply.elf_id);
 
-    let request = ActivateRequest {
-        elf_id,
-        constants_id,
-        initial_state: ActivationState::Ready,
-        queue_size: 16,
-        channel_options: 0,
-        resource_group_id: WHOLE_DEVICE,
-    };
+    let request =
+        ActivateRequest { elf_id, constants_id, initial_state: ActivationState::Ready, queue_size: 16 };
     let activated = to.send(message::activate(process_id, request), ActivateReply::with_channel);
     let active = activated.ok().filter(|reply| reply.status.is_success());
     to.send(message::resource_info(process_id, WHOLE_DEVICE), ResourceInfoReply::of).ok();

@@ -10,7 +10,7 @@ use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEnt
 use qaic_kmd::calls;
 use qaic_kmd::kmd::{AccelFile, Event, EventSource, Kmd, NodeInfo};
 use qaic_kmd::manage::ManageBuffer;
-use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
+use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::reply::{ActivateReply, LoadElfReply, Reply};
 use qaic_mem::Mapping;
@@ -148,14 +148,8 @@ pub(crate) fn load(file: &dyn AccelFile) -> Result<u32, Errno> {
 }
 
 pub(crate) fn activate_message(elf_id: u32, queue_size: u32) -> ManageBuffer<'static> {
-    let request = ActivateRequest {
-        elf_id,
-        constants_id: 0,
-        initial_state: ActivationState::Ready,
-        queue_size,
-        channel_options: 0,
-        resource_group_id: WHOLE_DEVICE,
-    };
+    let request =
+        ActivateRequest { elf_id, constants_id: 0, initial_state: ActivationState::Ready, queue_size };
     message::activate(1, request)
 }
 

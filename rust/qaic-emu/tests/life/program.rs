@@ -12,7 +12,7 @@ use qaic_kmd::abi::{AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, ExecuteEnt
 use qaic_kmd::calls;
 use qaic_kmd::kmd::{AccelFile, Kmd};
 use qaic_kmd::protocol::NncStatus;
-use qaic_kmd::protocol::command::{ActivationState, WHOLE_DEVICE};
+use qaic_kmd::protocol::command::ActivationState;
 use qaic_kmd::protocol::message::{self, ActivateRequest};
 use qaic_kmd::protocol::reply::{
     ActivateReply, DeactivateReply, LoadConstantsReply, LoadElfReply, Reply, UnloadConstantsReply,
@@ -165,8 +165,6 @@ pub(crate) fn activate(
             constants_id: loaded.constants_id,
             initial_state: ActivationState::Ready,
             queue_size,
-            channel_options: 0,
-            resource_group_id: WHOLE_DEVICE,
         },
     );
     let called = calls::manage(file, &mut message);

@@ -67,8 +67,6 @@ proptest! {
             constants_id: 0,
             initial_state: qaic_kmd::protocol::command::ActivationState::Standby,
             queue_size: 512,
-            channel_options: 0,
-            resource_group_id: -1,
         });
         calls::manage(file, &mut message).unwrap();
         let active = ActivateReply::of(&message).unwrap();

@@ -87,10 +87,6 @@ pub struct ActivateRequest {
     pub initial_state: ActivationState,
     /// Elements of the channel's ring; one fewer can be in it.
     pub queue_size: u32,
-    /// Options of the channel, which no kernel defines; 0.
-    pub channel_options: u32,
-    /// Resource group; [`WHOLE_DEVICE`] for none.
-    pub resource_group_id: i32,
 }
 
 /// Gives images cores and a channel.
@@ -100,13 +96,13 @@ pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'stat
         process_id: ProcessId(process_id),
         constants_id,
         elf_id,
-        resource_res_id: request.resource_group_id,
+        resource_res_id: WHOLE_DEVICE,
         opt_vc_setup: 1,
         vc_res_id: WHOLE_DEVICE,
         initial_state: request.initial_state as i32,
         ..Activate::default()
     };
-    let channel = SetUpChannel { queue_size, options: request.channel_options, ..SetUpChannel::default() };
+    let channel = SetUpChannel { queue_size, ..SetUpChannel::default() };
     build(&[&passthrough(&command, &[]), &transaction(ACTIVATE_FROM_USER, bytes_of(&channel))])
 }
 
@@ -274,8 +270,6 @@ mod tests {
             constants_id: 2,
             initial_state: ActivationState::Ready,
             queue_size: 512,
-            channel_options: 0,
-            resource_group_id: -1,
         };
         let message = activate(1, request);
         let transactions = row(&message, 88, 2, 9);

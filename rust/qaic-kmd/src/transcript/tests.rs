@@ -196,8 +196,6 @@ fn activation(process_id: u32) -> ManageBuffer<'static> {
         constants_id: 0,
         initial_state: ActivationState::Ready,
         queue_size: 512,
-        channel_options: 0,
-        resource_group_id: -1,
     };
     message::activate(process_id, request)
 }

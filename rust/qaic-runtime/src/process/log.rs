@@ -134,11 +134,6 @@ impl Logger {
         self.log(Level::Info, text);
     }
 
-    /// Logs a line for debugging the runtime.
-    pub fn debug(&self, text: impl FnOnce() -> String) {
-        self.log(Level::Debug, text);
-    }
-
     /// Logs a line of `level`.
     pub fn log(&self, level: Level, text: impl FnOnce() -> String) {
         if self.is_enabled(level) {
@@ -254,7 +249,7 @@ mod tests {
             fn line(&self, _: Level, text: &str) -> bool {
                 if let Some(logger) = self.0.upgrade().filter(|_| text == "outer") {
                     logger.set_sink(None);
-                    logger.debug(|| "inner".to_owned());
+                    logger.log(Level::Debug, || "inner".to_owned());
                 }
                 true
             }

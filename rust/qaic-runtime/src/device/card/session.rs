@@ -174,8 +174,6 @@ impl CardSession {
             constants_id,
             initial_state: ActivationState::Ready,
             queue_size: RING_ELEMENTS,
-            channel_options: 0,
-            resource_group_id: -1,
         };
         for attempt in 1.. {
             match self.try_activate(request) {
