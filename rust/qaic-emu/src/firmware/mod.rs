@@ -47,6 +47,7 @@ pub struct Firmware {
 }
 
 impl Firmware {
+    /// The firmware of a card that nobody has used.
     pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>) -> Self {
         let budget = Budget::new(config.totals.ddr_bytes);
         let tables = Mutex::new(ResourceTables::new(config.totals, 1));
