@@ -149,6 +149,7 @@ impl Default for FirmwareConfig {
 
 impl FirmwareConfig {
     /// Returns the configuration of one of several cards, which differ in their serial numbers.
+    #[must_use]
     pub fn of_card(mut self, number: u32) -> Self {
         for text in [&mut self.serial, &mut self.board_serial] {
             *text = text.replace('%', &format!("{number:04}"));
