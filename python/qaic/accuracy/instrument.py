@@ -159,7 +159,8 @@ class _Instrumenter(ObserverNodes):
         rows: list[str] = []
         groups: list[list[onnx.NodeProto]] = []
         for row in self.rows:
-            self.observers = []
+            # Rows follow each other in reverse order, so none may read what another has made.
+            self.observers, self.made = [], {}
             self.elements.append(0)
             rows.append(self._row(row))
             groups.append(self.observers)
@@ -440,15 +441,17 @@ class _Instrumenter(ObserverNodes):
         found["spaced"] = self._length(spaced, size)
         found["quantile"] = self._nth_largest(sizes, self._thousandth(spaced, size))
         if row.precision.value == "fp16" and row.kind is Kind.ROUNDED:
-            small = self._count(self._binary("Less", sizes, self._number([[_SMALLEST_HALF]])))
-            none = self._count(self._binary("Equal", sizes, self._number([[0.0]])))
-            found["underflow"] = self._binary("Sub", small, none)
+            small = self._binary("Less", sizes, self._number([[_SMALLEST_HALF]]))
+            some = self._binary("Less", self._number([[0.0]]), sizes)
+            found["underflow"] = self._count(self._binary("And", small, some))
         axis, shape = row.channel_axis, row.shape
         if axis is None or shape is None or shape[axis] > _MOST_CHANNELS:
             return
-        largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
-        channels = self.fresh.make(largest, "channels")
-        self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
+        channels = sizes
+        if row.size != shape[axis]:
+            largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
+            channels = self.fresh.make(largest, "channels")
+            self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
         found["channel_median"] = self._nth_largest(channels, self._integer(shape[axis] // 2 + 1))
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 

@@ -38,9 +38,13 @@ class ObserverNodes:
         #: what nested graphs may read; passes that look at such values go by their types
         self.flats: list[str] = []
         self.numbers: dict[tuple[str, tuple[float, ...]], str] = {}
+        #: operator and value -> its result, if it may be read here
+        self.made: dict[tuple[str, str], str] = {}
 
     def _flat(self, name: str) -> str:
-        flat = self.fresh.make(name, "flat")
+        if found := self.made.get(("flat", name)):
+            return found
+        flat = self.made["flat", name] = self.fresh.make(name, "flat")
         self.flats.append(flat)
         self._add_node("Reshape", [name, self._number([1, -1], integers=True)], flat)
         return flat
@@ -67,7 +71,9 @@ class ObserverNodes:
         return result
 
     def _abs(self, name: str) -> str:
-        result = self.fresh.make(name, "abs")
+        if found := self.made.get(("abs", name)):
+            return found
+        result = self.made["abs", name] = self.fresh.make(name, "abs")
         self._add_node("Abs", [name], result)
         return result
 
@@ -83,10 +89,11 @@ class ObserverNodes:
             "Or", self._binary("Less", found["minimum"], low), self._binary("Less", high, found["maximum"])
         )
         outside, self.observers = self.observers, []
+        made = self.made.copy()
         counted = count()
-        inside, self.observers = self.observers, outside
+        inside, self.observers, self.made = self.observers, outside, made
         zero = self.fresh.make(condition, "none")
-        made = helper.make_graph(
+        counting = helper.make_graph(
             inside, "counted", [], [helper.make_tensor_value_info(counted, FLOAT, [1, 1])]
         )
         nothing = helper.make_graph(
@@ -98,7 +105,7 @@ class ObserverNodes:
         scalar = self.fresh.make(condition, "any")
         self._add_node("Reshape", [condition, self._number([1], integers=True)], scalar)
         result = self.fresh.make(condition, "count")
-        self._add_node("If", [scalar], result, then_branch=made, else_branch=nothing)
+        self._add_node("If", [scalar], result, then_branch=counting, else_branch=nothing)
         return result
 
     def _spaced(self, flat: str, size: int | None, most: int) -> tuple[str, int | None]:
@@ -159,7 +166,7 @@ class ObserverNodes:
 
         values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
         self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
-        return self._reduced("ReduceMin", values)
+        return values if number == self._integer(1) else self._reduced("ReduceMin", values)
 
     def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
         self.observers.append(make_node(operator, inputs, output, **attributes))

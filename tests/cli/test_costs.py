@@ -1,0 +1,124 @@
+"""Costs of commands grow no faster than a model. Calls are counted, so no verdict depends on the time."""
+
+import cProfile
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save
+
+from qaic.accuracy.comparison import compile_options_of
+from qaic.accuracy.instrument import FIELDS
+from qaic.accuracy.prepared import prepared
+from qaic.accuracy.samples import Samples
+from qaic.cli.openqaic import main
+from qaic.compiler.backend.cpu import qpc_writer
+
+FEW, MANY = 5_000, 50_000
+OPERATORS = ("Mul", "Relu", "Add", "Sigmoid")
+
+
+def write_chain(folder, length):
+    """Write a model of so many nodes, one behind the other."""
+    names = ["x", *(f"v{number}" for number in range(1, length)), "y"]
+    nodes = [
+        helper.make_node(
+            OPERATORS[at % 4],
+            [names[at], "c"] if at % 2 == 0 else [names[at]],
+            [names[at + 1]],
+            name=f"n{at}",
+        )
+        for at in range(length)
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.ones(8, np.float32), "c")])
+    path = folder / f"chain{length}.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def calls_of(*words):
+    """Return how many functions a command calls."""
+    profile = cProfile.Profile()
+    profile.enable()
+    code = main([str(word) for word in words])
+    profile.disable()
+    assert code == 0, words
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Two compiled chains, and the calls that compiling each took."""
+    folder = tmp_path_factory.mktemp("chains")
+    # What is imported and read once.
+    main(["compile", str(write_chain(folder, 8)), "-o", str(folder / "8")])
+    found = {}
+    for length in (FEW, MANY):
+        calls = calls_of("compile", write_chain(folder, length), "-o", folder / str(length))
+        found[length] = (folder / str(length), calls)
+    return found
+
+
+def test_compiling_fifty_thousand_nodes(programs):
+    assert programs[MANY][1] < 1.1 * programs[FEW][1] * MANY / FEW
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "{0}"),
+        ("inspect", "{0}", "nodes"),
+        ("inspect", "{0}", "tensors"),
+        ("inspect", "{0}", "fit"),
+        ("inspect", "{0}", "graph", "-o", "{1}.html"),
+        ("diff", "{0}", "{0}"),
+    ],
+    ids=" ".join,
+)
+def test_fifty_thousand_nodes(programs, tmp_path, words):
+    calls = []
+    # Imports are in the first.
+    for number, length in enumerate((FEW, FEW, MANY)):
+        places = (programs[length][0], tmp_path / str(number))
+        calls.append(calls_of(*(word.format(*places) for word in words)))
+    assert calls[2] < 1.1 * calls[1] * MANY / FEW
+
+
+@pytest.mark.parametrize("words", [("check",), ("accuracy", "--to", "fp16"), ("profile",)], ids=" ".join)
+def test_commands_that_compile_twice_or_more(tmp_path, words):
+    # Imports are in the first. Each model is new, so that none is in the cache.
+    lengths = (48, 100, 400)
+    calls = [calls_of(words[0], write_chain(tmp_path, length), *words[1:]) for length in lengths]
+    assert calls[2] < 1.1 * calls[1] * 4
+
+
+def test_nodes_that_observe_a_value(tmp_path, monkeypatch):
+    """The engine takes as long for each node of observers as for one of the model."""
+    sizes = {}
+    write = qpc_writer.write_unchecked
+
+    def counted(path, model, options):
+        sizes[length] = len(model.proto.graph.node)
+        write(path, model, options)
+
+    monkeypatch.setattr("qaic.accuracy.prepared.write_unchecked", counted)
+    for length in (40, 80):
+        path = write_chain(tmp_path, length)
+        options = compile_options_of(path, "fp16", Samples("random"), None, {})
+        with prepared(path, options, "counting") as source:
+            twin, _ = source.write_instrumented(tmp_path / f"{length}.bin")
+        assert len(twin.nodes) == length * 3 // 4
+    # Of four nodes of the model, three are observed: the products and sums round once together.
+    assert (sizes[80] - sizes[40]) / 30 <= 3 * len(FIELDS)
+
+
+@pytest.mark.parametrize("code", ["device.bussy", "no" * 5000, "\U0001f600" * 500])
+def test_explaining_an_unknown_code(code):
+    main(["explain", "device.busy"])
+    known = calls_of("explain", "device.busy")
+    profile = cProfile.Profile()
+    profile.enable()
+    assert main(["explain", code]) == 2
+    profile.disable()
+    # Similar codes are searched for among hundreds.
+    assert sum(entry.callcount for entry in profile.getstats()) < known + 300_000
