@@ -295,7 +295,7 @@ class Context:
     def __new__(cls) -> Context: ...
     @staticmethod
     def own_cpu() -> Context:
-        """One ``cpu`` device of its own, whatever the environment says."""
+        """One ``cpu`` device of its own, independent of the environment."""
     def devices(self) -> list[dict[str, Any]]:
         """One dictionary per device, as ``resources``."""
     def ids(self) -> list[int]:
@@ -303,7 +303,7 @@ class Context:
     def kind(self, dev_id: int) -> str:
         """``cpu``, ``kmd`` or ``noop``; asks the device nothing."""
     def card(self, dev_id: int) -> dict[str, Any] | None:
-        """Return what a card says of itself; ``None`` for a device that is no card.
+        """Return the facts that a card reports; ``None`` for a device that is no card.
 
         Keys: ``node``, ``address``, ``pci``, the sensors, ``firmware`` and ``reason``: why ``firmware`` is
         ``None``. Blocking: a minute at most.
@@ -327,7 +327,7 @@ class EmuControl:
     def __new__(cls, device: int = 0) -> EmuControl: ...
     @staticmethod
     def every() -> list[EmuControl]:
-        """Return the hands on all emulated cards this process has had, whatever the variables said then."""
+        """Return the hands on all emulated cards that this process has had."""
     def reset(self) -> None:
         """Reset the card; it is online again some time later, or after ``hurry``."""
     def restart_cores(self, channel: int, power_up: bool = True) -> None:

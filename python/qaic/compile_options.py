@@ -23,7 +23,7 @@ class CompileOptions(Mapping[str, object]):
 
     A mapping of the options that were given, by their canonical names, so that :func:`qaic.compile` takes it
     as it is and :class:`qaic.Session` with ``**``. Every option of the table is an attribute as well; one
-    that was not given has its default. Two are equal when they ask for the same, however it was said.
+    that was not given has its default. Two are equal when they ask for the same, in whatever form.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """One graph that computes the reference, the deployed program, rounded nodes, and sums of their differences.
 
-The deployed graph stays as it is and under its names. Beside it stand a copy of the float graph, with
+The deployed graph stays as it is and under its names. Next to it are a copy of the float graph, with
 inputs of its own that are given the same numbers, and for every rounded node a copy of that node as the
 deployed program has it, fed by the float graph. Only sums and counts leave the graph.
 """
@@ -83,7 +83,7 @@ _SMALLEST_HALF: Final = 2.0**-14
 
 
 class Observe(Always):
-    """Put the reference and the observers beside the deployed graph.
+    """Put the reference and the observers next to the deployed graph.
 
     Parameters
     ----------

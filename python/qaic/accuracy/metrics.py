@@ -44,7 +44,7 @@ class OutputAccuracy:
     largest_relative_error, mean_relative_error
         Errors over the size of the reference, where that is not zero; NaN where it is zero throughout.
     same
-        Share of equal decisions: the largest of the last dimension, or what a function of the user says; of
+        Share of equal decisions: the largest of the last dimension, or a result of the user's function; of
         integers and booleans, equal elements. NaN where the last dimension has one element.
     first_not_finite
         Sample and element, both from 0, of the first value that is infinite or NaN where the reference is

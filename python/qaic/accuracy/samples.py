@@ -112,7 +112,7 @@ class Samples:
         Raises
         ------
         OptionError
-            They are files without names, which a model has to say something about.
+            They are files without names, for which a model must name the inputs.
         """
         if self.path is not None or self.is_random:
             raise _wrong(f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM))

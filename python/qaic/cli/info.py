@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def info(*, as_json: bool) -> int:
-    """Print versions, the engine and the devices. Exit code 0 even without an engine, which is then said."""
+    """Print versions, the engine and the devices. Exit code 0 even without an engine."""
     facts = gather()
     if as_json:
         print_json(facts)

@@ -194,7 +194,7 @@ def _mark_of(path: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Identify this run of the machine; where the kernel does not tell, this process."""
+    """Identify this run of the machine; where the kernel does not report it, this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -182,7 +182,7 @@ def lower(
     progress: Progress,
     work_folder: WorkFolder = temporary_folder,
 ) -> tuple[Model, Context]:
-    """Apply everything the options say to a model.
+    """Apply the options to a model.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def begin(
 
 
 def _of_library(name: str, found: str, *, is_checked: bool) -> CompileError:
-    """Return the error for what a library says about a model; of a checked model it is perhaps a defect."""
+    """Return the error for a library's message about a model; of a checked model it is perhaps a defect."""
     return refuse(
         f"model, in the pass {name!r}",
         code="invalid_model",

@@ -51,7 +51,7 @@ class AicConfigHelper:
         ----------
         compiler_config, runtime_config
             Configurations. Only fields that were set, and not to ``None``, become keys: a new
-            ``AicCompilerConfig()`` gives ``{}``, whatever its defaults say.
+            ``AicCompilerConfig()`` gives ``{}``, independent of its defaults.
 
         Raises
         ------

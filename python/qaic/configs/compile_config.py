@@ -83,7 +83,7 @@ class CompileConfig(ConfigModel):
         Tensors whose buffers are in an MX format, as the tools' JSON has them, or the path of such a file.
         For AIC they get the precision ``mxint8`` of the option ``custom_io_list_file``.
     enable_backend_trace, io_tensor_mem_type, module_format, op_packages
-        Kept as data; ``qaic.compile`` says of those that are set that they have no effect.
+        Kept as data; ``qaic.compile`` reports of those that are set that they have no effect.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """The text form of a target SoC, such as ``chipset:SM8550;dsp_arch:v73;soc_model:43``.
 
-There is no data base of SoCs here: what the text says is known, and nothing else.
+There is no data base of SoCs here: the content of the text is known, and nothing else.
 """
 
 from __future__ import annotations

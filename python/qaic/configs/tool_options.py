@@ -1,4 +1,4 @@
-"""The options dictionary that the vendor's tools read beside a model."""
+"""The options dictionary that the vendor's tools read together with a model."""
 
 from __future__ import annotations
 

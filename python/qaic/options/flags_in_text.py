@@ -1,6 +1,6 @@
 """Option names in messages as the flags of a command line.
 
-The compiler does not know how it was called, and the cache keeps what it says. So messages name options as
+The compiler does not know how it was called, and the cache keeps its messages. So messages name options as
 keywords, and a tool that takes flags writes these in their place when it prints.
 """
 

@@ -1,6 +1,6 @@
 """The weights of a program compiled here, as arrays over ``constants.bin``.
 
-What the plan says about a weight comes from the file, so it is checked before any of its bytes are shown.
+The entry of the plan about a weight comes from the file, so it is checked before any of its bytes are shown.
 """
 
 from __future__ import annotations

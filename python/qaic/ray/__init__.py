@@ -64,7 +64,7 @@ def map_batches(
     outputs
         Output of the program -> column to write; only these are written. ``None``: all, by their names.
     keep
-        Columns of the dataset that stay beside the outputs. ``None``: all.
+        Columns of the dataset that stay next to the outputs. ``None``: all.
     output_format
         ``"numpy"``: tensor columns, which come out of Ray Data as numpy arrays; ``"arrow"``: lists of fixed
         size, which other readers of Arrow and Parquet understand.

@@ -1,4 +1,4 @@
-"""From what a device says to the structures of the interface."""
+"""Turns the facts that a device reports into the structures of the interface."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Util:
     def getDeviceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QDevInfo]:
         """Everything about a device.
 
-        A card that cannot be asked has the status ``QDS_ERROR`` and what the system knows of it; why is said
+        A card that cannot be asked has the status ``QDS_ERROR`` and the system's facts; the reason is
         on standard error. Blocking: a card's firmware is asked, a minute at most.
         """
         status, found = self._ask(devID)

@@ -28,7 +28,7 @@ class OpenedProgram:
     qpc: _core.Qpc
     options: ResolvedOptions
     diagnostics: tuple[Diagnostic, ...] | None = None
-    """What the compiler had to say about it; None where the container alone tells."""
+    """Messages of the compiler about it; None where only the container has them."""
 
 
 def open_program(

@@ -325,7 +325,7 @@ class SiteCheck:
     app
         The other application.
     allowed_hosts
-        Names of this server besides addresses, names without a dot, and ``localhost``.
+        Names of this server in addition to addresses, names without a dot, and ``localhost``.
     checks_host
         Refuse all requests for other names. Otherwise only requests of browsers, which have an ``Origin``.
     """

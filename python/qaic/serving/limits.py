@@ -45,7 +45,7 @@ class Limits:
     model_control
         Whether clients may load and unload models.
     allowed_hosts
-        Names of this server besides addresses, names without a dot, and ``localhost``.
+        Names of this server in addition to addresses, names without a dot, and ``localhost``.
     """
 
     max_body_bytes: int = 64 << 20

@@ -50,11 +50,11 @@ class ModelSettings:
     set_size, num_activations
         As the options of `qaic.Session`.
     max_batch_size
-        What the configuration says; None where it leaves that to the container, 0 for no batches.
+        Value of the configuration; None where it leaves that to the container, 0 for no batches.
     max_queue_delay_s, max_queue_size
         As for `qaic.serving.batcher.Batcher`.
     default_timeout_s
-        Seconds that a request may wait which says nothing itself; None: no limit.
+        Seconds that a request may wait without a limit of its own; None: no limit.
     config
         The configuration as written; empty where there is none.
     """

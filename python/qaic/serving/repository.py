@@ -361,6 +361,6 @@ def refuse_overrides(parameters: object) -> None:
     """
     if parameters:
         raise OptionError(
-            "a model is loaded as it lies in the repository; parameters of a load are not supported",
+            "a model is loaded as it is in the repository; parameters of a load are not supported",
             code="serving.unsupported",
         )

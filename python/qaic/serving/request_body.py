@@ -50,7 +50,7 @@ class InferRequest:
     outputs
         Name -> whether it is wanted as bytes, in their order; None: all.
     is_binary
-        Whether outputs that say nothing are wanted as bytes.
+        Whether outputs without a format are wanted as bytes.
     timeout_s
         Seconds it may wait; None: no limit.
     """
@@ -386,7 +386,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvie
     Raises
     ------
     qaic.errors.InputTypeError
-        The bytes are not as many as datatype and shape say, or no program takes the datatype.
+        The bytes are not as many as datatype and shape need, or no program takes the datatype.
     """
     dtype = dtype_of(name, datatype)
     expected = dtype.itemsize

@@ -368,7 +368,7 @@ class LogHandler(logging.Handler):
 
 
 def log_to_stderr(*, access: bool) -> None:
-    """Send what the server says to standard error, with a line per request of HTTP if ``access``."""
+    """Send the server's messages to standard error, with a line per request of HTTP if ``access``."""
     handler = LogHandler(sys.stderr)
     for name in ("qaic.serving", "uvicorn"):
         logger = logging.getLogger(name)

@@ -32,7 +32,7 @@ class StatsBuffer:
     """The stats buffer of one inference; :func:`qaic.stats.open` makes it.
 
     Each section is a structured array of :data:`qaic.stats.RECORDS`, read-only, without a copy, and keeps the
-    bytes by itself. A section that the device did not write is empty; :meth:`has` tells the difference to one
+    bytes by itself. A section that the device did not write is empty; :meth:`has` shows the difference to one
     without records.
 
     Header, directory, cores and threads were checked when the buffer was opened. The records of operations
@@ -180,7 +180,7 @@ class StatsBuffer:
         cores
             Only these.
         host_trace
-            A Chrome trace of the host in JSON, shown beside the device on the wall clock.
+            A Chrome trace of the host in JSON, shown next to the device on the wall clock.
 
         Raises
         ------

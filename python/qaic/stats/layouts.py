@@ -122,7 +122,7 @@ def find(name: str) -> StatsLayout:
 
 
 def sure_of(buffer: NDArray[np.uint8], descriptor: Descriptor | None) -> StatsLayout | None:
-    """Return the first layout that says yes."""
+    """Return the first layout that fits."""
     for layout in registered().values():
         try:
             if layout.probe(buffer, descriptor) == "yes":

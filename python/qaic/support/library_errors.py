@@ -22,7 +22,7 @@ def library_errors(refuse: Callable[[str], Exception], *, among_ours: bool = Fal
     Parameters
     ----------
     refuse
-        Makes the error from the first line of what the library says.
+        Makes the error from the first line of the library's message.
     among_ours
         The block does more than call a library; what our own code raises is a defect and passes through.
     """

@@ -36,7 +36,7 @@ class YamlMistakeError(ValueError):
     problem
         What is wrong, in the words of the parser.
     line
-        Where, from 1; None where the parser does not say.
+        Where, from 1; None where the parser does not report it.
     """
 
     def __init__(self, problem: str, line: int | None = None) -> None:

@@ -53,7 +53,7 @@ class PrecisionPlan:
     seconds
         How long it took.
     lists
-        What the file holds: these nodes, beside those of the node precision file among the compile options.
+        Content of the file: these nodes, and those of the node precision file among the compile options.
     """
 
     model: str

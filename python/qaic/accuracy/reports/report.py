@@ -122,7 +122,7 @@ class PrecisionAccuracy:
     seconds : float
         How long that took.
     warnings : sequence of str
-        What the compiler had to say.
+        Messages of the compiler.
     card : sequence of CardAccuracy
         Outputs of a real card, where they were given.
     """

@@ -73,7 +73,7 @@ def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
 
 
 def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
-    """Read the command line; what is wrong with it is said."""
+    """Read the command line, and report its errors."""
     from qaic.errors import OptionError
     from qaic.options import resolve
     from qaic.options.argv import read_argv

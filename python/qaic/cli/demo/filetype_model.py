@@ -67,7 +67,7 @@ class FileTypeModel:
         )
 
     def features(self, path: Path) -> NDArray[np.int32] | None:
-        """Features of one file, int32 of shape (1, begin + end); ``None`` for a file too small to tell."""
+        """Features of one file, int32 of shape (1, begin + end); ``None`` for a file that is too small."""
         with path.open("rb") as file:
             first = file.read(self.block_bytes)
             size = path.stat().st_size

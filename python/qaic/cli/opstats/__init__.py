@@ -170,7 +170,7 @@ class _Run:
             _show_generated("trace", paths)
 
     def _open(self, file: StatsFile) -> StatsBuffer | None:
-        """Open and check a buffer; what is wrong with it is said."""
+        """Open and check a buffer, and report its errors."""
         import qaic.stats
 
         arguments = self._arguments

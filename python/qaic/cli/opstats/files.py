@@ -56,7 +56,7 @@ def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ..
 
 
 def stats_file(path: Path) -> StatsFile | None:
-    """Return what a file name says; ``None`` if it is not that of a stats buffer."""
+    """Return the facts in a file name; ``None`` if it is not that of a stats buffer."""
     match = FILE_NAME.fullmatch(path.name)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""``qaic-opstats report``: what measured inferences say, as text, CSV, JSON or a page."""
+"""``qaic-opstats report``: reports on measured inferences, as text, CSV, JSON or a page."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _complain_of(path: Path, error: QaicError | OSError, *, others: int) -> None
 
 
 def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
-    """Read the latency report that was given, or the only one beside the buffers."""
+    """Read the latency report that was given, or the only one in the folder of the buffers."""
     from qaic.stats.reports import HostLatencies
 
     if given is not None:

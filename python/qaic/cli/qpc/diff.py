@@ -152,7 +152,7 @@ def _contents(a: Qpc, b: Qpc, problems: list[str]) -> tuple[_Json, _Json]:
 
 
 def _weights(qpc: Qpc, small: Mapping[str, Any], side: str, problems: list[str]) -> _Json:
-    """Name -> (what the plan says about it, how to get its array)."""
+    """Name -> (its entry in the plan, how to get its array)."""
     weights: _Json = {
         name: ({"dtype": str(array.dtype), "dims": list(array.shape)}, array) for name, array in small.items()
     }

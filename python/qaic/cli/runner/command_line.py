@@ -86,7 +86,7 @@ def read(made: console.Parser, argv: Sequence[str]) -> RunnerOptions:
 
 
 def request_of(options: RunnerOptions, program: Path) -> RunRequest:
-    """Check what the options say together.
+    """Check the options together.
 
     Raises
     ------

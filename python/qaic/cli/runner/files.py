@@ -34,7 +34,7 @@ def writable_folder(folder: Path) -> Path:
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that is complete or not there, and tell of it. Blocking.
+    """Write a file that is complete or not there, and report it. Blocking.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How long the inferences of a run took: what ``-s`` and ``--json`` tell at its end."""
+"""How long the inferences of a run took: what ``-s`` and ``--json`` print at its end."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class Recording:
     wanted, folder
         What is recorded, and where it goes.
     statistics
-        What the program can tell of the device.
+        Facts about the device that the program has.
     progress
         Ends the run when a file cannot be written.
     """

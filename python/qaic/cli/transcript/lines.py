@@ -1,4 +1,4 @@
-"""Transcripts of system calls as they are in files, and what of them says something about one run only.
+"""Transcripts of system calls as they are in files, and the parts that belong to one run only.
 
 A transcript is written by ``QAIC_KMD_TRANSCRIPT``: one JSON object a line (the form is
 described in docs/reference/emulated-cards.md). It may also come from elsewhere, so nothing in it is trusted.
@@ -131,7 +131,7 @@ def _optional(value: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def normalized(line: Line) -> Line:
-    """Return the line without what says something about one run only."""
+    """Return the line without the parts that belong to one run only."""
     names = _VOLATILE_NAMES | _VOLATILE_OF_CALL.get(line.name, frozenset())
     octets = dict(line.octets)
     if line.name == "MANAGE" and "data" in octets:
@@ -169,7 +169,7 @@ def _transactions(message: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _masked(message: bytes) -> bytes:
-    """Return a control message with zeros where the bytes say something about one process only."""
+    """Return a control message with zeros where the bytes belong to one process only."""
     masked = bytearray(message)
     for kind, at, end in _transactions(message):
         body = at + 8

@@ -118,7 +118,7 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, source: DeviceSource) -> tuple[list[Device], int]:
-    """Query the devices asked for; the exit code shows when some do not exist, which has been said then."""
+    """Query the devices asked for; the exit code shows when some do not exist."""
     devices, unknown = source.query(arguments.aic_device_id)
     for number in unknown:
         # The text is the vendor's; scripts look for it.
@@ -146,7 +146,7 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 
 def _act(arguments: argparse.Namespace) -> int:
-    """Reset devices, or enable what several of them do together. Says of each what was done."""
+    """Reset devices, or enable what several of them do together. Reports the result of each."""
     from qaic.cli.util.source import DeviceSource
 
     source = DeviceSource()

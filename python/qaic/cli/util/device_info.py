@@ -67,12 +67,12 @@ class Device(NamedTuple):
         return self.facts[0].text
 
     def number(self, label: str) -> float | None:
-        """Value of a fact that is a number; ``None`` when the device does not tell it."""
+        """Value of a fact that is a number; ``None`` when the device does not report it."""
         value = next((fact.value for fact in self.facts if fact.label == label), None)
         return value if isinstance(value, int | float) else None
 
     def text(self, label: str) -> str | None:
-        """Text of a fact; ``None`` when the device does not tell it."""
+        """Text of a fact; ``None`` when the device does not report it."""
         return next((fact.text for fact in self.facts if fact.label == label), None)
 
     def record(self) -> dict[str, object]:
@@ -94,9 +94,9 @@ def describe(
     Parameters
     ----------
     info
-        What the low-level interface tells.
+        Values of the low-level interface.
     card
-        What else a card says of itself; ``None`` for a virtual one.
+        Further facts that a card reports; ``None`` for a virtual one.
     reason
         Why it is not ready.
     """

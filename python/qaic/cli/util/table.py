@@ -105,7 +105,7 @@ class DeviceTable:
 
 
 def device_lines(device: Device, *, per_row: int) -> Iterator[str]:
-    """One device: a title and its eight boxes, so many beside each other."""
+    """One device: a title and its eight boxes, several in a row."""
     version = device.text("FW Version") or "Invalid"
     title = f" DeviceID-{device.qid} --- Status: {device.status} --- FW Version: {version} "
     yield title.center(per_row * _BOX_WIDTH, "=")

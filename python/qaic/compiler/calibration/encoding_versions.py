@@ -43,7 +43,7 @@ class Entry:
     Parameters
     ----------
     section
-        Whether they are for an activation or a constant; empty where the file does not say.
+        Whether they are for an activation or a constant; empty where the file does not state it.
     name
         Tensor.
     where
@@ -51,7 +51,7 @@ class Entry:
     encodings
         One, or one per channel.
     axis
-        Of the channels, where the file says it.
+        Of the channels, where the file states it.
     """
 
     section: str

@@ -141,7 +141,7 @@ class _Encodings:
         return float(value)
 
     def _encoding(self, where: str, item: Mapping[str, Any], bits: int) -> TensorProfile:
-        """Turn one encoding into our convention and check that its numbers say the same thing."""
+        """Turn one encoding into our convention and check that its numbers agree."""
         scale, offset = self._number(where, item, "scale"), self._number(where, item, "offset")
         low, high = self._number(where, item, "min"), self._number(where, item, "max")
         if (low is None) != (high is None) or (scale is None) != (offset is None) or (low is scale is None):

@@ -35,9 +35,9 @@ class ProfileFile:
     Parameters
     ----------
     tool
-        What wrote it; empty when it does not say.
+        What wrote it; empty when it is not stated.
     graph_hash
-        Of the graph it was made from; None when it does not say.
+        Of the graph it was made from; None when it is not stated.
     entries
         By key, in order.
     """

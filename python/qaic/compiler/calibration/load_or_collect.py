@@ -1,4 +1,4 @@
-"""A profile from where the options say: a file, or samples that are run now."""
+"""A profile from the source that the options name: a file, or samples that are run now."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _external(graph: Model, file: InputFileContent) -> CalibrationProfile:
 def _complete(
     profile: CalibrationProfile, chosen: ObservedTensors, option: str, file: InputFileContent
 ) -> None:
-    """Give entries to tensors that hold the same values as others, and tell about those without any."""
+    """Give entries to tensors that hold the same values as others, and report those without any."""
     for name, source in chosen.same.items():
         if name not in profile.tensors and source in profile.tensors:
             profile.tensors[name] = profile.tensors[source]
@@ -207,7 +207,7 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
     Raises
     ------
     OptionError
-        A sample does not fit the model, as far as that can be said without reading it.
+        A sample does not fit the model, as far as that is known without reading it.
     """
     if options.calibration_data is not None:
         return ObjectSource(options.calibration_data)

@@ -59,7 +59,7 @@ class RandomSource:
 
 
 def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Find how large the numbers in integer inputs may be: the tables they look things up in say it.
+    """Find how large the numbers in integer inputs may be: the tables they look things up in show it.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 Calibrating is the longest part of a compilation, so a second one with the same samples has to find its
 result in the cache. Digests are remembered as those of models are
-(`qaic.compiler.frontend.files.content_digest`): by what the system says about the files, so that they are
+(`qaic.compiler.frontend.files.content_digest`): by the facts of the system about the files, so that they are
 read once.
 """
 
@@ -36,7 +36,7 @@ class SampleFiles:
     digest
         Of all contents, in the order of the list.
     files
-        The list and its files, with what the system said about them; empty where that is known from before.
+        The list and its files, with the facts of the system about them; empty if known from before.
     """
 
     digest: str

@@ -25,14 +25,14 @@ _LEVELS: Final = {"warning": logging.WARNING, "note": logging.INFO}
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Something that a compilation has to say.
+    """A message of a compilation.
 
     Parameters
     ----------
     severity
         ``warning`` or ``note``.
     code
-        Stable name of what is said, with the part of the compiler that says it.
+        Stable name of the message, with the part of the compiler that it comes from.
     message
         The text that users see.
     nodes
@@ -71,7 +71,7 @@ _current: ContextVar[Diagnostics | None] = ContextVar("diagnostics", default=Non
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Diagnostics]:
-    """Record what is said meanwhile in this thread; a record around it takes it, too."""
+    """Record messages of this thread; a record around it takes them, too."""
     outer, inner = _current.get(), Diagnostics()
     token = _current.set(inner)
     try:
@@ -85,7 +85,7 @@ def recorded() -> Iterator[Diagnostics]:
 
 @contextlib.contextmanager
 def about_files() -> Iterator[None]:
-    """Record what is said meanwhile in this thread as about files that are written beside the program."""
+    """Record messages of this thread as messages about files that are written next to the program."""
     with recorded() as found:
         yield
     outer = _current.get()
@@ -101,7 +101,7 @@ def note_cached() -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Neither show nor keep what is said meanwhile in this thread, as about one of many tries."""
+    """Neither show nor keep messages of this thread, as about one of many tries."""
     token = _current.set(_Silence())
     try:
         yield

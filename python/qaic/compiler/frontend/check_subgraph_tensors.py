@@ -66,7 +66,7 @@ def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], exter
 
 
 def check_inner_tensors(model: onnx.ModelProto) -> None:
-    """Refuse tensors that are said to have external data and name no file.
+    """Refuse tensors that declare external data and name no file.
 
     The engine would look for one in the folder the process happens to be in when the program is loaded.
 

@@ -128,7 +128,7 @@ def _entries(value: object, depth: int) -> Iterator[Mapping[str, object]]:
 
 
 def _name_of(entry: Mapping[str, object]) -> str | None:
-    """Find the name, beside the implementations or in the section that describes the operator."""
+    """Find the name, next to the implementations or in the section that describes the operator."""
     for section in (entry, *(item for item in entry.values() if isinstance(item, Mapping))):
         name = section.get("name")
         if isinstance(name, str) and name:

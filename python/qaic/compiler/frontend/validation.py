@@ -1,4 +1,4 @@
-"""Is this a model the compiler can read? Everything that can be said before shapes are known.
+"""Checks that the compiler can read a model, as far as that is known without shapes.
 
 The onnx checker sees the model with weights declared as inputs, so it never asks for payloads.
 """

@@ -85,7 +85,7 @@ class Context:
     overflows
         Constants that are beyond float16.
     side_files
-        What the options want written beside the container.
+        Files that the options want next to the container.
     """
 
     options: CompileOptions

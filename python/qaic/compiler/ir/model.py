@@ -104,7 +104,7 @@ class Model:
     name
         Name of the program.
     symbol_sizes, requested
-        Sizes of the symbols, one set for each specialization, and what the options say of these.
+        Sizes of the symbols, one set for each specialization, and the options about these.
     input_dims
         Dims of the inputs before symbols got their sizes.
     specialized
@@ -117,7 +117,7 @@ class Model:
     provenance
         Its nodes as they were before the passes, where operations are measured.
     described
-        For each set of shapes the finished program with inferred types and shapes, and what else tells
+        For each set of shapes the finished program with inferred types and shapes, and what else identifies
         some; where operations are measured.
     operations
         What the engine runs for it, where that is measured.

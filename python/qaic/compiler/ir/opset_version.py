@@ -2,7 +2,7 @@
 
 The onnx package stamps new models with its own newest versions, which the engine may not know yet although
 nothing in the model is new. An operator means the same in every version since it last changed, so the stamp
-can say the version of the latest such change instead.
+can name the version of the latest such change instead.
 """
 
 from __future__ import annotations

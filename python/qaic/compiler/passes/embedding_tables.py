@@ -1,4 +1,4 @@
-"""Embedding tables of recommender models in a zip file beside the model.
+"""Embedding tables of recommender models in a zip file next to the model.
 
 One ``.npy`` member per table, named after the initializer. Tables may be larger than memory, so they are read
 and written piece by piece.

@@ -60,7 +60,7 @@ def fold_batch_normalization(
     weights : dict[str, Weight]
         Its weights.
     are_one_unit : callable
-        Tells whether a convolution and the normalization behind it may become one node.
+        Returns whether a convolution and the normalization behind it may become one node.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def inline_functions(
     model : onnx.ModelProto
         Model that `functions.check_functions` has accepted.
     keep : callable
-        Says of a function that its calls stay as they are.
+        Returns true for a function whose calls stay as they are.
     names : InlinedNames or None
         Learns what the values of bodies are called afterwards.
 
@@ -147,7 +147,7 @@ def expand(
     model : Model
         Changed.
     keep : callable
-        Says of a function that its calls stay; without it those stay that one rounding belongs to.
+        Returns true for a function whose calls stay; without it those stay that one rounding belongs to.
     names : InlinedNames or None
         Learns what the values of bodies are called afterwards.
     """

@@ -1,4 +1,4 @@
-"""Constants that a model computes - a transposed weight, say - as constants, so that they can be quantized.
+"""Folds what a model computes from constants, such as a transposed weight, so that it can be quantized.
 
 The engine folds them by itself, but only when a program is loaded; their ranges are needed now. They are
 computed when they are read, so that a large weight is not held by the compiler.

@@ -54,7 +54,7 @@ _CLIP_INPUTS_VERSION: Final = 11
 
 
 class Inserter(GraphBuilder):
-    """Rewrites the main graph as a plan says.
+    """Rewrites the main graph by a plan.
 
     Parameters
     ----------

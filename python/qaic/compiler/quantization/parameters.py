@@ -92,7 +92,7 @@ class QuantParamsChooser:
     def fixed(self, name: str, precision: str) -> TensorProfile | None:
         """Find the entry of a tensor whose parameters a file fixed for this precision.
 
-        Parameters for another precision still tell a range.
+        Parameters for another precision still contain a range.
         """
         found = self._tensors.get(name)
         return found if found is not None and found.is_fixed and found.bits == _BITS[precision] else None

@@ -2,7 +2,7 @@
 
 Encodings (AIMET 0.6.1, https://quic.github.io/aimet-pages) count q from 0 and add a negative offset; here q
 is signed and the offset is subtracted, so our 8-bit offset ``o`` is ``-o - 128`` of theirs. Both files
-together, beside the same other options, give the same program: ranges alone are there for values inside
+together, with the same other options, give the same program: ranges alone are there for values inside
 groups, and a float type for results of nodes that stay in a float precision by choice.
 """
 

@@ -1,1 +1,1 @@
-"""Reports and files beside the container."""
+"""Reports and files next to the container."""

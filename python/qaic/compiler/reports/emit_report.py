@@ -69,7 +69,7 @@ def publish_hints(
     weights : mapping
         Its weights that are not in the graph.
     classes : mapping
-        What nodes compute in, by the names of their first outputs; the others in what the model says.
+        What nodes compute in, by the names of their first outputs; the others in the types of the model.
     """
     if options.aic_perf_warnings:
         from qaic.compiler.reports import perf_warnings

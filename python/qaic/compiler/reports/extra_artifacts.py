@@ -1,4 +1,4 @@
-"""Files that a compilation writes beside its container: templates, profiles, tables.
+"""Files that a compilation writes next to its container: templates, profiles, tables.
 
 They appear after the container was written, each as a whole; a compilation that fails leaves none.
 """

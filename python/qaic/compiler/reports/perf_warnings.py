@@ -51,7 +51,7 @@ def hints(
     weights : mapping
         The weights by name.
     classes : mapping
-        What nodes compute in, by the names of their first outputs; the others in what the model says.
+        What nodes compute in, by the names of their first outputs; the others in the types of the model.
 
     Returns
     -------

@@ -138,7 +138,7 @@ def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Surv
 
 
 def survey_specializations(interface: Interface, survey: Survey) -> None:
-    """Look for an input that has another shape in every set of shapes: a card tells the sets apart by it.
+    """Look for an input that has another shape in every set of shapes: a card distinguishes the sets by it.
 
     Values that stay on the device are left out of most inferences, so that they identify none.
 

@@ -1,1 +1,1 @@
-"""Options whose value is a file, or what a file says."""
+"""Options whose value is a file, or the content of a file."""

@@ -1,4 +1,4 @@
-"""Options whose value is what a file says, once it is read and checked.
+"""Options whose value is the content of a file, once it is read and checked.
 
 The content counts, not the path: it decides about the container and its place in the cache, and it is read
 once, when the options are resolved. From Python the content may be given in place of the file.

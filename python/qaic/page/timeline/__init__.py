@@ -119,7 +119,7 @@ class TimeSpan:
 
 @dataclass
 class Timeline:
-    """Rows, names, stretches of time, and what is to be said about them."""
+    """Rows, names, stretches of time, and notes about them."""
 
     labels: Labels = field(default_factory=Labels)
     tracks: list[Track] = field(default_factory=list)
@@ -161,7 +161,7 @@ def lanes(track: Track) -> Iterator[Track]:
 
 
 class Merger:
-    """Merges what is too short and too close to be told apart, so that a page has at most ``most`` boxes.
+    """Merges what is too short and too close to be distinguished, so that a page has at most ``most`` boxes.
 
     ``counted`` is how many operations there are at all, ``extent`` the units that they are in together.
     """

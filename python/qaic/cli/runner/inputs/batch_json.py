@@ -1,7 +1,7 @@
 """The file of ``--aic-batch-json-input``: files and shapes of each inference.
 
 An input that is not listed is taken from the device when the program keeps its value, and an output that the
-program keeps for an input is then not copied to the host. ``dims`` of ``[0]`` says the same explicitly.
+program keeps for an input is then not copied to the host. ``dims`` of ``[0]`` states the same explicitly.
 """
 
 from __future__ import annotations

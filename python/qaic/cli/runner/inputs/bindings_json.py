@@ -1,4 +1,4 @@
-"""The file ``bindings.json`` beside a container: which raw file goes into which input.
+"""The file ``bindings.json`` next to a container: which raw file goes into which input.
 
 Card users write ``{"userBuffers": [{"num", "buffSize", "name", "inputFile"}]}``, one row a buffer; the form
 of batch JSON files is read as well. A file that cannot be used is an error: the user named inputs, and random

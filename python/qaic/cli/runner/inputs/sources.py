@@ -59,7 +59,7 @@ def _random(network: Network, *, bounded: bool) -> Request:
 
 
 def _bindings_file(path: Path, network: Network) -> Request:
-    """Return the inference of the file beside the container."""
+    """Return the inference of the file next to the container."""
     from qaic.cli.runner.inputs.bindings_json import read_bindings
 
     try:
@@ -104,7 +104,7 @@ def _listed(path: Path, network: Network, *, join: bool) -> list[Request]:
 
 
 def _place(name: Path, folder: Path) -> Path:
-    """Find a file of a list: absolute, else here, else beside the list."""
+    """Find a file of a list: absolute, else here, else next to the list."""
     return folder / name if not name.exists() and (folder / name).exists() else name
 
 

@@ -37,7 +37,7 @@ class Ended:
     code : int
         Exit code; below 0 the number of the signal that ended it.
     words : str
-        What it said about it: the end of its stderr, of its stdout if that is empty.
+        Its message: the end of its stderr, of its stdout if that is empty.
     """
 
     code: int

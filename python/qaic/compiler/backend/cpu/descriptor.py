@@ -136,7 +136,7 @@ def metadata(
 ) -> dict[str, object]:
     """Build the JSON form of the metadata.
 
-    What tells the threads of a core what to do is zero: no card of silicon runs this program.
+    The commands for the threads of a core are zero: no card of silicon runs this program.
 
     The family ai100 is version 2. No document numbers ai200; the next one keeps a device of the other family
     from taking the program.

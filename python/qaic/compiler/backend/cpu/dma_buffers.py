@@ -1,6 +1,6 @@
 """Places of a program's tensors in DMA buffers, and the card's transfers of these.
 
-It moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore tells
+It moves whole buffers: those of the inputs to its memory, then those of the outputs back. One semaphore shows
 the cores that all inputs are there, another one lets the outputs go.
 """
 
@@ -57,7 +57,7 @@ class DmaBuffers:
     stats : int or None
         Number of the buffer with statistics.
     control : int or None
-        Number of the buffer that tells about an inference; the last one.
+        Number of the buffer that describes an inference; the last one.
     """
 
     inputs: tuple[tuple[int, int], ...]

@@ -99,7 +99,7 @@ def write_program(
     progress : Progress
         Shows the bytes written.
     said : callable
-        Returns what there is to say about the program as far as its weights were read.
+        Returns the messages about the program as far as its weights were read.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 The engine is asked for its optimized graph with the settings of a load, and its nodes are the operations.
 Their numbers are their places: those of a nested graph follow the node that has it. A loaded program
-tells its operations by the values of the program that they give and by their places between these. Another
+knows its operations by the values of the program that they give and by their places between these. Another
 engine, or another processor, may optimize otherwise; what it runs that is not in the list is counted to the
 last one.
 """
@@ -117,7 +117,7 @@ def describe_operations(
     owners : mapping
         Name of a node of the program -> the user's nodes that it does the work of.
     specialized : sequence of sequences of onnx.ModelProto
-        For each set of sizes the program with inferred types and shapes, and what else tells some.
+        For each set of sizes the program with inferred types and shapes, and other facts that identify some.
     """
     return _Table(model.graph, optimized, owners, specialized).made()
 

@@ -58,7 +58,7 @@ class Origins:
         self.computed: list[list[str]] = self._trace()
 
     def main_origin(self, place: int) -> str | None:
-        """Return which of the nodes that it computes an engine's node is named after; None if it tells none.
+        """Return which of the nodes that it computes an engine's node is named after; None if there is none.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Origins:
         return activations[0].output[0] if activations else value
 
     def _quantized(self, node: onnx.NodeProto) -> str | None:
-        """Return the rounded result of the node that an integer node is named after; None if it tells none.
+        """Return the rounded result of the node that an integer node is named after; None if there is none.
 
         Where the engine lays a chain of them out again, none of their results keeps its name.
         """

@@ -79,7 +79,7 @@ class StatsSettings:
         """Return the records there is room for, by section.
 
         There is none for rings, because no input is pipelined, nor for the events of single operations, which
-        the engine cannot tell.
+        the engine does not know.
         """
         counts = {"CORE": 1, "THREAD": 1, "META": _META_BYTES}
         if self.level >= PORTS:
@@ -167,7 +167,7 @@ def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> S
 
 
 def _name_kind(op: Mapping[str, Any]) -> dict[str, object]:
-    """Make ``OpNameKind`` of an entry, which has more to say than a message can hold."""
+    """Make ``OpNameKind`` of an entry, which is longer than a message can be."""
     return {
         "name": op["name"],
         "kind": op["kind"],

@@ -74,7 +74,7 @@ def _combine(digests: list[list[bytes]]) -> str:
 
 
 class Fingerprinted(Protocol):
-    """A file, and what the system said about it before it was read."""
+    """A file, and the facts of the system about it before it was read."""
 
     @property
     def path(self) -> Path:

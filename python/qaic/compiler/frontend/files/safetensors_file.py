@@ -1,7 +1,7 @@
 """Tensor places in a safetensors file.
 
 Such a file is a little-endian size of 8 bytes, a JSON object of that size with type, shape and range of each
-tensor, and the tensors themselves without gaps between them. Only the object is read here; everything it says
+tensor, and the tensors themselves without gaps between them. Only the object is read here; everything in it
 is checked before anything of the file is used.
 """
 
@@ -64,7 +64,7 @@ class StoredTensor:
 
 
 def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
-    """Read what a file says about its tensors, by their names.
+    """Read the entries of a file about its tensors, by their names.
 
     Parameters
     ----------

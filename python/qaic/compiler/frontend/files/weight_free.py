@@ -34,11 +34,11 @@ def take_weights(
     ----------
     model : onnx.ModelProto
         Model without weight data; small weights become initializers in it. The inputs themselves stay, as
-        they may beside an initializer.
+        they may have an initializer too.
     weights : dict[str, Weight]
         Gets the large ones.
     spec : WeightSpec
-        What the model says.
+        Entry of the model.
     checkpoint : CheckpointFiles
         Its files.
     overflows : Overflows

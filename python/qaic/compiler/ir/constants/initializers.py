@@ -1,4 +1,4 @@
-"""Moving constants between the three forms they have: nodes, protobuf tensors, weights beside the graph."""
+"""Moving constants between the three forms they have: nodes, protobuf tensors, weights next to the graph."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ConstantReader:
         return read_array(weight)
 
     def add(self, weight: Weight) -> None:
-        """Add a constant beside the graph."""
+        """Add a constant next to the graph."""
         self.weights[weight.name] = weight
 
     def add_array(self, name: str, values: npt.NDArray[Any]) -> None:

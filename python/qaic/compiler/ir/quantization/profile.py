@@ -28,7 +28,7 @@ class TensorProfile:
     channel_scales, channel_offsets
         float32 and int32 parameters that a file fixed for each channel of a constant; both or neither.
     channel_axis
-        Axis of these channels in the constant, negative from the end; None where the file does not say.
+        Axis of these channels in the constant, negative from the end; None where the file does not state it.
     bits
         Width of q where parameters are fixed.
     """

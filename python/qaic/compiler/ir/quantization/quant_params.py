@@ -15,7 +15,7 @@ UNSIGNED_SHIFT: Final = 128
 class QuantParams:
     """How a tensor of activations is quantized: real = scale x (q - offset), q of a signed type.
 
-    The engine's fast kernels on x86 want unsigned activations beside signed weights, so int8 is stored as
+    The engine's fast kernels on x86 want unsigned activations with signed weights, so int8 is stored as
     uint8, shifted by 128.
     """
 

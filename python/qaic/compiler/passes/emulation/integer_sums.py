@@ -59,7 +59,7 @@ class IntegerSums:
     decided : Classification
         What each node computes in.
     constants : Collection[str]
-        Weights beside the graph.
+        Weights next to the graph.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
 
 
 def _widen_attributes(node: onnx.NodeProto) -> None:
-    """Change the attributes that say one of these types to say float32."""
+    """Set the attributes that name one of these types to float32."""
     for attribute in node.attribute:
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
             attribute.i = FLOAT

@@ -1,6 +1,6 @@
 """Functions that exporters write for the card, given the meaning that the card gives them.
 
-Such a function stands for an operator of the card. Its body is plain ONNX, which says less:
+Such a function stands for an operator of the card. Its body is plain ONNX, which states less:
 
 * An index outside a cache is padding. A scatter writes nothing there, and no result depends on what a gather
   reads there. Plain ONNX counts negative indices from the end and refuses larger ones.

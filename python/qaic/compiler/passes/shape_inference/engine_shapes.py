@@ -108,7 +108,7 @@ def complete(
 
 
 def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
-    """Add outputs whose shapes tell the ranks of values; maps values to these."""
+    """Add outputs whose shapes contain the ranks of values; maps values to these."""
     from onnx import helper
 
     graph = probe.graph

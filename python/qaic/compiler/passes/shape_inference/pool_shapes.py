@@ -1,7 +1,7 @@
 """Sizes of pools with `ceil_mode`, which onnx and the engine count differently.
 
 A last window that begins behind the input and the padding before it holds padding alone. The engine leaves
-such a window out, as operator set 22 says. For older sets onnx counts it, so a program would have outputs of
+such a window out, as in operator set 22. For older sets onnx counts it, so a program would have outputs of
 a size that no inference makes.
 """
 

@@ -33,7 +33,7 @@ class OpenOps:
         Parameters
         ----------
         ocs, start, dur, nested
-            Of the next executions, transfers left out: they go on beside the operations.
+            Of the next executions, transfers left out: they run at the same time as the operations.
         """
         old = len(self._nested)
         is_nested = bool(nested.any())

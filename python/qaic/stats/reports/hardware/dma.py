@@ -1,4 +1,4 @@
-"""Transfers: those that go on beside the engines, and the operations that copy."""
+"""Transfers: those that run at the same time as the engines, and the operations that copy."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Table:
     note
         How to read it, or why it has no rows.
     estimated_rows
-        Rows whose numbers say little, as those at or below the cost of measuring them.
+        Rows whose numbers mean little, as those at or below the cost of measuring them.
     """
 
     name: str

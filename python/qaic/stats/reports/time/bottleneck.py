@@ -35,7 +35,7 @@ _STANDS_OUT: Final = 25.0
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Percentages of the cores' time; engines work beside each other, so they do not add up to 100.
+    """Percentages of the cores' time; engines work at the same time, so they do not add up to 100.
 
     ``compute`` is the busiest of matrix and vector engine, ``memory`` the transfers or the operations that
     move data, ``layout`` the conversions of formats, ``overhead`` what no engine works in, and on the CPU
