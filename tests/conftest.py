@@ -20,9 +20,11 @@ import child_process
 import device_free
 import emulated_cards
 import engine_version
+import fake_clock
 import printed_steps
 import qaic
 from qaic import _core
+from qaic.support import status_line
 
 # Here, so that the processes that run the tests have them too.
 child_process.restore_signals()
@@ -139,3 +141,12 @@ def _nothing_left_by_a_module(request):
 def _nothing_left_by_a_test(request):
     # Set up before the fixtures of the test, so this ends after them; only the test's record has them still.
     yield from emulated_cards.nothing_left(request.session, release=request.node.funcargs.clear)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets, for lines about work that takes long."""
+    made = fake_clock.FakeClock()
+    monkeypatch.setattr(status_line, "time", made)
+    monkeypatch.setattr(status_line, "repeated", made.repeated)
+    return made

@@ -43,10 +43,12 @@ def test_tables_hold_the_numbers_of_the_rows(report, tmp_path, tmp_path_factory)
     assert_healthy(dom)
     for number, item in enumerate(report.precisions):
         cells = [row for row in dom.cells[f"nodes-{number}", "nodes"] if row]
-        assert [row[0][1] for row in cells] == [str(name)[:72] for name in item.nodes["name"]]
+        assert [row[0][0] or row[0][1] for row in cells] == [str(name) for name in item.nodes["name"]]
         # A column without any reason is left out.
         if (item.nodes["reason"] != "none").any():
             reasons = ["N/A" if reason == "none" else reason for reason in item.nodes["reason"]]
             assert [row[1][1] for row in cells] == reasons
         worst = [row for row in dom.cells.get(("values", f"worst-{item.to}"), []) if row]
-        assert [row[0][1] for row in worst] == [str(item.nodes["name"][at]) for at in item.worst(10)]
+        assert [row[0][0] or row[0][1] for row in worst] == [
+            str(item.nodes["name"][at]) for at in item.worst(10)
+        ]

@@ -1,5 +1,7 @@
 """Exceptions become lines on stderr and exit codes; nothing else decides about either."""
 
+import io
+
 import pytest
 
 from qaic import errors
@@ -37,6 +39,21 @@ def test_hints_follow_the_error(capsys):
 
     assert console.run(tool, []) == 1
     assert capsys.readouterr().err == "error: nothing there\nhint: do this\nhint: or that\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_terminal", "is_colored"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False), ({}, False, False)],
+)
+def test_messages_have_colors_on_terminals(monkeypatch, environment, is_terminal, is_colored):
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal
+    for name, value in ({"NO_COLOR": "", "TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(console.sys, "stderr", stream)
+    console.print_message("error", "file \x1b[31m is missing")
+    word = "\x1b[1;31merror\x1b[0m" if is_colored else "error"
+    assert stream.getvalue() == f"{word}: file \\x1b[31m is missing\n"
 
 
 def test_success_passes_the_code_of_the_tool(capsys):

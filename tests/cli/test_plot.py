@@ -83,7 +83,7 @@ def test_pictures(files, capsys, name, suffix):
         pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     target = files / f"picture{suffix}"
     assert run(files / name, "-o", target) == 0
-    assert capsys.readouterr().out.startswith(f"wrote {target} (")
+    assert capsys.readouterr().out.startswith(f"wrote {target}, ")
     content = target.read_bytes()
     assert content.startswith(b"<!doctype html>" if suffix == ".html" else b"\x89PNG")
     assert b"<b>" not in content or suffix == ".png"

@@ -54,7 +54,7 @@ class Markup(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += [(tag, *attribute) for attribute in attrs]
-        if tag in {"td", "li", "h1", "h2", "h3", "dd"}:
+        if tag in {"td", "li", "h1", "h2", "h3", "dd", "span"}:
             self.texts.append("")
             self._open = tag
 
@@ -141,8 +141,8 @@ def test_a_change_has_no_bar_of_a_share():
     columns = (Column("a"), Column("part", kind="percent"), Column("change", kind="change"))
     table = Table("t", "T", columns, [("x", 40.0, 256.0), ("y", 60.0, -30.0), ("z", 0.0, 1.0)])
     text = capture_page(one_op(), [Report("diff", "Difference", [], [table])])
-    assert '<td class="n share" data-v="40.0">40.00</td>' in text
-    assert '<td class="n" data-v="256.0">256.00</td>' in text
+    assert '<td class="n share" data-v="40.0">40.0</td>' in text
+    assert '<td class="n" data-v="256.0">256</td>' in text
     assert "change <small>%</small>" in text
 
 
@@ -164,8 +164,8 @@ def test_cells_hold_the_full_number():
     text = capture_page(one_op(), [Report("r", "R", [], [table])])
     assert re.findall(r'data-v="([^"]*)">([^<]*)<', text) == [
         (repr(1 / 3), "0.333"),
-        ("12345678", "11.77 MiB"),
-        ("0", "0 B"),
+        ("12345678", "11.8 MiB"),
+        ("0", "0 bytes"),
     ]
     assert text.count(">N/A<") == 1
 
@@ -178,10 +178,31 @@ def test_columns_without_a_value_are_named_and_not_shown():
     assert '<p class="note">N/A: PCycles</p>' in text
 
 
-def test_numbers_of_a_column_have_the_same_digits():
-    table = Table("t", "T", (Column("a", None, "float"),), [(105.0,), (2.25,), (999.0,)])
+def test_numbers_have_three_digits():
+    table = Table("t", "T", (Column("a", None, "float"),), [(105.25,), (2.251,), (12345.6,), (0.00012345,)])
     text = capture_page(one_op(), [Report("r", "R", [], [table])])
-    assert re.findall(r'data-v="[^"]*">([^<]*)<', text) == ["105.00", "2.25", "999.00"]
+    assert re.findall(r'data-v="[^"]*">([^<]*)<', text) == ["105", "2.25", "12,346", "0.000123"]
+
+
+def test_a_path_that_all_names_have_is_in_the_head():
+    names = ["/model/encoder/a/MatMul", "/model/encoder/b/Add", "/model/encoder/b/Mul"]
+    table = Table("t", "T", (Column("node"),), [(name,) for name in names])
+    text = capture_page(one_op(), [Report("r", "R", [], [table])])
+    assert "node <small>/model/encoder/</small>" in text
+    assert re.findall(r'title="([^"]*)" data-v="([^"]*)">([^<]*)<', text) == [
+        (name, name, name.removeprefix("/model/encoder/")) for name in names
+    ]
+
+
+def test_parts_are_closed_but_the_first_and_show_their_verdict():
+    overview = Report("overview", "Overview", ["The answer."], [])
+    text = capture_page(one_op(), [overview, report(["a"], verdict=["One.", "Two."])])
+    assert '<section id="overview"><h2>' in text
+    assert re.search(
+        r'<section id="nodes" class="folded"><details><summary><h2>\w+</h2><span>One.</span>', text
+    )
+    assert text.count("One.") == 1
+    assert "<li>Two.</li>" in text
 
 
 def test_a_long_table_says_what_it_leaves_out():

@@ -661,11 +661,11 @@ GOLDEN_NODES = """\
 /layers.0/MatMul takes 82.3 % of the time of all operations
 
 Nodes
-  node               count  time us  share %  wall span us  work per span  waited us   output  matrix us
-  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KB     200.00
-  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00      0 B       0.00
-  /End                   1    15.00      6.2         15.00          1.000       0.00      0 B       0.00
-  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KB       0.00
+  node               count  time us  share %  wall span us  work per span  waited us    output  matrix us
+  /layers.0/MatMul       1   200.00     82.3        200.00          1.000      55.00  4.00 KiB     200.00
+  /layers.1/Softmax      1    23.00      9.5         23.00          1.000       0.00   0 bytes       0.00
+  /End                   1    15.00      6.2         15.00          1.000       0.00   0 bytes       0.00
+  /layers.0/Copy         1     5.00      2.1         40.00          0.125       0.00  8.00 KiB       0.00
   in csv, json and wider terminals: movement, normalize, stats flush
 """
 

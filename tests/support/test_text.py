@@ -1,19 +1,20 @@
 """Text for people: durations with three digits, names without their middle."""
 
+import math
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaic.support.text import duration, shortened
+from qaic.support.text import bytes_text, duration, shortened, three_digits
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
 @given(us=st.floats(1e-3, 1e9))
 def test_durations_have_three_digits_and_the_value(us):
-    number, unit = duration(us).split()
+    number, unit = duration(us).replace(",", "").split()
     assert float(number) * FACTORS[unit] == pytest.approx(us, rel=0.00501)
     if unit != "s":
         assert len(number.replace(".", "")) - (number.startswith("0.")) == 3
@@ -33,6 +34,24 @@ def test_durations_have_three_digits_and_the_value(us):
 )
 def test_durations(us, text):
     assert duration(us) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (735123.4, "735,123"), (42.648, "42.6"), (99.96, "100"), (0.01234, "0.0123"), (1.2e-5, "0.0000120"),
+        (7, "7"), (0.0, "0"), (-3.14159, "-3.14"), (math.nan, "nan"), (math.inf, "inf"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_digits_and_no_exponent(value, text):
+    assert three_digits(value) == text
+
+
+@given(size=st.integers(0, 1 << 60))
+def test_sizes_have_three_digits_and_the_value(size):
+    number, unit = bytes_text(size).replace(",", "").split()
+    factor = 1024 ** (" KMGT".index(unit[0]) if unit.endswith("iB") else 0)
+    assert float(number) * factor == pytest.approx(size, rel=0.00501)
 
 
 @given(text=st.text(max_size=80), size=st.integers(8, 60))

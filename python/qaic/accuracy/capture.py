@@ -68,7 +68,7 @@ class Capture:
 
 
 class InstrumentedProgram:
-    """A loaded program that computes the reference beside the deployed program."""
+    """A loaded program that computes the reference together with the deployed program."""
 
     def __init__(self, path: Path, twin: Twin, inputs: Sequence[SampledInput], reference: Model) -> None:
         self.twin = twin
@@ -154,6 +154,7 @@ def loaded(source: PreparedModel) -> Iterator[InstrumentedProgram]:
         path = folder / "program.bin"
         twin, reference = source.write_instrumented(path)
         inputs = model_inputs(reference, has_state=source.options.retained_state)
+        source.progress.stage("run")
         yield InstrumentedProgram(path, twin, inputs, reference)
 
 
@@ -188,9 +189,10 @@ def capture(
     OptionError
         A sample does not fit the model, or there is none.
     """
-    with instrumented(model, options) as program:
+    with prepared(model, options, "comparing") as source, loaded(source) as program:
         total = Totals(program.twin, decide)
-        for passage in program.passages(samples, tokens, total):
+        for number, passage in enumerate(program.passages(samples, tokens, total), 1):
+            source.progress.count(number, None, "samples")
             if keep is not None:
                 keep(passage)
         return total.result()

@@ -57,7 +57,7 @@ class PreparedModel:
 
     def __init__(self, source: OnnxFile, options: CompileOptions, progress: Progress) -> None:
         self._options = options
-        self._progress = progress
+        self.progress = progress
         self._shaped, self._context = begin(source, options, progress, open_cache().work_folder)
         if self._context.names is None and self._shaped.proto.functions:
             # Reports name values as the bodies of functions do.
@@ -140,7 +140,7 @@ class PreparedModel:
         return model, context
 
     def _write(self, path: Path, model: Model) -> None:
-        self._progress.stage("write")
+        self.progress.stage("write")
         plain = CompileOptions(
             retained_state=self._options.retained_state,
             combine_outputs=False,

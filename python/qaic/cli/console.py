@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
+from qaic.support.status_line import erase
 from qaic.support.text import escape_json, escape_lines, escape_unprintable
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ TERMINATED = 143
 #: what the hidden option is called by that takes the value of a switch, as in ``--convert-to-fp16=false``
 VALUE_SUFFIX = ":value"
 
+#: bold red, bold yellow and cyan, by the first word of a message
+_COLORS = {"error": "1;31", "warning": "1;33", "hint": "36", "note": "36"}
+
 # Comparing is quadratic in the length; no option comes near this many characters.
 _LONGEST_COMPARED = 80
 
@@ -46,9 +50,18 @@ def print_line(text: str = "", *, flush: bool = False, to: TextIO | None = None)
         sys.stdout.flush()
 
 
-def print_text(text: str, *, to: TextIO | None = None) -> None:
-    """Print lines whose names are escaped already, so that none of them has a line of its own."""
-    (to or sys.stdout).write(escape_lines(text.removesuffix("\n")) + "\n")
+def print_text(text: str, *, to: TextIO | None = None, color: str = "") -> None:
+    """Print lines whose names are escaped already, so that none of them has a line of its own.
+
+    On a terminal that shows colors, the word before the first colon has the color.
+    """
+    stream, shown = to or sys.stdout, escape_lines(text.removesuffix("\n"))
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if color and not is_plain and stream.isatty():
+        word, colon, rest = shown.partition(":")
+        shown = f"\x1b[{color}m{word}\x1b[0m{colon}{rest}"
+    erase()
+    stream.write(shown + "\n")
 
 
 def print_json(value: object) -> None:
@@ -78,7 +91,7 @@ def print_message(kind: str, text: str) -> None:
         text = with_flags(text, dashes)
     first, *more = text.split("\n")
     lines = [f"{kind}: {first}", *(line if line.startswith(" ") else f"  {line}" for line in more)]
-    print_text("\n".join(lines), to=sys.stderr)
+    print_text("\n".join(lines), to=sys.stderr, color=_COLORS.get(kind, ""))
 
 
 class Parser(argparse.ArgumentParser):

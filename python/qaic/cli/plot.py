@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
+from qaic.cli.openqaic.output_file import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import suffix_of
@@ -182,5 +183,5 @@ def _width() -> int:
 
 
 def _say(written: Path) -> int:
-    print_line(f"wrote {written} ({written.stat().st_size / 1e6:.2f} MB)")
+    print_line(wrote(written))
     return 0

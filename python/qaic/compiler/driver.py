@@ -153,9 +153,9 @@ def _compiled(
             note_cached()
             return found
     with (
-        opened(model) as source,
         emit_report.watched(options, output_dir) as passes,
         Progress(f"compiling {_title(model)}", passes) as progress,
+        opened(model) as source,
     ):
         progress.stage("read")
         given = source.content
@@ -200,7 +200,8 @@ def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles 
         return None
     from qaic.compiler.calibration.sample_digest import digest_samples
 
-    return digest_samples(options.input_list_file.path, store.index)
+    with Progress("reading samples"):
+        return digest_samples(options.input_list_file.path, store.index)
 
 
 def _profile_digest(context: Context) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.forecast.configurations import OBJECTIVES, Fixed
 from qaic.forecast.memory import ASSUMPTION
 from qaic.stats.reports.render.table import Column, Report, Table
-from qaic.support.text import counted, duration, escape_html, shortened
+from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qaic.stats.reports.render.table import Cell
 
 _SHOWN_NODES: Final = 3
-_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 #: gains below this are within what a forecast can tell
 _LEAST_GAIN: Final = 1.05
 #: verdict of `qaic.accuracy` -> that of the section
@@ -163,8 +162,8 @@ def _memory(one: Checked) -> Section:
     else:
         fits = memory.devices <= one.devices
         sentence = (
-            f"One instance needs {_size(memory.needed_bytes)}; a device of the card {one.card.name} has "
-            f"{_size(memory.device_bytes)}."
+            f"One instance needs {bytes_text(memory.needed_bytes)}; a device of the card {one.card.name} has "
+            f"{bytes_text(memory.device_bytes)}."
         )
         if memory.devices > 1:
             cards = math.ceil(memory.devices / one.card.devices)
@@ -183,7 +182,7 @@ def _memory(one: Checked) -> Section:
             f"Caches of up to {memory.longest_context:,} tokens for each sequence fit on "
             f"{counted(one.devices, 'device')}."
         )
-    rows: list[tuple[Cell, ...]] = [(part, _size(size)) for part, size in parts.items()]
+    rows: list[tuple[Cell, ...]] = [(part, bytes_text(size)) for part, size in parts.items()]
     table = Table("parts", "Parts", (Column("part"), Column("size")), rows, ASSUMPTION)
     needed = math.ceil((memory.devices or 1) / one.card.devices)
     lines = {} if fits or memory.devices is None else {"": one.check_line(cards=needed)}
@@ -412,10 +411,3 @@ def _gains(report: CheckReport) -> Iterator[tuple[str, float, str]]:
 def _interval(values: tuple[float, ...], write: Any) -> str:
     low, value, high = values
     return f"{write(value)} ({write(low)}-{write(high)})"
-
-
-def _size(size: float) -> str:
-    for unit, factor in _UNITS:
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"

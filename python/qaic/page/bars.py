@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import TYPE_CHECKING, Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
@@ -11,14 +12,17 @@ from qaic.support.text import duration, shortened
 from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.render.table import Table
 
 #: bars of one chart
 MOST_BARS: Final = 10
-#: characters of a name beside its bar
+#: names, and characters of the path that all have, from which on the path is shown once
+_FEWEST_NAMES: Final = 3
+_LEAST_PREFIX: Final = 6
+#: characters of a name next to its bar
 _LONGEST_NAME: Final = 38
 
 
@@ -36,13 +40,14 @@ def costliest_nodes(capture: Capture) -> str:
     if not ordered or not total:
         return ""
     longest = sum(ordered[0][1].values())
+    path = common_path([node for node, _ in ordered])
     rows = []
     for node, kinds in ordered:
         time, kind = sum(kinds.values()), max(kinds, key=lambda kind: kinds[kind])
         bar = _bar([(0, time / longest, _color(kind))])
         said = f"<strong>{duration(time)}</strong> {100 * time / total:.1f} % <small>{escape(kind)}</small>"
-        rows.append(_row(node, bar, said))
-    return _chart("The most expensive nodes", rows)
+        rows.append(_row(node, bar, said, cut=len(path)))
+    return _chart("The most expensive nodes", rows, path)
 
 
 def changed_nodes(table: Table) -> str:
@@ -86,12 +91,22 @@ def shares_html(table: Table) -> str:
     return _chart(table.title, rows) if rows else ""
 
 
-def _chart(title: str, rows: Iterable[str]) -> str:
-    return f'<h3>{escape(title)}</h3><ul class="bars">{"".join(rows)}</ul>'
+def common_path(names: Sequence[object]) -> str:
+    """Return the path that all texts among names begin with; "" if it is short."""
+    texts = [name for name in names if isinstance(name, str)]
+    # Characters are compared: names of nodes are no paths of files.
+    common = os.path.commonprefix(texts) if len(texts) >= _FEWEST_NAMES else ""  # noqa: RUF071
+    path = common[: common.rfind("/") + 1]
+    return path if len(path) >= _LEAST_PREFIX else ""
 
 
-def _row(name: str, bar: str, said: str) -> str:
-    short = escape(shortened(name, _LONGEST_NAME))
+def _chart(title: str, rows: Iterable[str], path: str = "") -> str:
+    more = f" <small>{escape(path)}</small>" if path else ""
+    return f'<h3>{escape(title)}{more}</h3><ul class="bars">{"".join(rows)}</ul>'
+
+
+def _row(name: str, bar: str, said: str, cut: int = 0) -> str:
+    short = escape(shortened(name[cut:], _LONGEST_NAME))
     return f'<li><span class="name" title="{escape(name)}">{short}</span>{bar}<span>{said}</span></li>'
 
 

@@ -48,15 +48,23 @@ def _hash(content: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() + "'"
 
 
-def section(name: str, title: str, body: str) -> str:
-    """Return one part of a page; ``title`` is text, ``body`` is HTML."""
-    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>\n{body}\n</section>\n'
+#: id, title and HTML of a part of a page; with a fourth text, it is closed at first and shows that text
+Part = tuple[str, str, str] | tuple[str, str, str, str]
+
+
+def section(name: str, title: str, body: str, line: str | None = None) -> str:
+    """Return one part of a page; ``title`` and ``line`` are text, ``body`` is HTML."""
+    head = f"<h2>{escape(title)}</h2>"
+    if line is None:
+        return f'<section id="{escape(name)}">{head}\n{body}\n</section>\n'
+    summary = f"<summary>{head}<span>{escape(line)}</span></summary>"
+    return f'<section id="{escape(name)}" class="folded"><details>{summary}\n{body}\n</details></section>\n'
 
 
 def document(
     title: str,
     subtitle: str,
-    parts: Sequence[tuple[str, str, str]],
+    parts: Sequence[Part],
     *,
     data: str | None = None,
     graph: str | None = None,
@@ -69,7 +77,7 @@ def document(
     title, subtitle
         Text.
     parts
-        Per section its id, title and HTML.
+        Sections.
     data
         What :func:`qaic.page.timeline.pack` returned, if the page has a timeline.
     graph
@@ -86,7 +94,9 @@ def document(
     foot = (
         f"Written by openqaic {__version__}{measured}. This file contains all its data and needs no network."
     )
-    links = "".join(f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, _ in parts)
+    links = "".join(
+        f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, *_ in parts
+    )
     sections = "".join(section(*part) for part in parts)
     carried = "".join(
         f'<script type="text/plain" id="{name}-data">{held}</script>\n'

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qaic.page.bars import advice_html, changed_nodes, costliest_nodes, shares_html
+from qaic.page.bars import advice_html, changed_nodes, common_path, costliest_nodes, shares_html
 from qaic.stats.reports.render.table import Column
-from qaic.support.text import duration, shortened
+from qaic.support.text import bytes_text, duration, shortened, three_digits
 from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
@@ -28,7 +28,12 @@ _LONGEST = 72
 _NARROW = 4
 #: microseconds of units of time
 _TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def folded(report: Report) -> tuple[str, str, str, str]:
+    """Return id, title, body and first sentence of a section that is closed at first."""
+    line, *rest = report.verdict or [""]
+    return report.name, report.title, report_html(replace(report, verdict=rest)), line
 
 
 def report_html(report: Report) -> str:
@@ -116,9 +121,7 @@ def _figure(value: Cell, unit: Cell) -> list[str]:
         return duration(value * _TIMES[unit]).split()
     if unit == "bytes":
         return [bytes_text(value)]
-    # Large counts keep all of their digits.
-    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return [text, escape(unit)] if unit else [text]
+    return [three_digits(value), escape(unit)] if unit else [three_digits(value)]
 
 
 def table_html(table: Table) -> str:
@@ -138,9 +141,9 @@ def table_html(table: Table) -> str:
     if len(shown) < len(table.rows):
         count = f"the first {len(shown)} of {len(table.rows)} rows; CSV and JSON have them all"
     columns = [table.columns[place] for place in places]
-    cells = [
-        _cells(column, [row[place] for row in shown]) for place, column in zip(places, columns, strict=True)
-    ]
+    values = [[row[place] for row in shown] for place in places]
+    cells = [_cells(*pair) for pair in zip(columns, values, strict=True)]
+    heads = [_head(*pair) for pair in zip(columns, values, strict=True)]
     body = "".join(
         f"<tr{' class=estimate' if number in table.estimated_rows else ''}>{''.join(row)}</tr>\n"
         for number, row in enumerate(zip(*cells, strict=True))
@@ -151,21 +154,23 @@ def table_html(table: Table) -> str:
         f'<div class="tools"><span class="count">{escape(count)}</span></div>\n'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
         f'<table data-table="{escape(table.name)}" data-title="{escape(table.title)}">'
-        f"<thead><tr>{''.join(map(_head, columns))}</tr></thead>\n"
+        f"<thead><tr>{''.join(heads)}</tr></thead>\n"
         f"<tbody>\n{body}</tbody></table></div>{below}</div>"
     )
 
 
-def _head(column: Column) -> str:
+def _head(column: Column, cells: Sequence[Cell]) -> str:
     # Cells of bytes name their unit.
-    unit = {"percent": "%", "change": "%", "bytes": None}.get(column.kind, column.unit)
+    unit = {"percent": "%", "change": "%", "bytes": None, "text": common_path(cells)}.get(
+        column.kind, column.unit
+    )
     shown = f"{escape(column.name)} <small>{escape(unit)}</small>" if unit else escape(column.name)
     return f'<th scope="col"{"" if column.kind == "text" else " class=n"}>{shown}</th>'
 
 
-def _text_cell(text: str, style: str) -> str:
-    """Return a cell; a very long text without its middle, which a hand over it, a filter and a copy have."""
-    short = shortened(text, _LONGEST)
+def _text_cell(text: str, style: str, cut: int) -> str:
+    """Return a cell; a tooltip, a filter and a copy have the whole of a text that is shortened."""
+    short = shortened(text[cut:], _LONGEST)
     if short == text:
         return f'<td class="{style}">{escape(text)}</td>'
     whole = escape(text)
@@ -173,24 +178,24 @@ def _text_cell(text: str, style: str) -> str:
 
 
 def _cells(column: Column, cells: Sequence[Cell]) -> list[str]:
-    """Cells of one column, numbers with the same digits in all of them."""
+    """Cells of one column; texts without the prefix that the head of the column has."""
     if column.kind == "text":
         # Long names keep room to be read in, however many columns there are; short ones stay in one line.
         wide = any(isinstance(cell, str) and len(cell) > _LONG for cell in cells)
         style = "t long" if wide else "t"
         absent = f'<td class="{style} na">N/A</td>'
-        return [absent if cell is None else _text_cell(str(cell), style) for cell in cells]
-    digits = digits_for([abs(cell) for cell in cells if isinstance(cell, int | float)])
+        cut = len(common_path(cells))
+        return [absent if cell is None else _text_cell(str(cell), style, cut) for cell in cells]
     style = "n share" if column.kind == "percent" else "n"
     return [
         '<td class="n na">N/A</td>'
         if cell is None
-        else f'<td class="{style}" data-v="{escape(cell)}">{escape(cell_text(column, cell, digits))}</td>'
+        else f'<td class="{style}" data-v="{escape(cell)}">{escape(cell_text(column, cell))}</td>'
         for cell in cells
     ]
 
 
-def cell_text(column: Column, cell: Cell, digits: int | None = None) -> str:
+def cell_text(column: Column, cell: Cell) -> str:
     """Return a cell as people read it; its full value is in the page too."""
     if cell is None:
         return "N/A"
@@ -198,28 +203,4 @@ def cell_text(column: Column, cell: Cell, digits: int | None = None) -> str:
         return cell
     if column.kind == "bytes":
         return bytes_text(cell)
-    if column.kind in {"percent", "change"}:
-        return f"{cell:.2f}"
-    if column.kind == "significant":
-        return f"{cell:.3g}"
-    if column.kind == "int" or isinstance(cell, int):
-        return f"{round(cell):,}"
-    return f"{cell:,.{digits_for([abs(cell)]) if digits is None else digits}f}"
-
-
-def digits_for(sizes: Sequence[float]) -> int:
-    """Digits that say something about numbers of these sizes."""
-    largest = max(sizes, default=0)
-    if all(size == round(size) for size in sizes):
-        return 0
-    return 1 if largest >= 10_000 else 2 if largest >= 100 else 3 if largest >= 0.1 else 6
-
-
-def bytes_text(size: float) -> str:
-    """Return bytes for people, by powers of 1024."""
-    value = float(size)
-    power = 0
-    while abs(value) >= 1024 and power < len(_UNITS) - 1:
-        value /= 1024
-        power += 1
-    return f"{value:.2f} {_UNITS[power]}" if power else f"{value:.0f} B"
+    return f"{round(cell):,}" if column.kind == "int" else three_digits(cell)

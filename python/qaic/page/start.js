@@ -11,6 +11,14 @@ window.addEventListener("unhandledrejection", (event) => fault(event.reason));
 document.addEventListener("securitypolicyviolation", (event) => fault(event.violatedDirective));
 
 tables.enhance(document);
+// A link opens the closed part that it leads to; paper has all of them.
+const openPart = (hash) => {
+  const details = hash && document.getElementById(decodeURIComponent(hash.slice(1)))?.querySelector("details");
+  if (details) details.open = true;
+};
+document.querySelector("nav").addEventListener("click", (event) => openPart(event.target.hash));
+window.addEventListener("beforeprint", () => document.querySelectorAll(".folded > details").forEach((part) => { part.open = true; }));
+openPart(location.hash);
 (async () => {
   const data = document.getElementById("timeline-data");
   if (data) {
@@ -36,7 +44,7 @@ tables.enhance(document);
     try {
       const held = await payload.json(drawn);
       drawn.remove();
-      new Graph(section, new GraphModel(held)).draw();
+      new Graph(section, held.map((graph) => new GraphModel(graph))).draw();
       section.dataset.state = "drawn";
     } catch (error) {
       section.querySelector('[data-part="panel"]').textContent =

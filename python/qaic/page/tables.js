@@ -122,6 +122,8 @@ const tables = {
   reveal(row) {
     if (!row) return false;
     row.hidden = false;
+    const part = row.closest("details");
+    if (part) part.open = true;
     row.scrollIntoView({ block: "center" });
     row.tabIndex = -1;
     row.focus({ preventScroll: true });

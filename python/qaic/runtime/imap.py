@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from qaic.errors import QaicError
-from qaic.support.status_line import StatusLine
+from qaic.support.status_line import status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -108,26 +108,21 @@ class MapProgress:
         self._total = operator.length_hint(iterable, 0) if wanted else 0
         self._done = 0
         self._started = 0.0
-        self._line: StatusLine | None = None
+        self._shown = contextlib.ExitStack()
 
     def count(self) -> None:
         """Count one result."""
         self._done += 1
-        if not self._is_wanted:
-            return
-        now = time.monotonic()
-        if self._line is None:
+        if self._is_wanted and self._done == 1:
             # Only now: the rate is that of running, without opening and the first inference.
-            self._line, self._started = StatusLine(now), now
-        if self._line.is_due(now):
-            share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
-            seconds = now - self._started
-            self._line.show(
-                f"{self._done}{share}, {(self._done - 1) / seconds:.1f} inferences/s, {seconds:.0f} s"
-            )
+            self._started = time.monotonic()
+            self._shown.enter_context(status_line(self._text))
+
+    def _text(self) -> str:
+        share = f" of {self._total} ({100 * self._done // self._total} %)" if self._total else ""
+        rate = (self._done - 1) / (time.monotonic() - self._started)
+        return f"{self._done}{share}, {rate:.1f} inferences/s"
 
     def close(self) -> None:
         """Remove the line."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        self._shown.close()

@@ -1,21 +1,28 @@
-"""One line about what takes long: written over and over on a terminal, a line now and then in a pipe."""
+"""Shows one line about long work: rewritten on a terminal, a line now and then in a pipe."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-#: seconds between two updates on a terminal
+#: seconds between two updates on a terminal, and before the first
 _PERIOD_S: Final = 0.1
 #: seconds between two lines in a pipe or file
 _PIPE_PERIOD_S: Final = 10.0
+#: seconds to wait for the timer at the end; a terminal that is stopped, or the end of Python, holds it
+_LONGEST_END_S: Final = 1.0
+_ERASE: Final = "\r\x1b[K"
 
 _goes_to_pipes: ContextVar[bool] = ContextVar("goes_to_pipes", default=False)
+#: true while a terminal shows a line
+_is_shown = False
 
 
 @contextmanager
@@ -31,44 +38,66 @@ def lines_in_pipes() -> Iterator[None]:
         _goes_to_pipes.reset(token)
 
 
-class StatusLine:
-    """A line on standard error.
+@contextmanager
+def repeated(work: Callable[[], None], period_s: float) -> Iterator[None]:
+    """Call a function each period, from a thread, until the block ends or no one reads its output."""
+    ended = threading.Event()
+
+    def run() -> None:
+        with suppress(BrokenPipeError):
+            while not ended.wait(period_s):
+                work()
+
+    thread = threading.Thread(target=run, name="qaic-timer", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(_LONGEST_END_S)
+
+
+@contextmanager
+def status_line(text: Callable[[], str], patience_s: float = _PERIOD_S) -> Iterator[None]:
+    """Show a text and the elapsed seconds on standard error until the block ends.
 
     Parameters
     ----------
-    now_s : float
-        Time by the monotonic clock.
-    patience_s : float
+    text
+        Returns the text; called from another thread.
+    patience_s
         Seconds before it first appears on a terminal.
     """
+    stream = sys.stderr
+    is_terminal = stream is not None and stream.isatty()
+    if not is_terminal and (stream is None or not _goes_to_pipes.get()):
+        yield
+        return
+    from qaic.support.text import escape_unprintable
 
-    def __init__(self, now_s: float, patience_s: float = _PERIOD_S) -> None:
-        stream = sys.stderr
-        self._is_terminal = stream is not None and stream.isatty()
-        #: whether anything is ever shown
-        self.is_seen = self._is_terminal or (stream is not None and _goes_to_pipes.get())
-        self._period_s = _PERIOD_S if self._is_terminal else _PIPE_PERIOD_S
-        self._due_s = now_s + (patience_s if self._is_terminal else _PIPE_PERIOD_S)
-        self._is_shown = False
+    begin, end = (_ERASE, "") if is_terminal else ("note: ", "\n")
+    began = time.monotonic()
 
-    def is_due(self, now_s: float) -> bool:
-        """Return whether it is time to show another text; the text need not be made before."""
-        if not self.is_seen or now_s < self._due_s:
-            return False
-        self._due_s = now_s + self._period_s
-        return True
+    def show() -> None:
+        global _is_shown  # noqa: PLW0603 (a process has one terminal)
+        elapsed_s = time.monotonic() - began
+        if not is_terminal or elapsed_s >= patience_s:
+            _is_shown = is_terminal
+            stream.write(f"{begin}{escape_unprintable(text())} ({elapsed_s:.0f} s){end}")
+            stream.flush()
 
-    def show(self, text: str) -> None:
-        """Replace the text. A pipe that nothing reads any more is no reason to end the work."""
-        from qaic.support.text import escape_unprintable
+    try:
+        with repeated(show, _PERIOD_S if is_terminal else _PIPE_PERIOD_S):
+            yield
+    finally:
+        erase()
 
-        self._is_shown = True
-        with suppress(BrokenPipeError):
-            begin, end = ("\r\x1b[K", "") if self._is_terminal else ("note: ", "\n")
-            sys.stderr.write(f"{begin}{escape_unprintable(text)}{end}")
+
+def erase() -> None:
+    """Remove the line from the terminal, so that other output has a line of its own."""
+    global _is_shown  # noqa: PLW0603 (as above)
+    if _is_shown:
+        _is_shown = False
+        with suppress(OSError, ValueError):
+            sys.stderr.write(_ERASE)
             sys.stderr.flush()
-
-    def close(self) -> None:
-        """Remove the line from a terminal."""
-        if self._is_shown and self._is_terminal:
-            self.show("")

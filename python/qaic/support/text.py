@@ -16,9 +16,24 @@ def duration(us: float) -> str:
         return "0 us"
     # What rounds to 1000 of a unit is 1.00 of the next.
     unit, size = next((pair for pair in _UNITS if abs(us) >= 0.9995 * pair[1]), _UNITS[-1])
-    value = us / size
+    return f"{three_digits(us / size)} {unit}"
+
+
+def bytes_text(size: float | None) -> str:
+    """Return a number of bytes with three digits, by powers of 1024, as ``3.10 KiB``."""
+    if size is None:
+        return "unknown"
+    power = min(4, int(math.log(max(1.0, abs(size)), 1024)))
+    shown = three_digits(size / 1024**power)
+    return f"{shown} {'KMGT'[power - 1]}iB" if power else counted(round(size), "byte")
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits; integers and large numbers have no point."""
+    if isinstance(value, int) or not value or not abs(value) < 99.95:
+        return f"{value:,.0f}"
     exponent = math.floor(math.log10(float(f"{abs(value):.2e}")))
-    return f"{value:.{max(0, 2 - exponent)}f} {unit}"
+    return f"{value:.{min(2 - exponent, 9)}f}"
 
 
 def counted(number: int, name: str) -> str:

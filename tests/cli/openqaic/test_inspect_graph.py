@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,9 +78,10 @@ def model(tmp_path):
     return tmp_path / "dense.onnx"
 
 
-def carried(page):
+def carried(page, at=-1):
+    """Return a graph of a page; the last is that of the program."""
     data = re.search(r'id="graph-data">([^<]*)<', page.read_text()).group(1)
-    return json.loads(zlib.decompress(base64.b64decode(data)))
+    return json.loads(zlib.decompress(base64.b64decode(data)))[at]
 
 
 CHOICES = st.lists(
@@ -120,6 +122,25 @@ def test_rounding_is_a_part_of_its_node(tmp_path_factory, choices):
     assert all(begin < end for begin, end, _ in drawn.edges)
 
 
+@settings(max_examples=10, deadline=None)
+@given(choices=CHOICES, at=st.integers(0, 19))
+def test_a_part_of_a_model_computes_what_the_whole_model_computes(tmp_path_factory, choices, at):
+    folder = tmp_path_factory.mktemp("part")
+    whole = random_model(choices)
+    name = f"v{at % len(choices)}"
+    onnx.save(whole, folder / "m.onnx")
+    arguments = [str(folder / "m.onnx"), "--output-node-name", name, "--onnx", str(folder / "part.onnx")]
+    assert main(["inspect", *arguments]) == 0
+    if name not in [value.name for value in whole.graph.output]:
+        whole.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]))
+    # The compiler may not change the numbers of a model without options.
+    feeds = {"x": np.random.default_rng(0).random((2, 4), np.float32)}
+    reference = onnxruntime.InferenceSession(whole.SerializeToString()).run([name], feeds)[0]
+    part = onnxruntime.InferenceSession(folder / "part.onnx")
+    assert [value.name for value in part.get_outputs()] == [name]
+    np.testing.assert_allclose(part.run(None, feeds)[0], reference, rtol=1e-6)
+
+
 def test_values_that_a_body_captures_are_arrows():
     body = helper.make_graph(
         [helper.make_node("Neg", ["a"], ["inner"])],
@@ -155,6 +176,36 @@ def test_the_command_writes_one_page(model, tmp_path, capsys):
     assert [one["name"] for one in held["colorings"]] == ["precision", "operator"]
     assert "float16" in held["colorings"][0]["values"]
     assert "http" not in page.read_text().replace("http-equiv", "")
+
+
+def test_the_page_opens_with_the_graph_of_the_model(tmp_path, capsys):
+    given = dense()
+    # The sizes of the model have names, those of the program are numbers.
+    given.graph.node.insert(0, helper.make_node("Identity", ["x"], ["same"], name="/blk/same"))
+    given.graph.node[1].input[0] = "same"
+    for value in (*given.graph.input, *given.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(given, tmp_path / "m.onnx")
+    page = tmp_path / "graph.html"
+    options = ["--onnx-define-symbol", "batch,2", "--convert-to-fp16", "--json"]
+    assert main(["inspect", str(tmp_path / "m.onnx"), "graph", "-o", str(page), *options]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == len(given.graph.node) + 2
+    model, program = carried(page, 0), carried(page, 1)
+    assert [model["label"], program["label"]] == ["model", "program"]
+    kinds = {held["label"]: [held["texts"][place] for place in held["kinds"]] for held in (model, program)}
+    assert kinds["model"] == ["input", "Identity", "MatMul", "Tanh", "Softmax", "output"]
+    assert "Cast" in kinds["program"]
+    assert "batchx4" in model["texts"]
+    assert "2x4" in program["texts"]
+    assert model["colorings"][0]["values"] == ["float32"]
+
+
+@pytest.mark.run_profiles
+def test_times_of_the_model_sum_to_those_of_the_program(model, tmp_path):
+    page = tmp_path / "graph.html"
+    assert main(["inspect", str(model), "graph", "-o", str(page), "--color", "time"]) == 0
+    sums = [sum(filter(None, carried(page, at)["colorings"][0]["amounts"])) for at in (0, 1)]
+    assert sums[0] == pytest.approx(sums[1])
 
 
 def test_times_are_those_of_the_nodes(model, tmp_path):

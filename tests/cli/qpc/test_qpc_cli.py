@@ -56,12 +56,12 @@ def test_info(run, here):
         text(
             """
             file       quantized.qpc
-            size       3.1 KiB, 4 segments
+            size       3.06 KiB, 4 segments
             target     card
             program    quant_i8
             cores      4
             batch      4
-            memory     4.1 MiB on the device per activation
+            memory     4.06 MiB on the device per activation
             constants  256 bytes static
             metadata   flatbuffer in metadata_fb, hardware version 2.0, 2 semaphores
             stats      none
@@ -161,13 +161,13 @@ def test_info_of_a_cpu_program(run, here):
     assert head == text(
         """
         file       net.qpc
-        size       3.4 KiB, 4 segments
+        size       3.39 KiB, 4 segments
         target     cpu, compiled by openqaic 9.9.9
         program    net
         cores      2
         batch      1
-        constants  2.0 KiB static in 1 initializer
-        weights    float32 2.0 KiB
+        constants  2.00 KiB static in 1 initializer
+        weights    float32 2.00 KiB
         precision  fp16
         metadata   flatbuffer in metadata_fb, hardware version 0.0, 0 semaphores
         stats      none"""
@@ -327,12 +327,12 @@ def test_validate(run, here):
         text(
             """
             file       split.qpc
-            size       3.0 KiB, 4 segments
+            size       3.00 KiB, 4 segments
             target     card
             program    simple_f32
             cores      4
             batch      1
-            memory     4.1 MiB on the device per activation
+            memory     4.06 MiB on the device per activation
             constants  96 bytes static, 160 bytes dynamic
             metadata   flatbuffer in metadata_fb, hardware version 2.0, 2 semaphores
             stats      none

@@ -83,6 +83,7 @@ class Trials:
         with open_cache().work_folder() as folder, silenced():
             path = folder / "program.bin"
             self._source.write(path, half, single)
+            self._source.progress.stage(f"trial {self.count}")
             return run_passages(path, self._passages, self._decoder)
 
 

@@ -81,14 +81,14 @@ def tolerance(text: str) -> float:
     return number
 
 
-def duration_s(text: str) -> float:
-    """Read a positive number of seconds."""
+def positive(text: str) -> float:
+    """Read a positive number."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     # The comparison is written so that "not a number" fails it.
     if not 0 < number < math.inf:
-        message = f"{text!r} is not a positive number of seconds"
+        message = f"{text!r} is not a positive number"
         raise argparse.ArgumentTypeError(message)
     return number

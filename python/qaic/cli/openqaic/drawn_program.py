@@ -40,15 +40,19 @@ class NodeTimes:
     within: Mapping[str, str]
 
 
-def drawn_program(model: onnx.ModelProto, measured: NodeTimes | None = None) -> DrawnGraph:
+def drawn_program(
+    model: onnx.ModelProto, measured: NodeTimes | None = None, *, label: str = ""
+) -> DrawnGraph:
     """Draw a graph.
 
     Parameters
     ----------
     model
-        Graph of a program, with the types of its values.
+        Graph of a program or of a user's model, with the types of its values.
     measured
         Times of the nodes; None where nothing was measured.
+    label
+        Name of the graph on a page with several.
 
     Notes
     -----
@@ -91,15 +95,14 @@ def drawn_program(model: onnx.ModelProto, measured: NodeTimes | None = None) -> 
         Coloring("precision", precisions),
         Coloring("operator", [node.kind for node in drawn]),
     ]
-    drawn_not = "1 constant is" if len(weights) == 1 else f"{len(weights)} constants are"
-    notes = [f"{drawn_not} not drawn; the facts of a node name those that it reads."]
+    notes = ["Constants are not drawn; the facts of a node name those that it reads."] if weights else []
     if measured is not None:
         colorings.append(Coloring("time", amounts=times))
         notes.append(
             "Times are medians. A node without a time runs as a part of another, or is computed once: the "
             "engine fuses nodes and folds constants."
         )
-    return DrawnGraph(drawn, edges, colorings, notes)
+    return DrawnGraph(drawn, edges, colorings, notes, label)
 
 
 def _owners(nodes: Sequence[onnx.NodeProto]) -> dict[int, int]:

@@ -13,17 +13,15 @@ from qaic.stats.reports.render.table import Column, Table
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from qaic.cli.openqaic.drawn_program import NodeTimes
     from qaic.page.graph import DrawnGraph
     from qaic.qpc import Qpc
+    from qaic.stats.reports.capture.op_info import OpInfo
     from qaic.stats.reports.render.table import Cell
 
-#: inferences whose times are taken, after some that are not
-_MEASURED: Final = 20
-_WARM_UP: Final = 3
 #: from this level on a program measures its operations
 STATS_LEVEL: Final = 70
 
@@ -34,7 +32,7 @@ def check_output(output: Path | None, command: str) -> Path:
     Raises
     ------
     OptionError
-        There is none, or its name is not that of a page.
+        There is none.
     """
     if output is None:
         raise OptionError(
@@ -42,15 +40,17 @@ def check_output(output: Path | None, command: str) -> Path:
             code="inspect.output",
             hints=(f"`{command} -o graph.html` draws it",),
         )
-    if output.suffix.lower() not in {".html", ".htm"}:
-        raise OptionError(
-            f"-o {output}: pages are HTML; a name that ends in .html is expected", code="inspect.output"
-        )
     return output
 
 
-def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool) -> DrawnGraph:
+def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path | None = None) -> DrawnGraph:
     """Write the page; it appears complete or not at all. Blocking: ``timed`` runs inferences.
+
+    Parameters
+    ----------
+    model
+        The model that the program was compiled from. The page then opens with its graph, and a switch shows
+        the program.
 
     Raises
     ------
@@ -67,13 +67,14 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool) -> DrawnGrap
         )
     if qpc.graph is None:
         graph, tables = _of_card(qpc, timed=timed)
+        graphs = [graph]
     else:
-        graph, tables = _of_program(qpc, timed=timed)
+        graphs, tables = _of_program(qpc, model, timed=timed)
     title_of_tables = "Parts of the container" if qpc.graph is None else "Nodes"
     parts = [("tables", title_of_tables, "\n".join(map(table_html, tables)))]
-    written = graph_page(graph, title=title, subtitle=_subtitle(qpc), parts=parts)
+    written = graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts)
     write_bytes(output, written.encode())
-    return graph
+    return graphs[0]
 
 
 def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
@@ -88,66 +89,69 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
     return drawn_card(qpc)
 
 
-def _of_program(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
+def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
+    from qaic.cli.compile.model_input import open_model
     from qaic.cli.openqaic import program_graph
     from qaic.cli.openqaic.drawn_program import drawn_program
+    from qaic.compiler.driver import opened
 
-    model = program_graph.with_shapes(program_graph.read(qpc))
-    times = measured_times(qpc) if timed else None
-    graph = drawn_program(model, times)
-    if timed:
+    program = program_graph.with_shapes(program_graph.read(qpc))
+    of_nodes, of_operations = measured_times(qpc) if timed else (None, None)
+    graphs = [drawn_program(program, of_operations, label="program")]
+    if model is not None:
+        with opened(open_model(model)) as source:
+            given = program_graph.with_shapes(source.parse())
+        graphs.insert(0, drawn_program(given, of_nodes, label="model"))
+    for graph in graphs:
         # What was asked for is seen first.
-        graph.colorings.sort(key=lambda coloring: coloring.name != "time")
-    return graph, [_nodes_table(program_graph.nodes(model), None if times is None else times.own_us)]
+        graph.colorings.sort(key=lambda coloring: timed and coloring.name != "time")
+    own_us = None if of_operations is None else of_operations.own_us
+    return graphs, [_nodes_table(program_graph.nodes(program), own_us)]
 
 
-def measured_times(qpc: Qpc) -> NodeTimes:
+def measured_times(qpc: Qpc) -> tuple[NodeTimes, NodeTimes]:
     """Run inferences with random inputs. Blocking.
 
     Returns
     -------
-    NodeTimes
-        Medians of the inferences.
+    tuple of NodeTimes
+        Medians of the inferences, by nodes of the user's model and by operations of the program.
 
     Raises
     ------
     StateError
         The program does not measure its operations.
     """
-    from qaic import Session
     from qaic.cli.openqaic.drawn_program import NodeTimes
-    from qaic.runtime.benchmark import random_inputs
+    from qaic.cli.openqaic.measurement import measured
     from qaic.stats.reports.capture.groups import grouped, own_time_us
     from qaic.stats.reports.capture.op_info import Coded
 
-    with Session(qpc) as session:
-        inputs = session.model_input_shape_dict
-        feeds = random_inputs(inputs, [shape for shape, _ in inputs.values()])
-        for _ in range(_WARM_UP):
-            session.run(feeds)
-        session.setup()
-        with session.profile() as profile:
-            for _ in range(_MEASURED):
-                session.run(feeds)
-    capture = profile.capture()
-    groups = (
-        grouped(capture, lambda facts: Coded.of(facts.paths), {"time": own_time_us}) if profile.device else []
-    )
-    own_us = {group.key: group["time"] for group in groups if group.key}
-    if not own_us:
+    capture = measured(qpc)
+
+    def times(names: Callable[[OpInfo], list[str]]) -> NodeTimes:
+        groups = grouped(capture, lambda facts: Coded.of(names(facts)), {"time": own_time_us})
+        within: dict[str, str] = {}
+        for facts in {id(reading.facts): reading.facts for reading in capture.each()}.values():
+            for name, nodes in zip(names(facts), facts.node_sets, strict=True):
+                for node in nodes:
+                    within.setdefault(node, name)
+        return NodeTimes({group.key: group["time"] for group in groups if group.key}, within)
+
+    found = times(_first_nodes), times(lambda facts: facts.paths)
+    if not found[1].own_us:
         raise StateError(
-            f"{qpc.path} does not measure its operations: it was compiled without statistics",
+            f"{qpc.path} has no times of operations; onnxruntime 1.25 or newer measures them",
             code="inspect.not_measured",
-            hints=(
-                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
-            ),
         )
-    within: dict[str, str] = {}
-    for facts in {id(reading.facts): reading.facts for reading in capture.each()}.values():
-        for path, nodes in zip(facts.paths, facts.node_sets, strict=True):
-            for node in nodes:
-                within.setdefault(node, path)
-    return NodeTimes(own_us, within)
+    return found
+
+
+def _first_nodes(facts: OpInfo) -> list[str]:
+    """Return the node of each operation that has its time: the one that it is named after, or its first."""
+    return [
+        path if path in nodes else nodes[0] for path, nodes in zip(facts.paths, facts.node_sets, strict=True)
+    ]
 
 
 def _nodes_table(rows: list[dict[str, Any]], times_us: Mapping[str, float] | None) -> Table:

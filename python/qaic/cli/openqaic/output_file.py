@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.errors import OptionError
+from qaic.support.text import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +49,20 @@ def check_output_file(
             f"{option} {path}: found a file that is read too, expected another one: it would be lost",
             code="option.output_path",
         )
+
+
+def check_page(output: str | PathLike[str] | None, *, read: Iterable[str | PathLike[str]]) -> None:
+    """Refuse the ``-o`` of a page, as `check_output_file`, also if its name is not that of a page."""
+    if output is not None and Path(output).suffix.lower() not in {".html", ".htm"}:
+        raise OptionError(
+            f"-o {output}: pages are HTML; a name that ends in .html is expected", code="option.output_path"
+        )
+    check_output_file("-o", output, read=read)
+
+
+def wrote(path: str | PathLike[str], more: str = "") -> str:
+    """Return the sentence that names a file that was written, and its size."""
+    return f"wrote {shlex.quote(str(path))}, {bytes_text(Path(path).stat().st_size)}{more}"
 
 
 def files_of(given: Iterable[str]) -> list[str]:

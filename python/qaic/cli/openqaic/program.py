@@ -11,9 +11,9 @@ from qaic.cli.compile.log import logged
 from qaic.cli.compile.model_input import open_model
 from qaic.cli.console import print_message
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
-from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionError
 from qaic.model_path import find_model
+from qaic.support.text import bytes_text, duration
 
 if TYPE_CHECKING:
     import argparse
@@ -49,12 +49,12 @@ class Program:
         """The container's path, size, compile time and origin."""
         path = shlex.quote(str(self.path))
         if self.model is None:
-            return f"program {path}, {human_bytes(self.nbytes)}"
+            return f"program {path}, {bytes_text(self.nbytes)}"
         origin = "found in the cache" if self.from_cache else "compiled"
-        return f"{origin} in {seconds_text(self.compile_s)}: {path}, {human_bytes(self.nbytes)}"
+        return f"{origin} in {duration(1e6 * self.compile_s)}: {path}, {bytes_text(self.nbytes)}"
 
     def facts(self) -> dict[str, object]:
-        """Return what JSON says about it."""
+        """Return the program as JSON values."""
         return {
             "path": str(self.path),
             "model": None if self.model is None else str(self.model),
@@ -102,7 +102,7 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     arguments
         With ``model``, and the options of the compiler.
     stats_level
-        What the program is to measure, unless the command line says.
+        Stats level, unless the command line has one.
 
     Raises
     ------
@@ -126,11 +126,3 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     return Program(
         path=found.path, model=None, nbytes=found.path.stat().st_size, compile_s=0.0, from_cache=False
     )
-
-
-def seconds_text(seconds: float) -> str:
-    """Write a time, as ``1.25 ms``."""
-    for unit, factor in (("us", 1e6), ("ms", 1e3)):
-        if seconds * factor < 999.5:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"

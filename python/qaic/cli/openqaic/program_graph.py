@@ -78,12 +78,16 @@ def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
-            dims = [str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in tensor.shape.dim]
-            found[value.name] = (
-                type_name(tensor.elem_type),
-                "x".join(dims) or "scalar",
-            )
+            shape = "x".join(map(_size, tensor.shape.dim)) or "scalar"
+            found[value.name] = (type_name(tensor.elem_type), shape)
     return found
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> str:
+    if dim.HasField("dim_value"):
+        return str(dim.dim_value)
+    # Shape inference invents names for sizes that it does not know.
+    return "?" if dim.dim_param.startswith("unk__") else dim.dim_param or "?"
 
 
 def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:

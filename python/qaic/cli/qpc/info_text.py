@@ -8,24 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import table
-from qaic.support.text import counted, escape_unprintable
+from qaic.support.text import bytes_text, counted, escape_unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _Json = dict[str, Any]
-
-
-def human_bytes(count: int | None) -> str:
-    """Give a size in the unit people read best."""
-    if count is None:
-        return "unknown"
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def shape_text(dims: Sequence[int]) -> str:
@@ -82,7 +70,7 @@ def _section(title: str, text: str) -> Iterator[str]:
 def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
     if facts["file"]:
         yield "file", escape_unprintable(facts["file"])
-    size = human_bytes(facts["bytes"])
+    size = bytes_text(facts["bytes"])
     count = len(facts["segments"])
     yield "size", f"{size}, {count} segment{'' if count == 1 else 's'}"
     if facts["kind"] == "slices":
@@ -95,12 +83,12 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
         yield "devices", f"{facts['devices']}, used as one"
     yield "batch", str(facts["batch"])
     if facts["memory_bytes"]:
-        yield "memory", f"{human_bytes(facts['memory_bytes'])} on the device per activation"
+        yield "memory", f"{bytes_text(facts['memory_bytes'])} on the device per activation"
     if facts["constants"] is not None:
         yield "constants", _constants_text(facts["constants"])
     if facts["weights"]:
         formats = (
-            f"{escape_unprintable(kind)} {human_bytes(size)}"
+            f"{escape_unprintable(kind)} {bytes_text(size)}"
             for kind, size in sorted(facts["weights"].items())
         )
         yield "weights", ", ".join(formats)
@@ -128,7 +116,7 @@ def _target(facts: _Json) -> str:
 
 def _constants_text(constants: _Json) -> str:
     parts = [
-        f"{human_bytes(constants[f'{kind}_bytes'])} {kind}"
+        f"{bytes_text(constants[f'{kind}_bytes'])} {kind}"
         for kind in ("static", "dynamic")
         if constants[f"{kind}_bytes"]
     ]
@@ -149,7 +137,7 @@ def _stats_text(stats: _Json | None) -> str:
         parts.append("DDR traffic")
     if stats["pmu_events"]:
         parts.append(f"PMU events {','.join(stats['pmu_events'])}")
-    parts.append(f"{human_bytes(stats['bytes'])} in DMA buffer {stats['dma_buffer']}")
+    parts.append(f"{bytes_text(stats['bytes'])} in DMA buffer {stats['dma_buffer']}")
     parts.append(
         "no output of their own"
         if stats["output"] is None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final, Self
 
-from qaic.support.status_line import StatusLine
+from qaic.support.status_line import status_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +34,8 @@ class Progress:
         self._title = title
         self._passes = passes
         self._stage = ""
-        self._started = time.monotonic()
-        self._line = StatusLine(self._started, _PATIENCE_S)
+        self._done = ""
+        self._line = status_line(lambda: f"{self._title}: {self._stage}{self._done}", _PATIENCE_S)
 
     @property
     def debug_folder(self) -> Path | None:
@@ -53,30 +52,24 @@ class Progress:
         graph : callable or None
             Copies the graph as the stage before left it, where it is another one; kept with `enable_debug`.
         """
-        self._stage = name
+        self._stage, self._done = name, ""
         if self._passes is not None:
             self._passes.enter(name, graph)
-        self._show(name)
 
     def advance(self, done: int, total: int) -> None:
         """Report how many of the bytes of the stage are done."""
-        if total and self._line.is_seen:
-            self._show(f"{self._stage} {100 * done // total} %")
+        if total:
+            self._done = f" {100 * done // total} %"
 
     def count(self, done: int, total: int | None, noun: str) -> None:
         """Report how many items of the stage are under way or done, out of the total if that is known."""
-        if self._line.is_seen:
-            self._show(f"{self._stage} {done}{f' of {total}' if total else ''} {noun}")
-
-    def _show(self, text: str) -> None:
-        now = time.monotonic()
-        if self._line.is_due(now):
-            self._line.show(f"{self._title}: {text} ({now - self._started:.0f} s)")
+        self._done = f" {done}{f' of {total}' if total else ''} {noun}"
 
     def __enter__(self) -> Self:
+        self._line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._line.close()
+        self._line.__exit__(kind, value, trace)

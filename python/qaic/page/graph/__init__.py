@@ -76,19 +76,28 @@ class DrawnGraph:
     colorings
         The first is the one that a page opens with.
     notes
-        What is to be said below the picture.
+        Sentences below the picture.
+    label
+        Name of the graph where a page has several.
     """
 
     nodes: list[DrawnNode]
     edges: list[tuple[int, int, str]]
     colorings: list[Coloring]
     notes: list[str] = field(default_factory=list)
+    label: str = ""
 
 
-def pack(graph: DrawnGraph) -> str:
-    """Return what the page carries: base64 of deflated JSON."""
+def pack(graphs: Sequence[DrawnGraph]) -> str:
+    """Return what the page carries: base64 of deflated JSON, a list with an entry for each graph."""
+    body = json.dumps([_held(graph) for graph in graphs], separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(zlib.compress(body, 6)).decode()
+
+
+def _held(graph: DrawnGraph) -> dict[str, Any]:
     texts = _Texts()
-    held = {
+    return {
+        "label": graph.label,
         "names": [texts.add(node.name) for node in graph.nodes],
         "kinds": [texts.add(node.kind) for node in graph.nodes],
         "facts": [
@@ -102,8 +111,6 @@ def pack(graph: DrawnGraph) -> str:
         "colorings": [_coloring(coloring) for coloring in graph.colorings],
         "texts": texts.known,
     }
-    body = json.dumps(held, separators=(",", ":"), allow_nan=False).encode()
-    return base64.b64encode(zlib.compress(body, 6)).decode()
 
 
 class _Texts:

@@ -6,22 +6,33 @@ const MOST_FACTS_SHOWN = 40;
 function shortDuration(ns) { return durationText(Number(ns.toPrecision(3))); }
 
 class Graph {
-  constructor(section, model) {
+  constructor(section, models) {
     this.section = section;
-    this.model = model;
+    this.models = models;
     this.part = (name) => section.querySelector(`[data-part="${name}"]`);
     this.area = this.part("area");
+    this.pointers = new Map();
+    models.forEach((model, place) => this.part("which").append(new Option(model.label, String(place))));
+    this.part("which").closest("label").hidden = models.length < 2;
+    this.listen();
+    this.show(models[0]);
+  }
+
+  // Draw a graph of the page, with the coloring that was chosen where the graph has it.
+  show(model) {
+    const name = this.coloring?.name;
+    this.model = model;
     this.drawing = new GraphDrawing(model, this.part("canvas"));
     this.colorings = model.colorings.map((held) => new GraphColoring(held, model.count));
-    this.coloring = this.colorings[0];
-    this.chosen = null;
+    this.coloring = this.colorings.find((coloring) => coloring.name === name) ?? this.colorings[0];
     this.hits = null;
-    this.pointers = new Map();
     this.buildColorings();
-    this.listen();
     this.layOut();
     this.resize();
     this.showAll();
+    this.choose(null);
+    this.search();
+    this.section.dataset.graph = model.label;
   }
 
   layOut() {
@@ -143,13 +154,11 @@ class Graph {
 
   buildColorings() {
     const chooser = this.part("coloring");
-    this.colorings.forEach((coloring, place) => chooser.append(new Option(coloring.name, String(place))));
-    if (this.colorings.length < 2) chooser.closest("label").hidden = true;
-    chooser.addEventListener("change", () => {
-      this.coloring = this.colorings[Number(chooser.value)];
-      this.buildLegend();
-      this.schedule();
-    });
+    chooser.replaceChildren(...this.colorings.map((coloring, place) => new Option(coloring.name, String(place))));
+    chooser.value = String(this.colorings.indexOf(this.coloring));
+    chooser.closest("label").hidden = this.colorings.length < 2;
+    const grouped = this.model.groups.length > 0;
+    this.part("open").hidden = this.part("close").hidden = !grouped;
   }
 
   buildLegend() {
@@ -306,7 +315,12 @@ class Graph {
     });
     this.part("open").addEventListener("click", () => this.setAll(true));
     this.part("close").addEventListener("click", () => this.setAll(false));
-    if (!this.model.groups.length) { this.part("open").hidden = true; this.part("close").hidden = true; }
+    this.part("which").addEventListener("change", (event) => this.show(this.models[Number(event.target.value)]));
+    this.part("coloring").addEventListener("change", (event) => {
+      this.coloring = this.colorings[Number(event.target.value)];
+      this.buildLegend();
+      this.schedule();
+    });
     this.part("in").addEventListener("click", () => this.zoom(1.4));
     this.part("out").addEventListener("click", () => this.zoom(1 / 1.4));
     this.part("all").addEventListener("click", () => this.showWhole());

@@ -6,6 +6,7 @@ const MOST_PASSES = 20000;
 
 class GraphModel {
   constructor(held) {
+    this.label = held.label;
     this.texts = held.texts;
     this.names = held.names;
     this.kinds = held.kinds;

@@ -12,6 +12,7 @@ from qaic.support.text import escape_html as escape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qaic.page.document import Part
     from qaic.page.graph import DrawnGraph
 
 _KEYS: Final = (
@@ -29,31 +30,34 @@ _KEYS: Final = (
 )
 
 
-def graph_page(graph: DrawnGraph, *, title: str, subtitle: str, parts: Sequence[tuple[str, str, str]]) -> str:
+def graph_page(*graphs: DrawnGraph, title: str, subtitle: str, parts: Sequence[Part]) -> str:
     """Return a page as HTML.
 
     Parameters
     ----------
-    graph
-        What is drawn.
+    graphs
+        Graphs to draw; the page opens with the first and has a switch between them.
     title, subtitle
         Text.
     parts
         Of each section below the picture its id, title and HTML.
     """
-    sections = [("graph", "Graph", graph_html(graph)), *parts]
-    return document(title, subtitle, sections, graph=pack(graph))
+    sections = [("graph", "Graph", graph_html(graphs)), *parts]
+    return document(title, subtitle, sections, graph=pack(graphs))
 
 
-def graph_html(graph: DrawnGraph) -> str:
+def graph_html(graphs: Sequence[DrawnGraph]) -> str:
     """Return the body of the section with the picture."""
     keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in graph.notes)
-    count = len(graph.nodes)
+    notes = "".join(
+        f'<p class="note">{escape(note)}</p>'
+        for note in dict.fromkeys(note for graph in graphs for note in graph.notes)
+    )
     return f"""<div class="tools">
 <label>Search <input type="search" data-part="search" placeholder="name, operator or value"
  aria-describedby="graph-hits"></label>
 <span class="count" id="graph-hits" data-part="hits" role="status"></span>
+<label>Show <select data-part="which"></select></label>
 <label>Color <select data-part="coloring"></select></label>
 <span class="push"></span>
 <button type="button" data-part="open">Open all</button>
@@ -63,7 +67,7 @@ def graph_html(graph: DrawnGraph) -> str:
 <button type="button" data-part="all">All</button>
 </div>
 <div class="graph" data-part="area" tabindex="0" role="application"
- aria-label="Graph of {counted(count, "node")}" aria-describedby="graph-keys">
+ aria-label="Graph of {counted(len(graphs[0].nodes), "node")}" aria-describedby="graph-keys">
 <canvas data-part="canvas" aria-hidden="true"></canvas></div>
 <p class="note" data-part="wheel" hidden>Click the graph first, or hold Ctrl, to zoom with the wheel.</p>
 <ul class="legend" data-part="legend" aria-label="Colors"></ul>

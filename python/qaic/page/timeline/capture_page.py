@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import __version__
 from qaic.page.document import document
-from qaic.page.report_tables import diff_html, empty_html, first_screen_html, is_empty, report_html
+from qaic.page.report_tables import diff_html, empty_html, first_screen_html, folded, is_empty
 from qaic.page.timeline import pack
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.page.timeline.section import timeline_html
@@ -16,6 +16,7 @@ from qaic.stats.reports.advice import NOT_KNOWN, precisions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qaic.page.document import Part
     from qaic.stats.reports.capture import Capture
     from qaic.stats.reports.render.table import Report
 
@@ -28,17 +29,18 @@ _FIRST = ("diff", "overview")
 def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
     """Return the page as HTML."""
     timeline = timeline_of(capture)
-    parts = [
-        (report.name, report.title, _body(report, capture))
+    parts: list[Part] = [
+        (report.name, report.title, _body(report, capture)) if report.name in _FIRST else folded(report)
         for report in sorted(reports, key=lambda report: _rank(report.name))
         if not is_empty(report)
     ]
     silent = [report for report in reports if is_empty(report)]
     if silent:
-        parts.append(("silent", "Without figures", empty_html(silent)))
+        titles = ", ".join(report.title for report in silent)
+        parts.append(("silent", "Without figures", empty_html(silent), titles))
     data = None
     if timeline.operations:
-        after = sum(name in _FIRST for name, _, _ in parts)
+        after = sum(part[0] in _FIRST for part in parts)
         parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
         data = pack(timeline)
     networks = dict.fromkeys(reader.facts.network for reader in capture.each() if reader.facts.network)
@@ -49,9 +51,7 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
 
 
 def _body(report: Report, capture: Capture) -> str:
-    if report.name == "overview":
-        return first_screen_html(report, capture)
-    return diff_html(report) if report.name == "diff" else report_html(report)
+    return first_screen_html(report, capture) if report.name == "overview" else diff_html(report)
 
 
 def _rank(name: str) -> int:

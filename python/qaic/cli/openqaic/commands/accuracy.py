@@ -11,7 +11,7 @@ from qaic.cli.compile.log import logged
 from qaic.cli.console import SUCCESS, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
-from qaic.cli.openqaic.output_file import check_output_file
+from qaic.cli.openqaic.output_file import check_output_file, check_page, wrote
 from qaic.errors import OptionError
 
 if TYPE_CHECKING:
@@ -92,15 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
             context={"path": str(arguments.model)},
         )
     read = [arguments.model, arguments.samples]
-    check_output_file("-o", arguments.output, read=read)
+    check_page(arguments.output, read=read)
     check_output_file("--json", None if arguments.json == "-" else arguments.json, read=read)
     check_output_file("--overlay", arguments.overlay, read=read)
     check_output_file("--find", arguments.find, read=read)
-    if arguments.output is not None and Path(arguments.output).suffix.lower() not in {".html", ".htm"}:
-        raise OptionError(
-            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
-            code="option.output_path",
-        )
     if arguments.decide is not None or ":" in (arguments.target or ""):
         # Functions of the user are looked for where the command is given, too.
         sys.path.append(str(Path.cwd()))
@@ -126,11 +121,11 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     else:
         print_text(str(report).rstrip("\n"))
     if arguments.output is not None:
-        _say(report.page(arguments.output))
+        print_line(wrote(report.page(arguments.output)), to=sys.stderr)
     if arguments.json not in {None, "-"}:
-        _say(report.write_json(arguments.json))
+        print_line(wrote(report.write_json(arguments.json)), to=sys.stderr)
     if arguments.overlay is not None:
-        _say(report.write_overlay(arguments.overlay))
+        print_line(wrote(report.write_overlay(arguments.overlay)), to=sys.stderr)
     return SUCCESS
 
 
@@ -153,7 +148,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     else:
         print_text(str(plan))
         print_line(_next_step(arguments, options))
-    _say(written)
+    print_line(wrote(written), to=sys.stderr)
     return SUCCESS
 
 
@@ -175,7 +170,3 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str
     resolved = resolve(wanted, options_path=None, model_is_container=False)
     flags = [f"-{flag}" for flag in to_argv(resolved)]
     return f"next: {shlex.join(['openqaic', 'compile', str(arguments.model), *flags])}"
-
-
-def _say(written: Path) -> None:
-    print_line(f"wrote {written} ({written.stat().st_size / 1e3:.1f} kB)", to=sys.stderr)

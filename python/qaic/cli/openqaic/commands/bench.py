@@ -19,14 +19,16 @@ from qaic.cli.openqaic.arguments import (
     count,
     count_or_zero,
     device_options,
-    duration_s,
+    positive,
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program, seconds_text
+from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
+from qaic.support.status_line import status_line
+from qaic.support.text import counted, duration, three_digits
 
 if TYPE_CHECKING:
     import argparse
@@ -45,8 +47,6 @@ _FIGURES: Final = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 _MOST_STREAMS: Final = 1024
 #: a latency below this is shown in microseconds
 _SHORT_US: Final = 100.0
-#: a figure from here on has no digits behind the point
-_WHOLE_FROM: Final = 1000.0
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,10 +63,16 @@ def add_arguments(parser: Parser) -> None:
         help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors)",
     )
     parser.add_argument(
-        "--seconds", type=duration_s, default=2.0, help="time of each measurement (default %(default)s)"
+        "--seconds", type=positive, default=2.0, help="time of each measurement (default %(default)s)"
     )
     parser.add_argument(
         "-n", "--num-iter", type=count, metavar="N", help="inferences per measurement, instead of a time"
+    )
+    parser.add_argument(
+        "--rate",
+        type=positive,
+        metavar="R",
+        help="start R inferences per second, evenly spaced (default: each stream starts the next at once)",
     )
     parser.add_argument(
         "--warm-up",
@@ -103,6 +109,11 @@ def run(arguments: argparse.Namespace) -> int:
     from qaic.runtime.benchmark import random_inputs
 
     check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
+    if arguments.beside is not None and arguments.rate is not None:
+        raise OptionError(
+            "--rate and --beside: expected one of the two; streams of onnxruntime start inferences at once",
+            code="bench.rate",
+        )
     program = open_program(arguments)
     if arguments.beside is not None and program.model is None:
         raise OptionError(
@@ -116,14 +127,17 @@ def run(arguments: argparse.Namespace) -> int:
         inputs = session.model_input_shape_dict
         shapes = [shape for shape, _ in inputs.values()]
         feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
-        session.setup()
-        load_s = time.perf_counter() - started
-        started = time.perf_counter()
-        session.run(feeds)
-        first_inference_s = time.perf_counter() - started
+        with status_line(lambda: "loading"):
+            session.setup()
+            load_s = time.perf_counter() - started
+            started = time.perf_counter()
+            session.run(feeds)
+            first_inference_s = time.perf_counter() - started
         other = None if arguments.beside is None else _onnxruntime(program.model, cores)
         if not arguments.json:
-            print_line(f"loaded in {seconds_text(load_s)}, first inference {seconds_text(first_inference_s)}")
+            print_line(
+                f"loaded in {duration(1e6 * load_s)}, first inference {duration(1e6 * first_inference_s)}"
+            )
         rows: list[dict[str, Any]] = []
         for row in _measured(session, other, feeds, streams, arguments):
             rows.append(row)
@@ -136,6 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
         "warm_up": arguments.warm_up,
         "seconds": arguments.seconds if arguments.num_iter is None else None,
         "inferences": arguments.num_iter,
+        "rate": arguments.rate,
         "load_s": load_s,
         "first_inference_s": first_inference_s,
         "measurements": rows,
@@ -147,15 +162,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
         return SUCCESS
-    best = max((row for row in rows if row["runtime"] == "openqaic"), key=lambda row: row["inferences_per_s"])
     print_line(
-        f"best: {_four_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
+        _best(rows, arguments.rate)
         + (f"; wrote {shlex.quote(str(arguments.output))}" if arguments.output is not None else "")
     )
     if session.qpc.target == "cpu":
         print_line("times are those of this host, not of a card")
     print_line(f"next: {_next_step(program, arguments)}")
     return SUCCESS
+
+
+def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
+    """Return the sentence about the best row: the highest rate, or at a fixed rate the lowest p99."""
+    rows = [row for row in rows if row["runtime"] == "openqaic"]
+    if rate is not None:
+        best = min(rows, key=lambda row: row["latency"].get("p99_us", math.inf))
+        reached = three_digits(best["inferences_per_s"])
+        p99 = duration(best["latency"]["p99_us"])
+        return f"best: p99 {p99} with {best['streams']} at a time; {reached} of {rate:g} inferences/s"
+    best = max(rows, key=lambda row: row["inferences_per_s"])
+    return f"best: {three_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
 
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:
@@ -174,36 +200,58 @@ def _measured(
     streams: Sequence[int],
     arguments: argparse.Namespace,
 ) -> Iterator[dict[str, Any]]:
+    for number in streams:
+        with status_line(lambda: f"measuring {counted(number, 'stream')}"):  # noqa: B023 (ends here)
+            row = _of_openqaic(session, feeds, number, arguments)
+        yield row
+        if other is not None:
+            with status_line(lambda: f"measuring onnxruntime, {counted(number, 'stream')}"):  # noqa: B023
+                row = _of_onnxruntime(other, feeds, number, arguments)
+            yield row
+
+
+def _of_openqaic(
+    session: Session, feeds: _Feeds, streams: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    from qaic.cli.openqaic.request_rate import RequestRate
     from qaic.cli.runner.latencies import summarize
 
-    for number in streams:
-        session.update_backend_options(num_activations=number)
-        if arguments.warm_up:
-            session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
-        session.setup()
-        limit = (
-            {"inf_time": arguments.seconds}
-            if arguments.num_iter is None
-            else {"num_inferences": arguments.num_iter}
-        )
-        with session.profile(device=False) as profile:
+    session.update_backend_options(num_activations=streams)
+    if arguments.warm_up:
+        session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
+    session.setup()
+    seconds, inferences = arguments.seconds, arguments.num_iter
+    with session.profile(device=False) as profile:
+        if arguments.rate is None:
+            limit = {"inf_time": seconds} if inferences is None else {"num_inferences": inferences}
             completed, rate, *_ = session.run_benchmark(**limit, input_dict=feeds)
-        latency = summarize(profile.latencies_s * 1e6, completed - len(profile))
-        yield {
-            "runtime": "openqaic",
-            "streams": number,
-            "inferences_per_s": rate,
-            "latency": latency,
-            "stages_s": dict(profile.stages),
-        }
-        if other is not None:
-            for _ in range(arguments.warm_up):
-                other.run(feeds)
-            latencies_s, rate = other.measure(
-                feeds, threads=number, duration_s=arguments.seconds, inferences=arguments.num_iter
-            )
-            latency = summarize(latencies_s * 1e6)
-            yield {"runtime": "onnxruntime", "streams": number, "inferences_per_s": rate, "latency": latency}
+        else:
+            requests = RequestRate(feeds, arguments.rate, seconds=seconds, count=inferences)
+            began = time.perf_counter()
+            completed = sum(1 for _ in session.map(requests))
+            rate = completed / (time.perf_counter() - began)
+    latencies_s = profile.latencies_s if arguments.rate is None else requests.latencies_s(profile.samples)
+    return {
+        "runtime": "openqaic",
+        "streams": streams,
+        "inferences_per_s": rate,
+        "latency": summarize(latencies_s * 1e6, completed - len(profile)),
+        "stages_s": dict(profile.stages),
+    }
+
+
+def _of_onnxruntime(
+    other: OnnxRuntimeSession, feeds: _Feeds, streams: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    from qaic.cli.runner.latencies import summarize
+
+    for _ in range(arguments.warm_up):
+        other.run(feeds)
+    latencies_s, rate = other.measure(
+        feeds, threads=streams, duration_s=arguments.seconds, inferences=arguments.num_iter
+    )
+    latency = summarize(latencies_s * 1e6)
+    return {"runtime": "onnxruntime", "streams": streams, "inferences_per_s": rate, "latency": latency}
 
 
 def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
@@ -229,19 +277,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     row = rows[-1]
     latency = row["latency"]
     figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
-    shown = "".join(f"{_four_digits(figure):>10}" for figure in figures)
+    shown = "".join(f"{three_digits(figure):>10}" for figure in figures)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
-        f"{_four_digits(row['inferences_per_s']):>14}{latency['count']:>9}"
+        f"{three_digits(row['inferences_per_s']):>14}{latency['count']:>9}"
     )
     # A reader of a pipe sees each row when it is measured.
     sys.stdout.flush()
-
-
-def _four_digits(figure: float) -> str:
-    """Write four digits without an exponent, as ``735,100`` and ``42.65``."""
-    rounded = float(f"{figure:.4g}")
-    return f"{rounded:,.0f}" if rounded >= _WHOLE_FROM else f"{rounded:g}"
 
 
 def _streams(text: str) -> list[int]:

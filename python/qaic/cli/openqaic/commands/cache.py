@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
-from qaic.cli.qpc.info_text import human_bytes
 from qaic.errors import OptionConflictError, OptionError
+from qaic.support.text import bytes_text
 
 if TYPE_CHECKING:
     from qaic.cli.console import Parser
@@ -65,9 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return SUCCESS
         if before:
-            rows = [[human_bytes(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
+            rows = [[bytes_text(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
             print_text(table(rows, header=["size", "last used", "program"]))
-        print_line(f"{_programs(len(before))}, {human_bytes(sum(one.nbytes for one in before))} in {folder}")
+        print_line(f"{_programs(len(before))}, {bytes_text(sum(one.nbytes for one in before))} in {folder}")
         if before:
             # As many mebibytes as there are now: removes nothing yet, and shows the form.
             print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     kept = sum(entry.nbytes for entry in after)
     print_line(
-        f"removed {_programs(len(before) - len(after))}, {human_bytes(freed)}; "
-        f"{_programs(len(after))}, {human_bytes(kept)} stay in {folder}"
+        f"removed {_programs(len(before) - len(after))}, {bytes_text(freed)}; "
+        f"{_programs(len(after))}, {bytes_text(kept)} stay in {folder}"
     )
     return SUCCESS
 

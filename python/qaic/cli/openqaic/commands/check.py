@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,7 @@ from qaic.cli.compile.model_input import open_model
 from qaic.cli.console import FAILURE, SUCCESS, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
-from qaic.cli.openqaic.output_file import check_output_file
-from qaic.errors import OptionError
+from qaic.cli.openqaic.output_file import check_page, wrote
 
 if TYPE_CHECKING:
     import argparse
@@ -65,12 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     run_options = {name: getattr(arguments, name) for name in ("num_activations", "set_size")}
     options = {**keyword_options(arguments), **run_options}
     read = [name for name in (arguments.model, arguments.samples, arguments.measured) if name is not None]
-    check_output_file("-o", arguments.output, read=read)
-    if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
-        raise OptionError(
-            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
-            code="option.output_path",
-        )
+    check_page(arguments.output, read=read)
     with logged() as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
         report = check(
@@ -89,5 +82,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_text(with_flags(str(report), "--"))
         if arguments.output is not None:
-            print_line(f"wrote {shlex.quote(str(arguments.output))}; a browser opens it")
+            print_line(wrote(arguments.output, "; a browser opens it"))
     return SUCCESS if report.compiles else FAILURE

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line, print_text
-from qaic.cli.openqaic.arguments import add_json, duration_s, set_examples
+from qaic.cli.openqaic.arguments import add_json, positive, set_examples
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
         "--watch",
         nargs="?",
         const=1.0,
-        type=duration_s,
+        type=positive,
         metavar="SECONDS",
         help="table on the whole screen, until Ctrl-C",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command, next_view
-from qaic.cli.openqaic.output_file import check_output_file
+from qaic.cli.openqaic.output_file import check_output_file, check_page, wrote
 from qaic.cli.openqaic.program import open_program
 from qaic.errors import OptionError
 from qaic.support.text import counted, escape_unprintable
@@ -102,27 +101,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw_graph(arguments: argparse.Namespace) -> int:
     from qaic.cli.openqaic.graph_file import STATS_LEVEL, check_output, write_graph
-    from qaic.cli.qpc.info_text import human_bytes
     from qaic.qpc import Qpc
 
     output = check_output(arguments.output, next_command("inspect", arguments, "graph"))
-    check_output_file("-o", output, read=[arguments.model])
+    check_page(output, read=[arguments.model])
     timed = arguments.color == "time"
     program = open_program(arguments, stats_level=STATS_LEVEL if timed else None)
-    graph = write_graph(Qpc(program.path), output, title=arguments.model.stem, timed=timed)
-    size = output.stat().st_size
+    graph = write_graph(
+        Qpc(program.path), output, title=arguments.model.stem, timed=timed, model=program.model
+    )
     if arguments.json:
-        print_json({"path": str(output), "bytes": size, "nodes": len(graph.nodes), "edges": len(graph.edges)})
+        found = {"nodes": len(graph.nodes), "edges": len(graph.edges)}
+        print_json({"path": str(output), "bytes": output.stat().st_size, **found})
     else:
-        nodes = counted(len(graph.nodes), "node")
-        print_line(f"wrote {shlex.quote(str(output))}, {human_bytes(size)}, {nodes}; a browser opens it")
+        print_line(wrote(output, f", {counted(len(graph.nodes), 'node')}; a browser opens it"))
     return SUCCESS
 
 
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     from qaic import _core
     from qaic.cli.openqaic.program_fit import program_fit
-    from qaic.cli.qpc.info_text import human_bytes
+    from qaic.support.text import bytes_text
 
     found = program_fit(qpc, _core.Context().devices())
     if as_json:
@@ -131,15 +130,15 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     count = found["devices"]
     where = "" if count == 1 else f" on each of {count} devices"
     print_line(f"cores   {found['cores']}{where}")
-    print_line(f"memory  {human_bytes(found['memory_bytes'])}{where} per activation")
+    print_line(f"memory  {bytes_text(found['memory_bytes'])}{where} per activation")
     if found["constants_bytes"]:
-        print_line(f"        {human_bytes(found['constants_bytes'])} of it are constants")
+        print_line(f"        {bytes_text(found['constants_bytes'])} of it are constants")
     if found["state_bytes"]:
-        print_line(f"        {human_bytes(found['state_bytes'])} are retained between inferences")
+        print_line(f"        {bytes_text(found['state_bytes'])} are retained between inferences")
     if (weights := found["weights"]) is not None:
-        size, each = human_bytes(weights["bytes"]), weights["bytes_per_weight"] or 0
+        size, each = bytes_text(weights["bytes"]), weights["bytes_per_weight"] or 0
         print_line(f"        {size} are weights that processes share, {each:.3g} bytes a weight")
-        print_line(f"        {human_bytes(weights['read_bytes'])} of them are read in each inference")
+        print_line(f"        {bytes_text(weights['read_bytes'])} of them are read in each inference")
     if found["fits"]:
         header = ["device", "name", "activations that fit", "now", "limited by"]
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]
@@ -151,16 +150,12 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
 
 def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
     from qaic.cli.openqaic import program_graph
-    from qaic.cli.qpc.info_text import human_bytes
 
     program_graph.write_self_contained(qpc, arguments.onnx)
-    size = arguments.onnx.stat().st_size
     if arguments.json:
-        print_json({"path": str(arguments.onnx), "bytes": size})
+        print_json({"path": str(arguments.onnx), "bytes": arguments.onnx.stat().st_size})
     else:
-        print_line(
-            f"wrote {shlex.quote(str(arguments.onnx))}, {human_bytes(size)}; onnxruntime and Netron open it"
-        )
+        print_line(wrote(arguments.onnx, "; onnxruntime and Netron open it"))
     return SUCCESS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,11 +18,10 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options, for_model
+from qaic.cli.openqaic.measurement import measured
 from qaic.cli.openqaic.next_command import next_command
-from qaic.cli.openqaic.output_file import check_output_file, files_of
+from qaic.cli.openqaic.output_file import check_page, files_of, wrote
 from qaic.cli.openqaic.program import open_program
-from qaic.cli.qpc.info_text import human_bytes
-from qaic.errors import OptionError, StateError
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
@@ -81,12 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compile so that operators are measured, run, and report."""
     from qaic.stats.reports import REPORTS, diff
 
-    if arguments.output is not None and arguments.output.suffix.lower() not in {".html", ".htm"}:
-        raise OptionError(
-            f"-o {arguments.output}: pages are HTML; a name that ends in .html is expected",
-            code="profile.output",
-        )
-    check_output_file("-o", arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
+    check_page(arguments.output, read=[arguments.model, *files_of(arguments.inputs)])
     # Before the level of statistics is added, which this command has by default.
     more = [] if arguments.against is None else ["--against", str(arguments.against)]
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
@@ -103,30 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measured(arguments: argparse.Namespace) -> Capture:
     """Run a model or container; returns the measurements of its device."""
-    from qaic import Session
-    from qaic.cli.openqaic.tensor_files import read_inputs
-    from qaic.runtime.benchmark import random_inputs
-
     program = open_program(arguments, stats_level=_STATS_LEVEL)
-    with Session(program.path, **device_options(arguments)) as session:
-        inputs = session.model_input_shape_dict
-        shapes = [shape for shape, _ in inputs.values()]
-        feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
-        for _ in range(arguments.warm_up):
-            session.run(feeds)
-        session.setup()
-        with session.profile() as profile:
-            for _ in range(arguments.num_iter):
-                session.run(feeds)
-    if not profile.device:
-        raise StateError(
-            f"{program.path} measures nothing: it was compiled without statistics",
-            code="profile.not_compiled_in",
-            hints=(
-                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
-            ),
-        )
-    capture = profile.capture()
+    capture = measured(
+        program.path,
+        arguments.inputs,
+        warm_up=arguments.warm_up,
+        inferences=arguments.num_iter,
+        **device_options(arguments),
+    )
     capture.name = "" if program.model is None else program.model.stem
     return capture
 
@@ -146,9 +123,8 @@ def _put_out(
         if not arguments.json:
             for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)
-            size = human_bytes(written.stat().st_size)
             inferences = counted(arguments.num_iter, "inference")
-            print_line(f"wrote {shlex.quote(str(written))}, {size}, of {inferences}; a browser opens it")
+            print_line(wrote(written, f", of {inferences}; a browser opens it"))
     elif not arguments.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
         shown = [named["diff"]] if "diff" in named else [named[name] for name in _SHOWN]

@@ -21,9 +21,11 @@ from qaic.cli.openqaic.arguments import (
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program, seconds_text
+from qaic.cli.openqaic.program import open_program
 from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_outputs
 from qaic.errors import OptionError
+from qaic.support.status_line import status_line
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     import argparse
@@ -89,10 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
         inputs = session.model_input_shape_dict
         shapes = [shape for shape, _ in inputs.values()]
         feeds = read_inputs(arguments.inputs, inputs) if arguments.inputs else random_inputs(inputs, shapes)
-        session.setup()
-        started = time.perf_counter()
-        outputs = session.run(feeds)
-        elapsed_s = time.perf_counter() - started
+        with status_line(lambda: "running"):
+            session.setup()
+            started = time.perf_counter()
+            outputs = session.run(feeds)
+            elapsed_s = time.perf_counter() - started
     if arguments.output is not None:
         write_outputs(outputs, arguments.output)
     described = {name: _facts(array) for name, array in outputs.items()}
@@ -111,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print_text(table(rows, header=["output", "shape", "type", "min", "mean", "max", "not finite"]))
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
-    print_line(f"one inference with {inputs_from} in {seconds_text(elapsed_s)}")
+    print_line(f"one inference with {inputs_from} in {duration(1e6 * elapsed_s)}")
     for name, text in differences.items():
         print_message(
             "error", f"output {name!r} differs from {arguments.expect}: {text} [run.output_differs]"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import SUCCESS, print_line
-from qaic.cli.openqaic.arguments import count, duration_s, set_examples
+from qaic.cli.openqaic.arguments import count, positive, set_examples
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
         "--grpc", metavar="PORT", type=_port, default=8001, help="port for gRPC, or no (default: 8001)"
     )
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=duration_s, default=30.0, help="limit of a shutdown (default: 30)"
+        "--drain", metavar="SECONDS", type=positive, default=30.0, help="limit of a shutdown (default: 30)"
     )
     parser.add_argument(
         "--max-body", metavar="MIB", type=count, default=64, help="limit of a request (default: 64)"
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--body-timeout",
         metavar="SECONDS",
-        type=duration_s,
+        type=positive,
         default=30.0,
         help="time to receive a body (default: 30)",
     )

@@ -1,4 +1,4 @@
-"""Tensors whose data the model says to be in a file next to it."""
+"""Tensors whose data is in a file next to the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExternalData:
     data: DataFiles
 
     def range(self, entries: Mapping[str, str], tensor: str, size: int) -> FileRange:
-        """Check where an external payload says it lies, and open its file.
+        """Check the place of an external payload, and open its file.
 
         Parameters
         ----------
@@ -96,7 +96,8 @@ class ExternalData:
         path = self.folders[0] / relative
         real = self.data.find(path)
         if real is None:
-            missing = f"{os.strerror(errno.ENOENT)}; the model needs it for {what}: copy it next to the model"
+            model = self.data.files[0].path
+            missing = f"{os.strerror(errno.ENOENT)}; {model} needs it for {what}: copy it next to the model"
             raise FileNotFoundError(errno.ENOENT, missing, str(path))
         if not any(real.is_relative_to(folder) for folder in self.folders):
             raise refuse(

@@ -10,6 +10,7 @@ import numpy as np
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.operations.nodes import split_by
 from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +51,7 @@ def layers(capture: Capture) -> Report:
         first = families.rows[0]
         verdict.append(
             f"{first[1]} layers {first[0]} take {float(first[3] or 0):.1f} % of the time of all operations,"
-            f" {first[4]:.1f} us each in the median"
+            f" {duration(float(first[4] or 0))} each in the median"
         )
     elif table.rows:
         verdict.append("no part of the nodes' paths repeats with numbers, so there are no layers to compare")

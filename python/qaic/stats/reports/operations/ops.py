@@ -8,6 +8,7 @@ from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us
 from qaic.stats.reports.capture.op_info import Coded
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 from qaic.stats.reports.time.overhead import marked
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
@@ -69,7 +70,7 @@ def ops(capture: Capture) -> Report:
     if found:
         first = found[0]
         part = share(first["time"], total) or 0.0
-        verdict = [f"{first.key[0]} takes {part:.1f} % of the {total:.1f} us that operations took"]
+        verdict = [f"{first.key[0]} takes {part:.1f} % of the {duration(total)} that operations took"]
     return Report(
         "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, estimated)]
     )

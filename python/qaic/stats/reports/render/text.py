@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from qaic.support.text import escape_unprintable, shortened
+from qaic.support.text import bytes_text, escape_unprintable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -167,12 +167,3 @@ def _text(column: Column, cell: Cell, digits: int) -> str:
             return f"{cell:.3g}"
         case _:
             return f"{cell:.{digits}f}"
-
-
-def bytes_text(size: float) -> str:
-    """Bytes for people, by powers of 1024."""
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if abs(size) < 1024 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
-        size /= 1024
-    return ""

@@ -10,6 +10,7 @@ from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.stats.reports.operations.nodes import NO_OPERATIONS
 from qaic.stats.reports.render.table import Column, Report, Table
 from qaic.stats.reports.time.path import Step, walk
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
@@ -83,8 +84,8 @@ def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> 
     ]
     counts = np.ones(len(ops))
     verdict = [
-        f"{len(steps)} steps work for {total:.1f} us and wait {waited:.1f} us"
-        f" of the {reader.span_us:.1f} us of {which}",
+        f"{len(steps)} steps work for {duration(total)} and wait {duration(waited)}"
+        f" of the {duration(reader.span_us)} of {which}",
         *_most(_by(facts.kinds, ops, counts, times), total, "kind"),
     ]
     if not whole:
@@ -114,8 +115,8 @@ def _of_one_thread(reader: TraceReader, which: str) -> Report:
     total = float(times.sum())
     kinds = _by(facts.kinds, ops, counts, times)
     verdict = [
-        f"one thread runs all operations one after the other: {total:.1f} us"
-        f" of the {reader.span_us:.1f} us of {which}",
+        f"one thread runs all operations one after the other: {duration(total)}"
+        f" of the {duration(reader.span_us)} of {which}",
         *_most(kinds, total, "kind"),
     ]
     return Report(

@@ -8,6 +8,7 @@ from qaic.stats.reports.capture import median
 from qaic.stats.reports.capture.groups import share
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
 from qaic.stats.reports.time.timeline import CoreActivity, activity
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
@@ -58,8 +59,8 @@ def gaps(capture: Capture) -> Report:
     if longest:
         _, core_number, at, length, after, before = longest[0]
         verdict.append(
-            f"the longest window is {length:.1f} us on core {core_number} at {at:.1f} us,"
-            f" between {after or 'the begin'} and {before}"
+            f"the longest window is {duration(float(length or 0))} on core {core_number}"
+            f" at {duration(float(at or 0))}, between {after or 'the begin'} and {before}"
         )
     note = (
         "the time before the first operation and after the last, which includes writing the statistics,"

@@ -16,7 +16,7 @@ from qaic.errors import StatsError
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.render.table import NOT_MEASURED, Cell, Column, Report, Table
 from qaic.support.open_regular import read_regular
-from qaic.support.text import counted
+from qaic.support.text import counted, duration
 
 #: columns of the latency report and what they are called here, in the order of an inference
 STAGES: Final = {
@@ -185,7 +185,9 @@ def _verdict(columns: Mapping[str, NDArray[np.float64]], total: NDArray[np.float
     if not len(total):
         return []
     middle, high = (float(value) for value in np.percentile(total, (50, 99)))
-    verdict = [f"an inference takes {middle:.1f} us in the median, {high:.1f} us in the 99th percentile"]
+    verdict = [
+        f"an inference takes {duration(middle)} in the median, {duration(high)} in the 99th percentile"
+    ]
     means = {name: float(values.mean()) for name in _PARTS if len(values := _known(columns.get(name)))}
     if means and total.mean() > 0:
         most = max(means, key=lambda name: means[name])

@@ -10,6 +10,7 @@ import numpy as np
 from qaic.stats.reports.capture import median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ class Calibration:
         if self.is_below_noise:
             return "measured inferences took no longer than others: what measuring costs is below the noise"
         text = f"measured inferences take {self.factor:.2f} x the time of others"
-        return text + (f"; measuring costs {self.floor_us:.2f} us per operation" if self.floor_us else "")
+        return text + (f"; measuring costs {duration(self.floor_us)} per operation" if self.floor_us else "")
 
     @property
     def is_below_noise(self) -> bool:
@@ -66,7 +67,7 @@ class Calibration:
 
 
 def calibration(capture: Capture) -> Calibration:
-    """Medians of what the samples' META sections say; there is no floor where the cost is below the noise."""
+    """Medians of the samples' META sections; there is no floor where the cost is below the noise."""
     found = [_of_meta(reader.buffer.meta) for reader in capture.each()]
     known = Calibration(
         median([one.plain_us for one in found]),
@@ -118,7 +119,7 @@ def overhead(capture: Capture) -> Report:
     if known.floor_us is not None:
         rows, part = _at_floor(capture, known.floor_us)
         verdict.append(
-            f"{len(rows)} operations take no longer than measuring one costs, {known.floor_us:.2f} us,"
+            f"{len(rows)} operations take no longer than measuring one costs, {duration(known.floor_us)},"
             f" and hold {part:.1f} % of the time: their times are not reliable"
         )
         estimated = frozenset(range(min(len(rows), _MOST)))

@@ -9,6 +9,7 @@ import numpy as np
 from qaic.stats.reports.capture import median, median_rows
 from qaic.stats.reports.capture.groups import share
 from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.support.text import duration
 
 if TYPE_CHECKING:
     from qaic.stats.reports.capture import Capture
@@ -66,8 +67,8 @@ def waits(capture: Capture) -> Report:
     if op_rows:
         first = op_rows[0]
         verdict.append(
-            f"most is waited before {first[0]}: {first[5]:.1f} us on {first[2]} of core {first[4]}"
-            + (f", whose last producer is {first[7]}" if first[7] else "")
+            f"most is waited before {first[0]}: {duration(float(first[5] or 0))} on {first[2]}"
+            f" of core {first[4]}" + (f", whose last producer is {first[7]}" if first[7] else "")
         )
     note = (
         "waits are clipped to the core's inference; threads wait in parallel, so waits are not a latency"

@@ -1,0 +1,66 @@
+"""`openqaic bench --rate`: latencies count from the moment that a request was due."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_clock import FakeClock
+from qaic.cli.openqaic import main, request_rate
+from qaic.cli.openqaic.request_rate import RequestRate
+
+TIMES = [("enqueued_ns", np.int64), ("completed_ns", np.int64)]
+
+
+@given(services_ms=st.lists(st.integers(1, 40), min_size=1, max_size=30), rate=st.sampled_from([20, 50, 100]))
+def test_latencies_are_those_of_a_queue_with_one_server(services_ms, rate):
+    clock = FakeClock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_rate, "time", clock)
+        requests = RequestRate("x", rate, seconds=1.0, count=len(services_ms))
+        samples = []
+        for service_ms, _ in zip(services_ms, requests, strict=True):
+            begun_ns = clock.now_s * 1e9
+            clock.advance(service_ms / 1e3)
+            samples.append((begun_ns, clock.now_s * 1e9))
+        # Ends have any order where streams run at the same time.
+        found_ms = 1e3 * requests.latencies_s(np.array(samples[::-1], TIMES))
+    end_ms, wanted_ms = 0.0, []
+    for number, service_ms in enumerate(services_ms):
+        due_ms = 1e3 * number / rate
+        end_ms = max(end_ms, due_ms) + service_ms
+        wanted_ms.append(end_ms - due_ms)
+    np.testing.assert_allclose(found_ms, wanted_ms, atol=1e-3)
+
+
+@pytest.fixture
+def model(tmp_path):
+    value = {"elem_type": onnx.TensorProto.FLOAT, "shape": [2]}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+        "net",
+        [onnx.helper.make_tensor_value_info("x", **value)],
+        [onnx.helper.make_tensor_value_info("y", **value)],
+    )
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
+
+
+def test_bench_starts_no_more_than_the_rate(model, capsys):
+    arguments = ["bench", model, "--streams", "1", "--rate", "200", "-n", "20", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["measurements"]
+    assert found["rate"] == 200
+    assert row["latency"]["count"] == 20
+    # The last of 20 is due after 19 periods, however fast the machine is.
+    assert row["inferences_per_s"] <= 20 / (19 / 200)
+
+
+def test_bench_names_the_rate_in_its_last_lines(model, capsys):
+    assert main(["bench", model, "--streams", "1", "--rate", "500", "-n", "5"]) == 0
+    assert " of 500 inferences/s" in capsys.readouterr().out
