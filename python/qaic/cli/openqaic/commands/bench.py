@@ -272,12 +272,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     """Print the last row, after the header where it is the first; all rows have the unit of the first."""
     unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
     if len(rows) == 1:
-        names = "".join(f"{f'{name} {unit}':>8}" for name in _FIGURES)
+        names = "".join(f" {f'{name} {unit}':>7}" for name in _FIGURES)
         print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>7}")
     row = rows[-1]
     latency = row["latency"]
     figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
-    shown = "".join(f"{three_digits(figure):>8}" for figure in figures)
+    shown = "".join(f" {three_digits(figure):>7}" for figure in figures)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
         f"{three_digits(row['inferences_per_s']):>14}{latency['count']:>7}"
