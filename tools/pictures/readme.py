@@ -112,7 +112,9 @@ def shown(texts: dict[str, str]) -> dict[str, object]:
     """Return the contents of the pictures, without what differs from run to run: figures and verdicts."""
     lines = {
         command: [
-            " ".join(re.sub(r"\x1b\[[0-9;]*m|/\S+|[\d.,]+( ?(us|ms|s|[KMG]iB|MB|bytes|%)\b)?", "", line).split())
+            " ".join(
+                re.sub(r"\x1b\[[0-9;]*m|/\S+|[\d.,]+( ?(us|ms|s|[KMG]iB|MB|bytes|%)\b)?", "", line).split()
+            )
             for line in text.splitlines()
         ]
         for command, text in texts.items()
