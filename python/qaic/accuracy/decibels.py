@@ -21,5 +21,5 @@ def decibel_text(value: float) -> str:
     if math.isnan(value):
         return "no number"
     if math.isinf(value):
-        return "equal" if value > 0 else "-inf dB"
+        return "equal" if value > 0 else "not finite"
     return f"{value:.1f} dB"

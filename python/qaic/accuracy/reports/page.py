@@ -10,7 +10,7 @@ from qaic.accuracy.decibels import decibel_text
 from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
-from qaic.page.report_tables import report_html, table_html, verdict_html
+from qaic.page.report_tables import folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def accuracy_page(report: AccuracyReport) -> str:
         ("verdict", "Verdict", verdict_html(first.verdict)),
         ("curve", "Errors along the graph", charts),
         *((("values", "Nodes that lose most", shapes),) if shapes else ()),
-        *((item.name, item.title, report_html(item)) for item in nodes),
-        ("outputs", "Outputs", "".join(map(table_html, others))),
+        *map(folded, nodes),
+        ("outputs", "Outputs", "".join(map(table_html, others)), ""),
     ]
     precisions = ", ".join(item.to for item in report.precisions)
     versions = f"openqaic {__version__} \u00b7 onnxruntime {_core.engine_info()[1]}"
