@@ -16,7 +16,7 @@ PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/config
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
 # Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
 # Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
-DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/cli/transcript tests/compiler tests/configs tests/forecast tests/options \
+DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/compiler tests/configs tests/forecast tests/options \
 	tests/page tests/repository tests/stats tests/support
 # What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
 # That random programs give the same on both is tested in every run, by tests/property/test_kmd_models.py.

@@ -11,7 +11,6 @@ FOLDERS = (
     "tests/cli/compile",
     "tests/cli/opstats",
     "tests/cli/qpc",
-    "tests/cli/transcript",
     "tests/compiler",
     "tests/configs",
     "tests/forecast",

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import child_process
 import qaic
 import weight_free_models
+from qaic.cli import console
 from qaic.cli.compile import main as qaic_compile
 from qaic.cli.compile_and_run import main as qaic_exec
 from qaic.cli.openqaic import main as openqaic
@@ -31,12 +32,17 @@ from qaic.cli.qpc import main as qaic_qpc
 from qaic.cli.runner import main as qaic_runner
 from qaic.cli.util import main as qaic_util
 from qaic.options.table import SPECS
+from transcript.__main__ import tool as transcript_tool
 
 TRANSCRIPT = Path(__file__).parent.parent / "data" / "transcripts" / "run.jsonl"
 STATS = "aic-program-0-inf-0-net-aiccyclecounts.bin"
 #: of each file and command; a run that draws other seeds draws more
 EXAMPLES = 20 if settings.default.derandomize else 200
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def transcript(argv):
+    return console.run(transcript_tool, argv)
 
 
 def model():
@@ -164,8 +170,8 @@ READERS = {
     "parts.json": [(openqaic, ["compile", "{s}/m.onnx", ONE, "--mdp-load-partition-config={0}"])],
     "card.npz": [(openqaic, ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--against", "{0}"])],
     "transcript.jsonl": [
-        (openqaic, ["transcript", "show", "{0}"]),
-        (openqaic, ["transcript", "diff", "{0}", "{s}/transcript.jsonl"]),
+        (transcript, ["show", "{0}"]),
+        (transcript, ["diff", "{0}", "{s}/transcript.jsonl"]),
     ],
     "x.npy": [
         (openqaic, ["run", "{s}/m.onnx", ONE, "-i", "{0}"]),
@@ -340,7 +346,7 @@ ARGUMENTS = {
             ),
             ("bench", ["{s}/m.onnx", ONE, "--seconds", "0.01", "--streams", "1"]),
             *(("plot", ["{s}/trace.json"]), ("explain", ["device.busy"]), ("cache", ["list"]), ("info", [])),
-            *(("diff", ["{s}/qpc", "{s}/qpc"]), ("transcript", ["show", "{s}/list.txt"])),
+            ("diff", ["{s}/qpc", "{s}/qpc"]),
         )
     },
     "devices": (openqaic, ["devices"], sorted(set(flags_of("devices")) - {"--watch"})),

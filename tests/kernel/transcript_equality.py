@@ -1,6 +1,6 @@
 """Transcripts of two drivers, compared after what is of one card or one moment is made equal.
 
-That is, beside what :mod:`qaic.cli.transcript` leaves out of every comparison (ids of processes, addresses
+That is, in addition to what :mod:`transcript` leaves out of every comparison (ids of processes, addresses
 and descriptors of the host, places of mappings, latencies, temperatures, events):
 
 * names of nodes and places on the bus (:data:`NODE`);
@@ -15,8 +15,8 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-from qaic.cli.transcript.diff import compare
-from qaic.cli.transcript.lines import Line, read
+from transcript.diff import compare
+from transcript.lines import Line, read
 
 NODE = frozenset({"nodes", "path"})
 #: begins of memory that addresses count from

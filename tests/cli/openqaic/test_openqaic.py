@@ -752,7 +752,6 @@ def test_completion_in_bash(call, tmp_path):
         (["compile", "model.onnx", "-o", "mod"], {"models"}),
         (["compile", "model.onnx", "--input-list-file", "out"], {"outputs.npz"}),
         (["diff", "mod"], {"model.onnx", "models"}),
-        (["transcript", "show", "out"], {"outputs.npz"}),
         (["bench", "model.onnx", "--beside", "o"], {"onnxruntime"}),
     ],
 )

@@ -79,7 +79,6 @@ SUBCOMMANDS = (
     Subcommand("info", "show versions, the engine, devices and free cores", "qaic.cli.info"),
     Subcommand("explain", "explain an error code", "qaic.cli.openqaic.commands.explain"),
     Subcommand("shims", "install or remove the tools at the vendor's paths", "qaic.cli.shims"),
-    Subcommand("transcript", "show or compare recorded system calls of cards", "qaic.cli.transcript"),
     Subcommand(
         "completion", "print the completion script for a shell", "qaic.cli.openqaic.commands.completion"
     ),

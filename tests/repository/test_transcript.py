@@ -1,4 +1,4 @@
-"""``openqaic transcript``: recorded calls are listed and compared; what is none is refused by line."""
+"""``tools/transcript``: recorded calls are listed and compared; what is none is refused by line."""
 
 import copy
 import json
@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 import session_models
 from child_process import run_script
-from qaic.cli import console, openqaic
-from qaic.cli.transcript.diff import compare
-from qaic.cli.transcript.lines import VOLATILE, Line, normalized, read
+from qaic.cli import console
+from transcript import __main__ as transcript
+from transcript.diff import compare
+from transcript.lines import VOLATILE, Line, normalized, read
 
-SAMPLE = Path(__file__).parents[2] / "data" / "transcripts" / "run.jsonl"
+SAMPLE = Path(__file__).parents[1] / "data" / "transcripts" / "run.jsonl"
 HEADER = {"seq": 0, "name": "HEADER", "fields": {"version": 1}, "errno": None}
 SEM = {"val": 0, "index": 0, "presync": 0, "cmd": 0, "flags": 0, "pad": 0}
 
 
 def run(*argv):
-    return console.run(openqaic.tool, ["transcript", *map(str, argv)])
+    return console.run(transcript.tool, [*map(str, argv)])
 
 
 @pytest.fixture

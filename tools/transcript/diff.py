@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.transcript.lines import Line, normalized, without_dma_padding
+from transcript.lines import Line, normalized, without_dma_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

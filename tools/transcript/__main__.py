@@ -1,32 +1,30 @@
-"""``openqaic transcript show | diff``: system calls that were written down, read and compared.
+"""Lists and compares the system calls to cards that QAIC_KMD_TRANSCRIPT records.
 
 ``diff`` ends as ``diff`` does: 0 the calls are the same, 1 they differ, 2 a file cannot be compared.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
-from qaic.cli.openqaic.arguments import set_examples
-from qaic.cli.transcript.diff import Comparison, Difference, call_name, compare
-from qaic.cli.transcript.lines import VOLATILE, Line, read
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, Parser, print_line, print_message, run
 from qaic.errors import InputError
-from qaic.support.text import escape_unprintable
+from qaic.support.text import counted, escape_unprintable
+from transcript.diff import Comparison, Difference, call_name, compare
+from transcript.lines import VOLATILE, Line, read
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from qaic.cli.console import Parser
+    from collections.abc import Iterator, Sequence
 
 _LONGEST_VALUE: Final = 60
 #: said by other parts of a line, or nothing at all
 _NOT_SHOWN: Final = frozenset({"type", "command", "pad"})
 
 
-def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
+def tool(argv: Sequence[str]) -> int:
+    """Read the arguments and do what they ask for; return the exit code."""
+    parser = Parser(prog="transcript", description="List and compare recorded system calls of cards.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listed = actions.add_parser("show", help="list the calls")
     listed.add_argument("file", metavar="FILE", help="file that QAIC_KMD_TRANSCRIPT wrote")
@@ -38,11 +36,7 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="B is from the open runtime: ignore its known differences",
     )
-    set_examples(parser, "openqaic transcript show calls.jsonl", "openqaic transcript diff a.jsonl b.jsonl")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do what the arguments ask for."""
+    arguments = parser.parse_args(argv)
     if arguments.action == "show":
         return show_calls(arguments.file)
     return diff(arguments.a, arguments.b, lrt=arguments.lrt)
@@ -94,11 +88,11 @@ def _read(path: str) -> list[Line] | None:
 def _report(comparison: Comparison) -> Iterator[str]:
     differences = comparison.differences
     if not differences:
-        yield f"no difference in {_count(comparison.calls_a, 'call')}"
+        yield f"no difference in {counted(comparison.calls_a, 'call')}"
     else:
         yield (
-            f"{_count(len(differences), 'difference')} in {comparison.calls_a} and "
-            f"{_count(comparison.calls_b, 'call')}; A | B"
+            f"{counted(len(differences), 'difference')} in {comparison.calls_a} and "
+            f"{counted(comparison.calls_b, 'call')}; A | B"
         )
     file: int | str | None = "none yet"
     for difference in differences:
@@ -118,10 +112,6 @@ def _line(difference: Difference) -> str:
         side = "A" if difference.seq_b is None else "B"
         return f"{seqs}  {difference.name}: only in {side}"
     return f"{seqs}  {difference.name}, {difference.field}: {_cut(difference.a)} | {_cut(difference.b)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cut(value: Any) -> str:
@@ -145,3 +135,7 @@ def _told(fields: dict[str, Any]) -> str:
         else:
             shown.append(f"{name}={_cut(value)}")
     return " ".join(shown)
+
+
+if __name__ == "__main__":
+    sys.exit(run(tool, None))

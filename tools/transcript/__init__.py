@@ -1,0 +1,1 @@
+"""Transcripts of the system calls to a card."""
