@@ -43,5 +43,9 @@ while :; do
     part 'Rust' env "PROPTEST_RNG_SEED=$seed" cargo test --workspace --quiet
     part 'Python' "${explore[@]}"
     part 'Python on an emulated card' env QAIC_DEVICE=kmd QAIC_KMD=emu "${explore[@]}"
+    # `make test-scale` makes this environment.
+    if [[ -x .venv-scale/bin/python ]]; then
+        part 'Python, servers' .venv-scale/bin/python "${explore[@]:1}" tests/serving
+    fi
     rounds=$((rounds + 1))
 done

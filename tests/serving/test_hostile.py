@@ -1,7 +1,9 @@
 """Wrong requests get a 4xx and its reason; other requests are answered meanwhile."""
 
+import argparse
 import json
 import resource
+import shutil
 import socket
 
 import numpy as np
@@ -10,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
+import qaic
 import serving_support as support
-from qaic.errors import InputError, OptionError
+import session_models
+from qaic.cli.openqaic import main, parser
+from qaic.errors import InputError, OptionError, QaicError
 from qaic.serving.model_config import read_settings
+from qaic.serving.model_sources import find_sources
+from qaic.serving.repository import Repository
 from qaic.serving.request_body import read_request, write_answer
+from qaic.serving.server import Server
+from qaic.serving.server_state import failure_of
 from qaic.serving.statistics import Metrics, ModelStatistics
 
 X = np.ones((1, 16), np.float32)
@@ -219,6 +228,54 @@ def test_any_configuration_is_read_or_refused(tmp_path_factory, changes):
         assert changes
         return
     assert changes or settings.max_batch_size == 8
+
+
+@given(data=st.data())
+def test_a_damaged_model_is_no_model(tmp_path_factory, data):
+    """A client that asks for it to be loaded gets a reason, and no failure of the server."""
+    folder = tmp_path_factory.mktemp("models")
+    onnx_path = session_models.save(folder, session_models.affine(4, 2), "small.onnx")
+    container = folder / "small.qpc"
+    shutil.copy(qaic.compile(onnx_path), container)
+    path = data.draw(st.sampled_from([onnx_path, container]))
+    content = path.read_bytes()
+    place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 40))
+    bad = (
+        data.draw(st.sampled_from([b"", b"\xff" * length, b"\0" * 8, b"9" * 30])) + content[place + length :]
+    )
+    path.write_bytes(content[:place] + bad)
+    repository = Repository(lambda: find_sources([path]), drain_s=0)
+    failures = []
+    try:
+        repository.load("small")
+    except (QaicError, OSError) as error:
+        failures.append(failure_of(error).http)
+    repository.close()
+    assert failures in ([], [400], [503])
+
+
+def flags_of_serve():
+    """Flags of the server."""
+    made = parser(frozenset({"serve"}))
+    (commands,) = (one for one in made._actions if isinstance(one, argparse._SubParsersAction))
+    return sorted(commands.choices["serve"]._option_string_actions)
+
+
+VALUES = ["", "0", "-1", "1", "9" * 5000, "nan", "1e999", "no", "::1", "a\0b", "\udcff", "\x1b[31m", ".."]
+
+
+@given(given=st.lists(st.tuples(st.sampled_from(flags_of_serve()), st.sampled_from(VALUES)), max_size=4))
+def test_no_argument_of_a_server_is_a_defect(tmp_path_factory, given):
+    with pytest.MonkeyPatch.context() as patch:
+        # Nothing is loaded and nothing listens.
+        patch.setattr(Server, "run", lambda _server, _on_ready: None)
+        patch.setattr("qaic.serving.server.log_to_stderr", lambda **_: None)
+        patch.chdir(tmp_path_factory.mktemp("serve"))
+        try:
+            code = main(["serve", ".", *(word for pair in given for word in pair)])
+        except SystemExit as usage:
+            code = usage.code
+    assert code in {0, 1, 2}
 
 
 def test_names_in_metrics_are_printable():

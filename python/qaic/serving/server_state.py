@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qaic import __version__
 from qaic.errors import (
+    CompileError,
     DeviceError,
     DeviceTimeoutError,
     InferenceError,
@@ -149,6 +150,7 @@ _BY_CLASS: Final = (
     (InputError, 400, "INVALID_ARGUMENT"),
     (OptionError, 400, "INVALID_ARGUMENT"),
     (QpcError, 400, "INVALID_ARGUMENT"),
+    (CompileError, 400, "INVALID_ARGUMENT"),
     (DeviceTimeoutError, 504, "DEADLINE_EXCEEDED"),
     (InferenceError, 500, "INTERNAL"),
     (DeviceError, 503, "UNAVAILABLE"),
