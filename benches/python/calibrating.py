@@ -16,7 +16,7 @@ from .harness.worker import measure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qaic.compiler.ir.quantization.profile import Profile
+    from qaic.compiler.ir.quantization import Profile
 
     from .harness.effort import Effort
 

@@ -172,7 +172,7 @@ def _of_extensions(data: Mapping[str, object], place: str) -> _Request:
 def _of_class(config: object) -> _Request:
     from qaic.configs import AicCompilerConfig, AicRuntimeConfig, CompileConfig
     from qaic.configs.aic import set_fields
-    from qaic.configs.data_format import mx_entries
+    from qaic.configs.extension_json import mx_entries
 
     if isinstance(config, AicCompilerConfig | AicRuntimeConfig):
         return _Request(set_fields(config), is_aic=True)
@@ -211,7 +211,7 @@ def _refuse_backend(request: _Request, options: Mapping[str, object]) -> None:
     """Refuse what must never be compiled for AIC because it was meant for another processor."""
     named = request.options.get("backend", options.get("backend"))
     backend = request.backend if request.backend != "AIC" or not isinstance(named, str) else named.upper()
-    from qaic.configs.backend_types import BackendType
+    from qaic.configs.base import BackendType
 
     if backend not in set(BackendType) or backend == BackendType.AIC:
         return

@@ -9,12 +9,10 @@ from typing import Any, Unpack
 from qaic.errors import OptionError
 from qaic.options import resolve
 from qaic.options.keywords import CompileKeywords
-from qaic.options.models import CompileOptions as Values
-from qaic.options.models import specs_of
-from qaic.options.normalize import effective_options
 from qaic.options.signature import with_options
 from qaic.options.spec import OptionSpec, Stage
-from qaic.options.table import find, merge
+from qaic.options.table import CompileOptions as Values
+from qaic.options.table import effective_options, find, merge, specs_of
 
 
 @with_options("CompileKeywords")
@@ -142,7 +140,7 @@ class CompileOptions(Mapping[str, object]):
         return "\n".join(lines) or "defaults of the compiler"
 
     def _repr_html_(self) -> str:
-        from qaic.support.html_table import html_table
+        from qaic.support.text import html_table
 
         return html_table(("option", "value", ""), self._rows())
 

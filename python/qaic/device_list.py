@@ -67,7 +67,7 @@ class DeviceList(tuple[Device, ...]):
         return "\n".join(map(str, self)) or "no devices"
 
     def _repr_html_(self) -> str:
-        from qaic.support.html_table import html_table
+        from qaic.support.text import html_table
 
         rows = [
             (

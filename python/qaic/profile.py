@@ -18,7 +18,7 @@ from qaic.stats import StatsBuffer
 from qaic.stats.reports import Capture, Report
 from qaic.support.atomic_io import replace_bytes, write_replacing
 from qaic.support.attribute_dict import AttributeDict
-from qaic.support.profiling_types import SAMPLING_RATES, buffer_name, latency_name, trace_name
+from qaic.support.program_names import SAMPLING_RATES, buffer_name, latency_name, trace_name
 from qaic.support.text import counted, escape_html, escape_lines
 
 _LARGEST_COUNT: Final = 2**63 - 1

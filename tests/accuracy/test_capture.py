@@ -11,10 +11,9 @@ from qaic import accuracy
 from qaic.accuracy.capture import Split, instrumented
 from qaic.accuracy.comparison import compile_options_of
 from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE
-from qaic.accuracy.precisions import options_of
-from qaic.accuracy.prepared import prepared
+from qaic.accuracy.prepared import options_of, prepared
 from qaic.accuracy.samples import Samples
-from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
+from qaic.compiler.passes.shape_inference.infer_shapes import OpenSizes
 from qaic.qpc import Qpc
 
 MODELS = {

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qaic.accuracy.decibels import decibels
-from qaic.accuracy.metrics import OutputAccuracy, OutputSums
+from qaic.accuracy.metrics import OutputAccuracy, OutputSums, decibels
 from qaic.accuracy.reports.tables import outputs_table
 
 FLOATS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 1e30])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import accuracy_models as models
 from decoder_model import specializations
 from qaic import accuracy
-from qaic.accuracy.histograms import BINS, LEAST_EXPONENT, Histograms
+from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, Histograms
 
 KINDS = st.lists(st.sampled_from(["calm", "overflow", "cancellation", "underflow"]), min_size=1, max_size=5)
 

@@ -6,9 +6,9 @@ import pytest
 import qaic
 from qaic.accuracy.capture import instrumented
 from qaic.accuracy.comparison import compile_options_of
-from qaic.accuracy.precisions import options_of
+from qaic.accuracy.prepared import options_of
 from qaic.accuracy.samples import Samples
-from qaic.cli.demo.filetype_model import FileTypeModel
+from qaic.cli.demo import FileTypeModel
 from qaic.errors import StateError
 
 

@@ -21,9 +21,9 @@ import qaic
 from qaic.cli import compile as compile_tool
 from qaic.cli import compile_and_run, shims
 from qaic.errors import DeviceError, OptionError, QaicError
-from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
 from qaic.options.names import normalize
 from qaic.options.spec import Effect
+from qaic.options.table import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "guide" / "moving.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 import qaic
 from qaic.cli import console, demo, openqaic
-from qaic.cli.demo.filetype_model import FileTypeModel
+from qaic.cli.demo import FileTypeModel
 from qaic.errors import StateError
 
 SOURCE = (

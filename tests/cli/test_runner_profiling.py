@@ -17,7 +17,7 @@ from qaic import stats
 from qaic.cli import compile_and_run
 from qaic.cli.runner import command_line, files, profiling_options
 from qaic.options.rows.runner import COUNTED, STREAMED
-from qaic.support.profiling_types import SAMPLING_RATES
+from qaic.support.program_names import SAMPLING_RATES
 from runner_support import compiled, doubling
 from session_models import save
 

@@ -13,7 +13,7 @@ from qaic.configs import (
     BackendType,
     CompileConfig,
     CompilerModes,
-    data_format,
+    extension_json,
     to_tool_options,
 )
 from qaic.errors import OptionError
@@ -391,7 +391,7 @@ def test_mx_formats_are_entries_of_a_custom_io_file(tmp_path):
     file = tmp_path / "formats.json"
     file.write_text(json.dumps(FORMATS))
     for form in (FORMATS, str(file)):
-        entries = data_format.mx_entries(form)
+        entries = extension_json.mx_entries(form)
         assert entries == [{"IOName": "past.0", "Precision": "mxint8"}]
         options = resolve({"custom_io_list_file": entries}, options_path=None, model_is_container=False)
         assert [(entry.name, entry.precision) for entry in options.compile.custom_io_list_file] == [
@@ -414,4 +414,4 @@ def test_mx_formats_are_entries_of_a_custom_io_file(tmp_path):
 )
 def test_other_data_formats_are_refused(content):
     with pytest.raises(OptionError, match="data_format_config: "):
-        data_format.mx_entries(content)
+        extension_json.mx_entries(content)

@@ -17,7 +17,7 @@ from qaic.configs import (
     OpPackageIdentifier,
     htp,
     htp_mcp,
-    soc,
+    modes,
 )
 from qaic.errors import OptionError
 
@@ -220,16 +220,16 @@ def test_wrong_keywords_of_a_mode_are_type_errors():
 
 
 def test_soc_details_have_parts():
-    assert soc.parse_soc_details("chipset:SM8550;dsp_arch:v73;soc_model:43;cores:2") == (
-        soc.SocTarget("SM8550", "v73", 43, 2),
+    assert modes.parse_soc_details("chipset:SM8550;dsp_arch:v73;soc_model:43;cores:2") == (
+        modes.SocTarget("SM8550", "v73", 43, 2),
     )
-    assert soc.parse_soc_details("dsp_arch:v73;soc_model:43|dsp_arch:v75") == (
-        soc.SocTarget(dsp_arch="v73", soc_model=43),
-        soc.SocTarget(dsp_arch="v75"),
+    assert modes.parse_soc_details("dsp_arch:v73;soc_model:43|dsp_arch:v75") == (
+        modes.SocTarget(dsp_arch="v73", soc_model=43),
+        modes.SocTarget(dsp_arch="v75"),
     )
-    assert soc.parse_soc_details("soc_model:43|57") == (
-        soc.SocTarget(soc_model=43),
-        soc.SocTarget(soc_model=57),
+    assert modes.parse_soc_details("soc_model:43|57") == (
+        modes.SocTarget(soc_model=43),
+        modes.SocTarget(soc_model=57),
     )
 
 

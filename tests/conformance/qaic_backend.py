@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import ArrayLike, NDArray
 
-    from qaic.options.models import CompileOptions
+    from qaic.options.table import CompileOptions
 
     Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray[Any]
 
@@ -220,7 +220,7 @@ def _compile(
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.frontend.files import onnx_file
     from qaic.compiler.pipeline import lower
-    from qaic.options.normalize import effective_options
+    from qaic.options.table import effective_options
 
     content = model.SerializeToString(deterministic=True)
     with onnx_file.open_bytes(content) as source, Progress("compiling model") as progress:

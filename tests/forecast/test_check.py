@@ -18,9 +18,9 @@ from qaic.cli.openqaic import main
 from qaic.compiler.reports.perf_metrics import WeightCounts
 from qaic.errors import InputError, OptionConflictError, OptionError
 from qaic.forecast.calibration import read
-from qaic.forecast.cards import CARDS, Card
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
+from qaic.forecast.speed import CARDS, Card
 
 HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
 

@@ -6,10 +6,8 @@ from hypothesis import strategies as st
 
 from forecast.measured import read
 from qaic.forecast.calibration import Correction, Measurements, correct
-from qaic.forecast.cards import CARDS
 from qaic.forecast.configurations import OBJECTIVES, Fixed, Ranking, candidates
-from qaic.forecast.fitted import reasons_outside, shipped
-from qaic.forecast.speed import Settings, forecast
+from qaic.forecast.speed import CARDS, Settings, forecast, reasons_outside, shipped
 
 DATA = read()
 KEYS = st.sampled_from(sorted(DATA.tables))

@@ -10,7 +10,7 @@ from forecast.architectures.language import encoder
 from forecast.architectures.vision import classifier
 from forecast.measured import TABLES
 from qaic.forecast.analysis import analyze
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 
 def analyzed(graph, **options):

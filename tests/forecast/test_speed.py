@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaic.forecast.cards import CARDS
-from qaic.forecast.fitted import shipped
 from qaic.forecast.operations import WORK_DTYPE, OperationTable
-from qaic.forecast.speed import LIMITS, Parameters, Settings, forecast
+from qaic.forecast.speed import CARDS, LIMITS, Parameters, Settings, forecast, shipped
 
 CARD = CARDS["standard"]
 SIZES = st.integers(0, 10**8)

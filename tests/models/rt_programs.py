@@ -10,7 +10,7 @@ import session_models
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 S = qaicrt.QStatus
 

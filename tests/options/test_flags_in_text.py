@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qaic.options.argv import read_argv
-from qaic.options.flags_in_text import with_flags
+from qaic.options.argv import read_argv, with_flags
 
 
 @pytest.mark.parametrize(

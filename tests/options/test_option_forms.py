@@ -25,8 +25,7 @@ from qaic.options.codecs.enumerations import (
 )
 from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int, ListOf, Str
 from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
-from qaic.options.files.file_content import FileContent
-from qaic.options.files.parsed_file import ParsedFile
+from qaic.options.files.parsed_file import FileContent, ParsedFile
 from qaic.options.spec import FlagForm, Stage
 from qaic.options.table import SPECS
 

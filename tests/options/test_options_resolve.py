@@ -11,9 +11,9 @@ import pytest
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options import CompileOptions, ModelInput, RuntimeOptions, SessionOptions, resolve
-from qaic.options.normalize import recorded_only
 from qaic.options.raw_option import OptionSource
 from qaic.options.resolution import parse_updates
+from qaic.options.table import recorded_only
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from qaic.options import resolve
 from qaic.options.argv import read_argv
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.custom_io import CustomIo
-from qaic.options.files.file_content import InputFileContent
 from qaic.options.files.node_precision import NodePrecision
+from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.files.partitions import Partition, PartitionConfig
 from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.spec import Effect, Flag, FlagForm, JsonForm, Stage

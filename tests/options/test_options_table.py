@@ -18,10 +18,9 @@ from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, Session
 from qaic.options.codecs.scalars import Int
 from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords
-from qaic.options.models import specs_of
 from qaic.options.names import normalize
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, OptionSpec, Stage
-from qaic.options.table import SPECS, find, index, nearest_name
+from qaic.options.table import SPECS, find, index, nearest_name, specs_of
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -393,7 +392,7 @@ def test_resolving_keywords_loads_no_heavy_module():
     loaded = modules_after(
         "from qaic.options import resolve;resolve({'dev_id': 1}, options_path=None, model_is_container=False)"
     )
-    assert "qaic.options.models" in loaded
+    assert "qaic.options.table" in loaded
     heavy = {"numpy", "onnx", "onnxruntime", "pydantic", "yaml"}
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(heavy)
 

@@ -11,7 +11,7 @@ from lowered_program import Program, lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.constants.weights import read_all
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT
 HALF = onnx.TensorProto.FLOAT16

@@ -15,9 +15,9 @@ from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization
-from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.engine_shapes import inferred
 from qaic.compiler.pipeline import PHASES
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 PASSES = PHASES["quantize"]
 

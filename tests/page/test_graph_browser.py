@@ -6,8 +6,7 @@ import pytest
 
 from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE
-from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
-from qaic.page.graph.section import graph_page
+from qaic.page.graph import Coloring, DrawnGraph, DrawnNode, graph_page
 
 pytestmark = NEEDS_BROWSER
 

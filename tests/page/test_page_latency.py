@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from qaic import page
 from qaic.errors import InputError, OptionError, StateError
-from qaic.page.latency.charts import curve_note, curve_svg, histogram_svg, percentiles_svg
-from qaic.page.latency.distribution import Distribution, curve, histogram
-from qaic.page.latency.page import latency_page
-from qaic.page.latency.terminal import latency_text
+from qaic.page.latency import Distribution, curve, histogram, latency_text
+from qaic.page.latency_page import curve_note, curve_svg, histogram_svg, latency_page, percentiles_svg
 
 latencies = st.lists(st.floats(0, 1e4, allow_subnormal=False), min_size=1, max_size=300)
 # As they come: some close together, a few far out.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qaic import page
 from qaic.errors import InputError
-from qaic.page.timeline.summary_rows import kind_rows, track_rows
+from qaic.page.timeline.trace_page import kind_rows, track_rows
 from qaic.page.timeline.trace_tracks import events, timeline_of_trace
 
 HEAD = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "device"}}

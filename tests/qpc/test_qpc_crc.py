@@ -11,7 +11,7 @@ import rt_programs
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.errors import QpcFormatError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from rt_programs import Client
 from session_models import affine, save
 

@@ -15,8 +15,7 @@ import qaic
 from calibration_models import convolutional, lowered, samples_of
 from qaic.compiler import driver
 from qaic.compiler.calibration import collector
-from qaic.compiler.calibration.glow_names import entry_keys
-from qaic.compiler.calibration.glow_profile import read_profile
+from qaic.compiler.calibration.glow_profile import entry_keys, read_profile
 from qaic.errors import OptionError
 from qaic.options import resolve
 from session_models import model, save

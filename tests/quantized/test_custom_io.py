@@ -13,7 +13,7 @@ from qaic.compiler import compile_model
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from session_models import model, save
 
 

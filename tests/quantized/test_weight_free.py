@@ -27,7 +27,7 @@ from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.float_conversion import ConvertedFloats
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.errors import CompileError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 IDS = np.arange(8, dtype=np.int64).reshape(1, 8)
 FLOATS = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "BF16": ml_dtypes.bfloat16}

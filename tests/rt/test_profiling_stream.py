@@ -20,7 +20,7 @@ from qaic import _core
 from qaic.compiler import compile_model
 from qaic.options import resolve
 from qaic.rt.profiling import stream
-from qaic.rt.profiling.pattern import compile_pattern
+from qaic.rt.profiling.stream import compile_pattern
 
 TYPE = qaicrt.QAicProfilingTypeEnum
 TRACE = TYPE.QAIC_PROFILING_INFERENCE_TRACE_TYPE

@@ -15,12 +15,12 @@ from qaic.errors import StatsError
 from qaic.page.timeline.capture_tracks import timeline_of
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, diff
 from qaic.stats.reports.capture import trace_reader
-from qaic.stats.reports.hardware.cores import findings
-from qaic.stats.reports.render.files import to_csv
-from qaic.stats.reports.render.text import to_text
+from qaic.stats.reports.cores import findings
+from qaic.stats.reports.files import to_csv
+from qaic.stats.reports.text import to_text
 from qaic.stats.reports.time import timeline
+from qaic.stats.reports.time.critical_path import walk
 from qaic.stats.reports.time.overhead import calibration
-from qaic.stats.reports.time.path import walk
 from qaic.stats.reports.time.timeline import activity
 from stats_captures import buffer, capture, cpu_program, in_row
 

@@ -12,7 +12,7 @@ import qaic.stats
 import stats_buffers
 from qaic import _core
 from qaic.stats.reports import REPORTS, Capture, diff
-from qaic.stats.reports.render.files import rendered
+from qaic.stats.reports.files import rendered
 
 
 @settings(max_examples=60)

@@ -14,7 +14,7 @@ import qaic
 from qaic.profile import Stages
 from qaic.qpc import Header
 from qaic.runtime.latency import Metrics, summarize
-from qaic.support.html_table import MOST_ROWS, html_table
+from qaic.support.text import MOST_ROWS, html_table
 from qpc_support import FIXTURES
 
 

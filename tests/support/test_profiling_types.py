@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic.stats.opening import FILE_NAME
-from qaic.support import profiling_types
+from qaic.support import program_names
 
 NUMBERS = st.integers(0, 2**64)
 
@@ -17,7 +17,7 @@ NUMBERS = st.integers(0, 2**64)
     st.sampled_from(["p", "a-b", "x"]),
 )
 def test_the_name_of_a_buffer_says_what_it_is_of(program, activation, inference, network, prefix):
-    name = profiling_types.buffer_name(program, activation, inference, network, prefix=prefix)
+    name = program_names.buffer_name(program, activation, inference, network, prefix=prefix)
     assert not set(name) & set("/\\\0")
     found = FILE_NAME.fullmatch(name)
     assert [int(found[key]) for key in ("program", "activation", "inference")] == [
@@ -25,28 +25,28 @@ def test_the_name_of_a_buffer_says_what_it_is_of(program, activation, inference,
         activation,
         inference,
     ]
-    assert (found["prefix"], found["network"]) == (prefix, profiling_types.in_file_names(network))
+    assert (found["prefix"], found["network"]) == (prefix, program_names.in_file_names(network))
 
 
 def test_names_are_the_documented_ones():
-    assert profiling_types.buffer_name(0, 0, 213, "QAicGraph") == (
+    assert program_names.buffer_name(0, 0, 213, "QAicGraph") == (
         "aic-profiling-program-0-activation-0-inf-213-QAicGraph-aiccyclecounts.bin"
     )
-    assert profiling_types.summary_name(0, 1, 2) == "aic-profiling-program-0-activation-1-inf-2.txt"
-    assert profiling_types.latency_name(3) == "aic-profiling-program-3-latency.txt"
-    assert profiling_types.trace_name(3) == "aic-profiling-program-3-trace.json"
+    assert program_names.summary_name(0, 1, 2) == "aic-profiling-program-0-activation-1-inf-2.txt"
+    assert program_names.latency_name(3) == "aic-profiling-program-3-latency.txt"
+    assert program_names.trace_name(3) == "aic-profiling-program-3-trace.json"
 
 
 @given(st.text(min_size=1, max_size=400))
 def test_no_network_is_called_too_long_for_a_file(network):
-    name = profiling_types.buffer_name(10, 10, 2**32, network)
+    name = program_names.buffer_name(10, 10, 2**32, network)
     # what is made of a buffer is called as it, with up to a dozen bytes more, and more while it is written
     assert len(name.encode(errors="replace")) < 255 - 12 - 16
     assert FILE_NAME.fullmatch(name) is not None
 
 
 def test_long_names_keep_both_ends():
-    names = [profiling_types.in_file_names("n" * 5000 + f"_slice{device}") for device in range(2)]
+    names = [program_names.in_file_names("n" * 5000 + f"_slice{device}") for device in range(2)]
     assert all(name.startswith("nnn") and name.endswith(f"_slice{place}") for place, name in enumerate(names))
-    assert profiling_types.in_file_names("resnet50") == "resnet50"
-    assert len(profiling_types.in_file_names("é" * 5000).encode()) <= 120
+    assert program_names.in_file_names("resnet50") == "resnet50"
+    assert len(program_names.in_file_names("é" * 5000).encode()) <= 120

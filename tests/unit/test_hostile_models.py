@@ -17,10 +17,10 @@ import qpc_support
 import session_models
 from qaic import _core
 from qaic.compiler import compile_model
-from qaic.compiler.frontend import check_subgraph_tensors
+from qaic.compiler.frontend import check_model
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import CompileError, DeviceError, QpcFormatError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 X = np.zeros(200, np.float32)
 OPSETS = [helper.make_opsetid("d", 1), helper.make_opsetid("", session_models.OPSET)]
@@ -192,7 +192,7 @@ def test_inner_tensor_without_a_location_is_refused(tmp_path, place):
 
 
 def test_external_data_in_functions_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_subgraph_tensors, "MOST_INLINE_BYTES", 799)
+    monkeypatch.setattr(check_model, "MOST_INLINE_BYTES", 799)
     (tmp_path / "data.bin").write_bytes(X.tobytes())
     with pytest.raises(CompileError, match="more than 799 bytes in nested graphs and functions") as caught:
         qaic.Session(session_models.save(tmp_path, in_function(external("data.bin"))))

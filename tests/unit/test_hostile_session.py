@@ -18,7 +18,7 @@ import session_models
 from qaic import _core
 from qaic.compiler import compile_model
 from qaic.errors import DeviceError, InputError, OptionError, QpcFormatError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from qpc_support import container, program
 
 TESTS = Path(__file__).parent.parent

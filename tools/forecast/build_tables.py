@@ -15,7 +15,7 @@ from forecast.architectures.language import ENCODERS, encoder
 from forecast.architectures.vision import classifier
 from forecast.measured import ROWS, TABLES, table_key
 from qaic.forecast.analysis import analyze
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 
 def main() -> None:

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.forecast.calibration import Correction
-from qaic.forecast.cards import CARDS
 from qaic.forecast.configurations import Fixed, Ranking, candidates
-from qaic.forecast.speed import Parameters, Settings, forecast
+from qaic.forecast.speed import CARDS, Parameters, Settings, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaic.forecast.cards import CARDS
 from qaic.forecast.operations import OperationTable
-from qaic.forecast.speed import Forecast, Parameters, Settings, forecast
+from qaic.forecast.speed import CARDS, Forecast, Parameters, Settings, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

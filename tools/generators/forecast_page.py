@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from forecast import figures, fit, measured
-from qaic.forecast import fitted
-from qaic.forecast.cards import CARDS
+from qaic.forecast.speed import CARDS, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,7 +160,7 @@ def render() -> str:
     published, same_cores, same_pairs, share = figures.published_among_all(data, left_out)
     twins = figures.held_out_twins(data, json.loads(fit.TWINS_LEFT_OUT.read_text()))
     naive = figures.baseline(data)
-    shipped = fitted.shipped()
+    fitted = shipped()
     speed, delay, pairs = figures.noise(data)
     tables = data.texts("table")
     return _INTRODUCTION.format(
@@ -169,7 +168,7 @@ def render() -> str:
         models=len(set(data.texts("model"))),
         contradicting=int((~data.agrees).sum()),
         contradicting_aws=int((~data.agrees & (tables == "cv-aws")).sum()),
-        parameters="\n".join(_parameters(asdict(shipped.parameters))),
+        parameters="\n".join(_parameters(asdict(fitted.parameters))),
         errors="\n\n".join(
             f"{title}:\n\n" + "\n".join(_errors(data, forecasts))
             for title, forecasts in (

@@ -22,8 +22,8 @@ from qaic.options.codecs.enumerations import (
 from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
 from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIoList
-from qaic.options.files.file_content import FileContent
 from qaic.options.files.node_precision import NodePrecisionLists
+from qaic.options.files.parsed_file import FileContent
 from qaic.options.files.partitions import Partitions
 from qaic.options.files.specializations import Specializations
 from qaic.options.spec import OptionSpec, Stage

@@ -17,7 +17,7 @@ from python.harness.spread import Spread
 from qaic import accuracy
 from qaic.accuracy.capture import Totals, instrumented, load
 from qaic.accuracy.comparison import compile_options_of
-from qaic.accuracy.precisions import options_of
+from qaic.accuracy.prepared import options_of
 from qaic.accuracy.samples import Samples
 
 from . import nncf_control

@@ -65,7 +65,7 @@ class Task:
 
 def magika(calibration: int, evaluation: int) -> Task:
     """Magika, the file-type classifier: an embedding, a convolution over 512 positions, two dense layers."""
-    from qaic.cli.demo.filetype_model import FileTypeModel
+    from qaic.cli.demo import FileTypeModel
 
     model = FileTypeModel.installed()
     feeds = []

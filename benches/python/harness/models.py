@@ -52,7 +52,7 @@ def load(name: str, folder: Path) -> Model:
 
 
 def _magika(generator: np.random.Generator) -> Model:
-    from qaic.cli.demo.filetype_model import FileTypeModel
+    from qaic.cli.demo import FileTypeModel
 
     model = FileTypeModel.installed()
     shape = [1, model.begin_bytes + model.end_bytes]

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
+from qaic.accuracy.decisions import Decide
 from qaic.accuracy.decoding import Decoder, DecodingAccuracy, Passage, cache_accuracy, decoded, steps_of
-from qaic.accuracy.histograms import Histograms
 from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE, ZERO
-from qaic.accuracy.metrics import OutputSums
-from qaic.accuracy.prepared import prepared
+from qaic.accuracy.metrics import Histograms, OutputAccuracy, OutputSums
+from qaic.accuracy.observed import ObservedNode, Twin
+from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
+from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
+from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.calibration.observed_tensors import model_inputs
+from qaic.compiler.ir.model import Model
 from qaic.errors import OptionError
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.metrics import OutputAccuracy
-    from qaic.accuracy.observed import ObservedNode, Twin
-    from qaic.accuracy.prepared import ModelSource, PreparedModel
-    from qaic.accuracy.samples import Samples
-    from qaic.compiler.calibration.dataset import SampledInput
-    from qaic.compiler.ir.model import Model
-    from qaic.options.models import CompileOptions
 
 #: fields whose largest value over all samples counts; of the smallest it is the smallest, others are added
 _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_maximum"})

@@ -6,31 +6,24 @@ have the names of outputs and, for several samples, a dimension in front, or fro
 for each sample in the order of their names.
 """
 
-from __future__ import annotations
-
 import math
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.accuracy.metrics import OutputSums
+from qaic.accuracy.decisions import Decide
+from qaic.accuracy.decoding import Passage
+from qaic.accuracy.metrics import OutputAccuracy, OutputSums
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import safe_name
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.decoding import Passage
-    from qaic.accuracy.metrics import OutputAccuracy
 
 _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
 #: power of the card's error over that of rounding, above which it is more than the format must cost: 3 dB

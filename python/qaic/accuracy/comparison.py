@@ -1,33 +1,25 @@
 """`compare`: compares a model in float32 with the same model in reduced precision."""
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.accuracy.capture import capture
 from qaic.accuracy.card_outputs import CardOutputs
-from qaic.accuracy.decisions import decision_function
+from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
-from qaic.accuracy.precisions import named, options_among, options_of
-from qaic.accuracy.prepared import prepared
+from qaic.accuracy.prepared import ModelSource, PreparedModel, named, options_among, options_of, prepared
 from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.diagnostics.record import recorded, silenced
 from qaic.errors import OptionError
 from qaic.options.resolution import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import onnx
-
-    from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.prepared import ModelSource, PreparedModel
-    from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 #: options with samples that are run, and with files of what was measured
 _CALIBRATIONS: Final = frozenset({"input_list_file", "calibration_data", "use_random_input_data"})

@@ -1,21 +1,16 @@
 """Decisions of outputs: the index of the largest value along the last dimension, or a user's function."""
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
 #: name of an output and its array, to an array of decisions, or one decision
-Decide: TypeAlias = "Callable[[str, NDArray[Any]], object]"
+Decide: TypeAlias = Callable[[str, NDArray[Any]], object]
 
 
 def imported(name: str) -> Callable[..., object]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.accuracy.decibels import decibels
-from qaic.accuracy.metrics import OutputSums
+from qaic.accuracy.metrics import OutputSums, decibels
 from qaic.compiler.passes.decoding.cache_slots import cache_slots
 from qaic.errors import OptionError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX

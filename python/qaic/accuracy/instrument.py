@@ -5,16 +5,17 @@ inputs of its own that are given the same numbers, and for every rounded node a 
 deployed program has it, fed by the float graph. Only sums and counts leave the graph.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.accuracy.added_interface import extend_interface
-from qaic.accuracy.observed import Kind, Twin, observed_nodes
-from qaic.accuracy.observer_nodes import ObserverNodes, make_node
+import onnx
+
+from qaic.accuracy.observed import Kind, ObservedNode, Twin, observed_nodes
+from qaic.accuracy.observer_nodes import ObserverNodes, extend_interface, make_node
 from qaic.compiler.ir.constants.propagation import constant_values
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import (
     add_input,
@@ -27,19 +28,11 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import all_nodes, producers, subgraphs
 from qaic.compiler.ir.interface import TensorSpec
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.quantization import QuantParams
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import onnx
-
-    from qaic.accuracy.observed import ObservedNode
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
 
 #: in front of the names of the reference, of nodes that are fed by it, and of recomputed values
 REFERENCE: Final = "reference/"

@@ -5,28 +5,22 @@ have one rounding at their end. A value may be read by what observes it only beh
 engine fuses nothing, so that an observer changes no bit of the program.
 """
 
-from __future__ import annotations
-
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import onnx
 
 from qaic.compiler.ir.constants.propagation import constant_values, node_key, value_preserving_inputs
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
+from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass
 from qaic.compiler.ir.precision_ops import parameter_outputs, standard
-from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import onnx
-
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.inlined_names import InlinedNames
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization import VALUE_PRESERVING, QuantParams
 
 #: operators of the deployed graph behind which a value has its final numbers
 _ROUNDING: Final = ("Cast", "DequantizeLinear")

@@ -3,48 +3,47 @@
 What does not depend on the lists is done once: reading, checking, shapes, and measuring what is quantized.
 """
 
-from __future__ import annotations
-
 import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import onnx
 
 from qaic.accuracy.instrument import Observe
+from qaic.accuracy.observed import Twin
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.cache import open_cache
+from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.calibration.load_or_collect import Calibrate
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.driver import opened
+from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.value_options import in_expanded_graph
 from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.inlined_names import InlinedNames
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import Classification
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
+from qaic.compiler.passes.shape_inference.infer_shapes import OpenSizes
 from qaic.compiler.pipeline import PHASES, begin, run_passes
 from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.errors import OptionError
+from qaic.options.conflicts import CALIBRATION_SAMPLES, QUANTIZATION_SETTINGS
 from qaic.options.files.node_precision import NodePrecision
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions, find
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
 
-    import onnx
-
-    from qaic.accuracy.observed import Twin
-    from qaic.compiler.calibration.dataset import SampledInput
-    from qaic.compiler.frontend.files.onnx_file import OnnxFile
-    from qaic.compiler.ir.context import Context
-    from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.pass_contract import Pass
-
-    ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 #: what is left of lowering once values are measured, but for the precision of nodes
 _MEASURED: Final[Sequence[Pass]] = tuple(
@@ -190,3 +189,81 @@ def _folded(shaped: Model, reference: Model) -> dict[str, str]:
         if before is not None and before.op_type == "BatchNormalization":
             found[str(node.output[0])] = str(before.input[0])
     return found
+
+
+#: name -> the compile options behind it
+PRECISIONS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "fp32": {},
+        "fp16": {"convert_to_fp16": True},
+        "int8": {"convert_to_quantize": True, "quantization_precision": "Int8"},
+        "int16": {"convert_to_quantize": True, "quantization_precision": "Int16"},
+        "mxfp6": {"mxfp6_matmul": True},
+    }
+)
+
+_OF_INTEGERS: Final = frozenset((*QUANTIZATION_SETTINGS, *CALIBRATION_SAMPLES))
+
+
+def named(to: object) -> tuple[str, ...]:
+    """Return the precisions that are asked for: ``fp16``, ``fp16,int8``, or a list; a plus joins two.
+
+    Raises
+    ------
+    OptionError
+        One of them is none.
+    """
+    given = to.split(",") if isinstance(to, str) else to
+    if not isinstance(given, Sequence) or not given or not all(isinstance(name, str) for name in given):
+        raise OptionError(
+            f"to: found {to!r}, expected names of precisions: {', '.join(PRECISIONS)}",
+            code="option.to",
+        )
+    names = tuple(dict.fromkeys(name.strip().lower() for name in given))
+    for name in names:
+        for part in name.split("+"):
+            if part not in PRECISIONS:
+                near = get_close_matches(part, PRECISIONS, 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise OptionError(
+                    f"to: found {part!r}{hint}, expected {', '.join(PRECISIONS)}, or some joined by +",
+                    code="option.to",
+                )
+    return names
+
+
+def options_of(name: str, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the compile options for a precision; those that the user gives win."""
+    found: dict[str, object] = {}
+    for part in name.split("+"):
+        found |= PRECISIONS[part]
+    return {**found, **given}
+
+
+def options_among(names: Sequence[str], name: str, given: Mapping[str, object]) -> dict[str, object]:
+    """Return the compile options for one of several precisions: those of integers are meant for integers."""
+    if _has_integers(name) or not any(map(_has_integers, names)):
+        return dict(given)
+    return {
+        key: value
+        for key, value in given.items()
+        if (spec := find(key)) is None or spec.name not in _OF_INTEGERS
+    }
+
+
+def _has_integers(name: str) -> bool:
+    return any("convert_to_quantize" in PRECISIONS[part] for part in name.split("+"))
+
+
+def name_of(options: Mapping[str, object]) -> str | None:
+    """Return what `named` takes for the precision that compile options ask for; None for that of the model.
+
+    Quantizing without a precision is int8, the default of the options.
+    """
+    given = {"quantization_precision": "Int8", **options}
+    names = [
+        name
+        for name, asked in PRECISIONS.items()
+        if asked and all(given.get(key) == value for key, value in asked.items())
+    ]
+    return "+".join(names) or None

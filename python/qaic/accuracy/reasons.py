@@ -1,20 +1,15 @@
 """Why a node loses: rules on what was measured, the first that holds (docs/guide/accuracy.md)."""
 
-from __future__ import annotations
-
 import enum
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.accuracy.decibels import decibels
+from qaic.accuracy.metrics import decibels
+from qaic.accuracy.observed import ObservedNode
 from qaic.compiler.ir.precision import PrecisionClass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from qaic.accuracy.observed import ObservedNode
-    from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization import QuantParams
 
 
 class Reason(enum.StrEnum):

@@ -1,28 +1,27 @@
 """Samples that a model is compared on: arrays, a list of files, archives of arrays, or random numbers."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.compiler.calibration.dataset import FileSource, Sample, fitted
-from qaic.compiler.calibration.random_samples import RandomSource, index_limits
+from qaic.compiler.calibration.dataset import (
+    FileSource,
+    RandomSource,
+    Sample,
+    SampledInput,
+    SampleSource,
+    fitted,
+    index_limits,
+)
+from qaic.compiler.ir.model import Model
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from qaic.compiler.calibration.dataset import SampledInput, SampleSource
-    from qaic.compiler.ir.model import Model
 
 _EXPECTED: Final = (
     "an iterable of dictionaries (name of an input -> array), the path of an input list, of a folder of .npz "

@@ -4,16 +4,11 @@ Unless ``-compile-only`` is given. It is only laid at the vendor's path (`shims`
 there.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from qaic.cli import console
 from qaic.cli.compile import tool
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,8 +4,6 @@ Nothing else in the package prints. Exit codes: 0 success, 1 failure caused by t
 70 a bug; 130 after Ctrl-C and 143 after SIGTERM, as shells expect.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
@@ -14,16 +12,14 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
 from qaic.support.status_line import erase
 from qaic.support.text import escape_json, escape_lines, escape_unprintable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
-    from types import FrameType
 
 SUCCESS = 0
 FAILURE = 1
@@ -86,7 +82,7 @@ def print_message(kind: str, text: str) -> None:
     Lines after the first are indented: a name with a line end in it does not look like another message.
     """
     if (dashes := _option_dashes.get()) is not None:
-        from qaic.options.flags_in_text import with_flags
+        from qaic.options.argv import with_flags
 
         text = with_flags(text, dashes)
     first, *more = text.split("\n")

@@ -1,22 +1,16 @@
 """``openqaic info``: what is installed and what it can use."""
 
-from __future__ import annotations
-
+import argparse
 import platform
 import sys
+from collections.abc import Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qaic import __version__, _core
-from qaic.cli.console import print_json, print_line, print_text, table
+from qaic.cli.console import Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import DeviceError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from qaic.cli.console import Parser
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,27 +1,21 @@
 """``openqaic plot FILE``: what was measured as a picture, or in figures in the terminal."""
 
-from __future__ import annotations
-
+import argparse
 import json
 import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from qaic.cli.console import print_line, print_message, print_text, table
+from qaic.cli.console import Parser, print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.output_file import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import suffix_of
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
-    from qaic.page.latency.distribution import Distribution
-    from qaic.page.timeline import Timeline
-    from qaic.stats.reports import Capture, Report
+from qaic.page.latency import Distribution
+from qaic.page.timeline import Timeline
+from qaic.stats.reports import Capture, Report
 
 _MAGIC: Final = b"OQSTATS1"
 # What is looked at to tell what a file is.
@@ -76,7 +70,7 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         metrics = _metrics(path, head)
         if metrics is None:
             return _plot_trace(path, target)
-        from qaic.page.latency.distribution import Distribution
+        from qaic.page.latency import Distribution
 
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
@@ -99,8 +93,8 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
 def _plot_report(path: Path, target: Path | None) -> int:
     import numpy as np
 
-    from qaic.page.latency.distribution import Distribution
-    from qaic.stats.reports import REPORTS, Capture, HostLatencies
+    from qaic.page.latency import Distribution
+    from qaic.stats.reports import REPORTS, HostLatencies
 
     latencies = HostLatencies.of_file(path)
     total = latencies.columns["totalRoundtripTimeUs"]
@@ -113,7 +107,7 @@ def _plot_latencies(
     path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
 ) -> int:
     if target is None:
-        from qaic.page.latency.terminal import latency_text
+        from qaic.page.latency import latency_text
 
         print_text(latency_text(distribution, width=_width()))
         _show_reports(reports)
@@ -137,7 +131,7 @@ def _plot_trace(path: Path, target: Path | None) -> int:
 
 def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
     import qaic.stats
-    from qaic.stats.reports import REPORTS, Capture
+    from qaic.stats.reports import REPORTS
 
     buffer = qaic.stats.open(path, qpc=qpc, check=True)
     if qpc is None and buffer.has("OP"):
@@ -157,7 +151,7 @@ def _plot_buffer(path: Path, target: Path | None, qpc: str | None) -> int:
 
 
 def _show_timeline(timeline: Timeline) -> None:
-    from qaic.page.timeline.summary_rows import kind_rows, track_rows
+    from qaic.page.timeline.trace_page import kind_rows, track_rows
 
     rows = track_rows(timeline)
     print_text(table(rows[:_SHOWN_ROWS], header=["row", "events", "busy us", "from us", "to us"]))
@@ -171,7 +165,7 @@ def _show_timeline(timeline: Timeline) -> None:
 
 
 def _show_reports(reports: list[Report]) -> None:
-    from qaic.stats.reports.render.text import to_text
+    from qaic.stats.reports.text import to_text
 
     for report in reports:
         print_line()

@@ -5,23 +5,16 @@ sign of an installed SDK. A shim is a short script that starts the tool with the
 that installed it. Nothing that is not a shim of ours is ever replaced or removed.
 """
 
-from __future__ import annotations
-
+import argparse
 import importlib.util
 import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from qaic.cli.console import FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.console import FAILURE, SUCCESS, Parser, print_line, print_message
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.support.atomic_io import write_replacing
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 VENDOR_PREFIX = "/opt/qti-aic"
 #: place below the prefix -> module that is the tool

@@ -8,8 +8,6 @@ loser's rename is harmless because both files are equal. A program is used only 
 written it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import hashlib
@@ -18,11 +16,13 @@ import os
 import shutil
 import struct
 import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
@@ -39,10 +39,6 @@ from qaic.errors import QaicError, QpcError
 from qaic.support.atomic_io import work_folder, write_replacing
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
 _log = logging.getLogger("qaic.compiler")
 

@@ -4,8 +4,6 @@ A process locks what it works on and the list of programs it uses. The system re
 process ends, so unlocked work folders and lists belong to no process and are removed.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl
@@ -15,16 +13,14 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.errors import OptionError
 from qaic.support.atomic_io import remove_abandoned
 from qaic.support.program_names import QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _log = logging.getLogger("qaic.compiler")
 

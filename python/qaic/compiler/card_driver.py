@@ -4,8 +4,6 @@ Ours is never used in its place. What it makes becomes visible as a whole: it wo
 and its container takes its place only after our reader has opened it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

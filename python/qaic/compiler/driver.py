@@ -5,33 +5,37 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler import cache
-from qaic.compiler.diagnostics import stored
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.diagnostics.record import note_cached, record, recorded, repeat
+from qaic.compiler.diagnostics.record import (
+    Diagnostic,
+    Diagnostics,
+    load,
+    note_cached,
+    record,
+    recorded,
+    repeat,
+)
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.files import content_digest, onnx_file
+from qaic.compiler.frontend.files.onnx_file import OnnxFile
+from qaic.compiler.ir.context import Context
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
-from qaic.options.normalize import effective_options, recorded_only
+from qaic.options.table import CompileOptions, effective_options, recorded_only
 from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
 
     from qaic.compiler.calibration.sample_digest import SampleFiles
-    from qaic.compiler.diagnostics.record import Diagnostic, Diagnostics
-    from qaic.compiler.frontend.files.onnx_file import OnnxFile
-    from qaic.compiler.ir.context import Context
     from qaic.compiler.ir.model import Model
-    from qaic.options.models import CompileOptions
 
 _LOG = logging.getLogger("qaic.compiler")
 
@@ -149,7 +153,7 @@ def _compiled(
         known = store.index.lookup(path)
         found = known and store.lookup(cache.cache_key(known, keyed))
         if found:
-            repeat(stored.load(found))
+            repeat(load(found))
             note_cached()
             return found
     with (
@@ -187,7 +191,7 @@ def _compiled(
         if found:
             note_cached()
             if lowered is None:
-                repeat(stored.load(found))
+                repeat(load(found))
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content, source.data.search())
     return result

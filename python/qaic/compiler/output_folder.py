@@ -4,22 +4,18 @@ The guard of every way to compile. A container is replaced if it is a program th
 files are replaced if the record in their folder names them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from qaic import _core
 from qaic.errors import OptionError, QpcError
 from qaic.support.atomic_io import is_work_folder, replace_bytes
 from qaic.support.program_names import PLAN_SECTION, QPC_FILE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 #: names the files in its folder that openqaic wrote
 RECORD_NAME: Final = ".openqaic.json"

@@ -3,8 +3,6 @@
 A pass is one file, one test file and one entry here. `time_passes` and `enable_debug` show exactly this list.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
-from qaic.compiler.backend.op_profiling.describe_operations import DescribeOperations
 from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
-from qaic.compiler.backend.op_profiling.record_provenance import RecordProvenance
+from qaic.compiler.backend.op_profiling.operations import DescribeOperations
+from qaic.compiler.backend.op_profiling.provenance import RecordProvenance
 from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
@@ -55,12 +53,14 @@ from qaic.compiler.passes.emulation.upcast_float16 import UpcastFloat16
 from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
 from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
 from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineFusedFunctions
-from qaic.compiler.passes.legalize.legalize_captured_values import LegalizeCapturedValues
 from qaic.compiler.passes.legalize.legalize_division import LegalizeDivision
-from qaic.compiler.passes.legalize.legalize_exports import LegalizeExports
+from qaic.compiler.passes.legalize.legalize_exports import (
+    LegalizeCapturedValues,
+    LegalizeExports,
+    LegalizeWhere,
+)
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
-from qaic.compiler.passes.legalize.legalize_where import LegalizeWhere
 from qaic.compiler.passes.name_specializations import NameSpecializations
 from qaic.compiler.passes.partition_config import (
     CheckPartitions,
@@ -70,8 +70,7 @@ from qaic.compiler.passes.partition_config import (
 from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
-from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes
-from qaic.compiler.passes.shape_inference.open_sizes import OpenSizes
+from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes, OpenSizes
 from qaic.compiler.passes.store_packed_weights import StorePackedWeights
 from qaic.compiler.passes.store_weights import StoreWeights
 from qaic.compiler.passes.unique_names import UniqueNames
@@ -82,7 +81,7 @@ from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
 from qaic.compiler.reports import emit_report
 from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
 from qaic.errors import CompileError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from qaic.support.library_errors import library_errors
 
 #: what makes the float graph that values are measured on

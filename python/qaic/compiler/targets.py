@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler.backend.card import EXTRA_OPTIONS
 from qaic.compiler.driver import compile_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnx
 
     from qaic.options.resolution import ResolvedOptions

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         list_config_types,
         shared_library_path,
         to_backend_extension_dict,
+        to_tool_options,
     )
     from qaic.configs.aic_models import AicCompilerConfig, AicRuntimeConfig, list_config_options
-    from qaic.configs.backend_types import BackendType
+    from qaic.configs.base import BackendType
     from qaic.configs.compile_config import CompileConfig, CompilerConfig, OpPackageIdentifier
     from qaic.configs.htp import (
         HtpContextConfig,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     )
     from qaic.configs.htp_mcp import HtpMcpContextConfig, HtpMcpDeviceConfig, HtpMcpGraphConfig
     from qaic.configs.modes import CompilerModes, CompilerModeSetters
-    from qaic.configs.tool_options import to_tool_options
 
 __all__ = [
     "AicCompilerConfig",
@@ -68,7 +68,7 @@ _HOMES = {
     "AicCompilerConfig": "aic_models",
     "AicConfigHelper": "aic",
     "AicRuntimeConfig": "aic_models",
-    "BackendType": "backend_types",
+    "BackendType": "base",
     "CompileConfig": "compile_config",
     "CompilerConfig": "compile_config",
     "CompilerModeSetters": "modes",
@@ -86,7 +86,7 @@ _HOMES = {
     "list_config_types": "aic",
     "shared_library_path": "aic",
     "to_backend_extension_dict": "aic",
-    "to_tool_options": "tool_options",
+    "to_tool_options": "aic",
 }
 
 

@@ -4,11 +4,10 @@ What type checkers and editors see is ``aic_models.pyi``, which `make docs` writ
 rows.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, create_model
 from pydantic_core import InitErrorDetails
@@ -16,9 +15,6 @@ from pydantic_core import InitErrorDetails
 from qaic.configs.base import ConfigModel, custom_error
 from qaic.options.spec import AicField, JsonForm, OptionSpec, Stage
 from qaic.options.table import SPECS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TYPES: dict[JsonForm, Any] = {
     JsonForm.BOOL: bool,

@@ -1,15 +1,17 @@
-"""The base of all configuration classes: unknown fields are refused, with the nearest known one."""
+"""The base of all configuration classes, and the back ends that QAIRT knows by name.
+
+Unknown fields are refused, with the nearest known one.
+"""
 
 from __future__ import annotations
 
 import difflib
+import enum
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Comparing is quadratic in the length; no field name comes near this many characters.
 _LONGEST_COMPARED = 80
@@ -85,3 +87,19 @@ def _unknown(name: str, fields: Iterable[str]) -> PydanticCustomError:
     near = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(fields), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return custom_error("extra_forbidden", f"there is no such field{hint}")
+
+
+class BackendType(enum.StrEnum):
+    """Name of a back end. Members are equal to their text: ``BackendType.AIC == "AIC"``."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+    HTP = "HTP"
+    HTP_MCP = "HTP_MCP"
+    AIC = "AIC"
+    LPAI = "LPAI"
+
+    @classmethod
+    def offline_preparable_backends(cls) -> list[BackendType]:
+        """Return the back ends a model can be compiled for ahead of time, in the vendor's tools."""
+        return [cls.HTP, cls.AIC, cls.HTP_MCP, cls.LPAI]

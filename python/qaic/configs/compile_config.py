@@ -13,10 +13,8 @@ from pydantic import PrivateAttr, SerializationInfo, ValidationInfo, field_valid
 
 from qaic.configs import aic, extension_json
 from qaic.configs.aic_models import AicCompilerConfig
-from qaic.configs.backend_types import BackendType
-from qaic.configs.base import ConfigModel, OpenModel
-from qaic.configs.modes import CompilerModes, CompilerModeSetters, require_htp
-from qaic.configs.soc import parse_soc_details
+from qaic.configs.base import BackendType, ConfigModel, OpenModel
+from qaic.configs.modes import CompilerModes, CompilerModeSetters, parse_soc_details, require_htp
 from qaic.errors import OptionError
 
 _LOG = logging.getLogger("qaic.configs")

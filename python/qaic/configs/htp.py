@@ -4,16 +4,12 @@ No field has a definition or a default of ours: what is given is what the JSON h
 between the two forms, and one graph of the JSON file may stand for several configurations.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qaic.configs.base import OpenModel
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class HtpGraphConfig(OpenModel):

@@ -1,7 +1,5 @@
 """Configurations of the HTP MCP back end, kept as data."""
 
-from __future__ import annotations
-
 import sys
 
 from qaic.configs.base import OpenModel

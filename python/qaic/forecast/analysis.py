@@ -1,27 +1,21 @@
 """Facts about a model that follow from shapes and weights: work, memory, and what a card may refuse."""
 
-from __future__ import annotations
-
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import onnx
 
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.driver import opened
+from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.pipeline import PHASES, begin, run_passes
 from qaic.compiler.reports.perf_metrics import WeightCounts, parameters_of, work_of
 from qaic.forecast.operations import OperationTable, operation_table
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-
-    from qaic.compiler.ir.model import Model
-    from qaic.options.models import CompileOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,33 +1,24 @@
 """Measurements of a user: read from a file, and what they change in the forecasts of a model."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import InputError, StatsError
-from qaic.forecast.fitted import kind_of
-from qaic.forecast.speed import Settings, forecast
+from qaic.forecast.configurations import Fixed
+from qaic.forecast.operations import OperationTable
+from qaic.forecast.speed import Card, Fitted, Settings, forecast, kind_of
 from qaic.stats.reports.time.host_latency import HostLatencies
 from qaic.support.open_regular import read_text
 from qaic.support.text import format_value
-
-if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import NDArray
-
-    from qaic.forecast.cards import Card
-    from qaic.forecast.configurations import Fixed
-    from qaic.forecast.fitted import Fitted
-    from qaic.forecast.operations import OperationTable
 
 #: columns of the settings, and of what was measured
 _SETTINGS: Final = ("cores", "instances", "batch", "set_size")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.forecast.speed import LIMITS, Settings, forecast
+from qaic.forecast.operations import OperationTable
+from qaic.forecast.speed import LIMITS, Card, Parameters, Settings, forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from qaic.forecast.calibration import Correction
-    from qaic.forecast.cards import Card
-    from qaic.forecast.operations import OperationTable
-    from qaic.forecast.speed import Parameters
 
 _BATCHES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 _SET_SIZES: Final = (1, 2, 4)

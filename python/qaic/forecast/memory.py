@@ -1,16 +1,12 @@
 """Memory that a model needs on a card, and what fits there."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.compiler.ir.elem_types import CODES, FLOATS
+from qaic.forecast.analysis import Analysis, ShapeSet
 from qaic.forecast.operations import weight_bytes
-
-if TYPE_CHECKING:
-    from qaic.forecast.analysis import Analysis, ShapeSet
-    from qaic.forecast.cards import Card
+from qaic.forecast.speed import Card
 
 #: assumed share of the weights and bytes for what a program of the card adds: code, tables, buffers
 _ADDED_SHARE: Final = 0.1

@@ -8,17 +8,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.accuracy.precisions import PRECISIONS, name_of, named, options_of
+from qaic.accuracy.prepared import PRECISIONS, name_of, named, options_of
 from qaic.compilation import model_content
 from qaic.compiler import compile_resolved
 from qaic.compiler.diagnostics.record import recorded
 from qaic.errors import CompileError, OptionConflictError, OptionError
-from qaic.forecast import calibration, fitted
+from qaic.forecast import calibration, speed
 from qaic.forecast.analysis import analyze
-from qaic.forecast.cards import CARDS
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 from qaic.forecast.report import Checked, CheckReport
+from qaic.forecast.speed import CARDS
 from qaic.options.resolution import resolve
 from qaic.support.lazy_module import LazyModule
 from qaic.support.text import format_value
@@ -26,7 +26,7 @@ from qaic.support.text import format_value
 if TYPE_CHECKING:
     import onnx
 
-    from qaic.forecast.cards import Card
+    from qaic.forecast.speed import Card
     from qaic.options.resolution import ResolvedOptions
 else:
     # It takes long to import, and only a reader of the types of `check` needs it.
@@ -109,7 +109,7 @@ def check(
         fixed=fixed,
         given=given,
         symbols=dict(resolved.compile.onnx_define_symbol or {}),
-        fitted=fitted.shipped(),
+        fitted=speed.shipped(),
         measurements=runs,
     )
     with recorded() as diagnostics:

@@ -8,24 +8,20 @@ is written out, such as GELU or layer normalization, has about the work of the o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
 from qaic.compiler.ir.graph_walk import subgraphs
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
-    from numpy.typing import NDArray
-
-    from qaic.compiler.ir.interface import TensorSpec
 
 #: columns of `OperationTable.rows`, all numbers of one inference and one of ``count`` equal operations
 WORK_DTYPE: Final = np.dtype(

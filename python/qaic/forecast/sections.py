@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.forecast.configurations import OBJECTIVES, Fixed
+from qaic.forecast.analysis import ShapeSet
+from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
-from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from qaic.forecast.analysis import ShapeSet
-    from qaic.forecast.configurations import Configuration
     from qaic.forecast.report import Checked, CheckReport
-    from qaic.stats.reports.render.table import Cell
 
 _SHOWN_NODES: Final = 3
 #: gains below this are within what a forecast can tell

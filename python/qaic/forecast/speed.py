@@ -9,17 +9,79 @@ outputs; with a set size above 1 this overlaps with the device.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+
+from qaic.forecast.operations import OperationTable
+
+#: peak of int8 over that of float16, of the card with 14 cores: 325 TOPS and 110 TFLOPS
+_INT8_GAIN: Final = 325 / 110
+#: peak of float16 for each core of the measured card, in TFLOPS
+_MEASURED: Final = 110 / 14
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card.
+
+    Parameters
+    ----------
+    name : str
+        Name of the product.
+    devices : int
+        Chips on the card, each a device.
+    cores : int
+        Cores of a device.
+    memory_bytes : int
+        DDR of a device.
+    tflops : float
+        Peak of a device in float16.
+    """
+
+    name: str
+    devices: int
+    cores: int
+    memory_bytes: int
+    tflops: float
+
+    @property
+    def clock(self) -> float:
+        """Peak rate of a core over that of the measured card."""
+        return self.tflops / self.cores / _MEASURED
+
+    @property
+    def is_measured(self) -> bool:
+        """True for the card that measurements are of."""
+        return self.name == "standard"
+
+    @staticmethod
+    def mac_gain(precision: str) -> float:
+        """Return the peak rate of multiply-accumulates over that of float16."""
+        return _INT8_GAIN if "int8" in precision.split("+") else 1.0
+
+
+_GIB: Final = 1 << 30
+CARDS: Final = {
+    card.name: card
+    for card in (
+        Card("standard", 1, 14, 16 * _GIB, 110),
+        Card("pro", 1, 16, 32 * _GIB, 125),
+        Card("ultra", 4, 16, 32 * _GIB, 290 / 4),
+    )
+}
+
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from qaic.forecast.cards import Card
     from qaic.forecast.operations import OperationTable
 
     Array = NDArray[np.float64]
@@ -181,3 +243,85 @@ def forecast(
     shares[:2] -= np.where(shares[:2] > 0, waiting, 0)
     shares[5] = np.where(set_size == 1, alone - device, alone / set_size * (alone / set_size > device))
     return Forecast(instances * batch / cycle, set_size * cycle, device, shares.argmax(axis=0))
+
+
+#: models of which most multiply-accumulates are of convolutions are compared with image classifiers
+_CONVOLUTIONAL = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Result of the fit to the measured rows.
+
+    Parameters
+    ----------
+    parameters
+        Rates and times.
+    intervals
+        Half of the 90 % interval in logarithms, by kind of model and quantity.
+    within
+        Part of the residuals that differs between configurations of one model, by kind of model.
+    ranges
+        Least and largest value of each property of a model and of a configuration.
+    rows, models
+        Number of measured rows and of their models.
+    """
+
+    parameters: Parameters
+    intervals: Mapping[str, Mapping[str, float]]
+    within: Mapping[str, float]
+    ranges: Mapping[str, Sequence[float]]
+    rows: int
+    models: int
+
+    @property
+    def source(self) -> str:
+        """Sentence about the measurements."""
+        return (
+            f"fitted on {self.rows} published measurements of {self.models} text encoders and image "
+            "classifiers in float16 on cards with 14 cores"
+        )
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Fitted:
+    """Return the fit of this package."""
+    value: dict[str, Any] = json.loads((files(__package__) / "parameters.json").read_text(encoding="utf-8"))
+    parameters = Parameters.from_json(value["parameters"])
+    return Fitted(parameters, *(value[name] for name in ("intervals", "within", "range", "rows", "models")))
+
+
+def kind_of(table: OperationTable) -> str:
+    """Return the kind of models that a model is compared with: ``convolutions`` or ``products``."""
+    return "convolutions" if table.convolutions > _CONVOLUTIONAL else "products"
+
+
+def reasons_outside(
+    table: OperationTable, settings: Settings, fitted: Fitted, card: Card, precision: str
+) -> list[str]:
+    """List in which ways a forecast goes beyond the measured rows; each makes its interval twice as wide."""
+    found = []
+    if precision != "fp16":
+        found.append(f"the precision is {precision}; all measurements are of float16")
+    if not card.is_measured:
+        found.append(f"the card is {card.name}; all measurements are of cards with 14 cores")
+    if table.state_bytes:
+        found.append("the model keeps state on the card, as decoders do; no measured model does")
+    samples = table.samples
+    for name, shown, value in (
+        ("macs", "multiply-accumulates of a sample", table.total("macs") / samples),
+        ("weights", "weights", table.total("weights")),
+        ("operations", "operations", table.rows["count"].sum()),
+        ("input_bytes", "bytes of inputs of a sample", table.input_bytes / samples),
+        ("output_bytes", "bytes of outputs of a sample", table.output_bytes / samples),
+    ):
+        low, high = fitted.ranges[name]
+        if not low / 2 <= value <= high * 2:
+            found.append(f"{shown}: {value:.3g}, measured models have {low:.3g} to {high:.3g}")
+    for name, values in zip(settings._fields, settings, strict=True):
+        low, high = fitted.ranges[name]
+        if values.size and not (low <= values.min() and values.max() <= high):
+            found.append(f"{name.replace('_', ' ')}: measured configurations have {low:.0f} to {high:.0f}")
+    if table.unknown:
+        found.append(f"nodes in loops or of unknown shape, whose work is not counted: {table.unknown}")
+    return found

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from qaic.options.codecs.structures import ModelInput
-    from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
     from qaic.options.raw_option import RawOption
     from qaic.options.resolution import ResolvedOptions
+    from qaic.options.table import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 
 __all__ = [
     "CompileOptions",
@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CompileOptions": "qaic.options.models",
-    "RunStepOptions": "qaic.options.models",
-    "RuntimeOptions": "qaic.options.models",
-    "SessionOptions": "qaic.options.models",
+    "CompileOptions": "qaic.options.table",
+    "RunStepOptions": "qaic.options.table",
+    "RuntimeOptions": "qaic.options.table",
+    "SessionOptions": "qaic.options.table",
     "ModelInput": "qaic.options.codecs.structures",
     "ResolvedOptions": "qaic.options.resolution",
 }

@@ -4,24 +4,21 @@ One dash and ``=`` before the value is the documented form; two dashes and the v
 taken too. Both directions come from the option table, so that what one writes the other reads.
 """
 
-from __future__ import annotations
-
+import ast
 import re
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
 
 from qaic.errors import OptionError
 from qaic.options.codecs.scalars import ListOf, ValueMismatchError
 from qaic.options.names import in_style_of
 from qaic.options.raw_option import OptionSource, Origin, RawOption
-from qaic.options.spec import Flag, FlagForm, Stage
+from qaic.options.resolution import ResolvedOptions
+from qaic.options.spec import Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS, find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from qaic.options.resolution import ResolvedOptions
-    from qaic.options.spec import OptionSpec
 
 _BY_TEXT = {text: spec for spec in SPECS if spec.flag is not None for text in spec.flag.texts}
 
@@ -252,3 +249,77 @@ def _forwarded(item: RawOption) -> list[str]:
     if isinstance(value, list | tuple):
         return [f"{flag}={','.join(map(str, value))}"]
     return [f"{flag}={value}"]
+
+
+#: keywords that are no word of English: those of several words, and this
+_ONE_WORD: Final = frozenset({"batchsize"})
+_QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`"""
+#: a name as it is written in an options file
+_IN_FILE: Final = r" \([^()\n]*, line \d+\)"
+_CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
+
+
+def with_flags(text: str, dashes: str) -> str:
+    """Return a message with flags in place of keywords.
+
+    Parameters
+    ----------
+    text
+        Message; ``keyword=value`` with a value as Python writes it becomes the flags that give it. What is in
+        quotes is a name or text of a user and stays.
+    dashes
+        What flags of several letters begin with, ``-`` or ``--``.
+    """
+    by_name = _by_name()
+    parts = []
+    place = 0
+    for found in _pattern().finditer(text):
+        if found.start() < place or (name := found.group("name")) is None:
+            continue
+        spec = by_name[name]
+        value, end = _value(text, found.end())
+        flags = _flags(spec, value, dashes) if end > found.end() else None
+        if flags is None:
+            flags, end = _dashed(f"-{spec.flag.text}" if spec.flag else name, dashes), found.end()
+        parts += [text[place : found.start()], flags]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+@cache
+def _by_name() -> dict[str, OptionSpec]:
+    named = (spec for spec in SPECS if "_" in spec.name or spec.name in _ONE_WORD)
+    return {spec.name: spec for spec in named if spec.flag is not None}
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    names = "|".join(sorted(_by_name(), key=len, reverse=True))
+    return re.compile(rf"{_QUOTED}|(?<![\w./\\-])(?P<name>{names})(?![\w/\\-]|\.\w|{_IN_FILE})")
+
+
+def _value(text: str, place: int) -> tuple[object, int]:
+    """Read ``={...}`` or ``=[...]`` after a keyword; returns the value and where it ends."""
+    closing = _CLOSING.get(text[place + 1 : place + 2]) if text[place : place + 1] == "=" else None
+    end = place
+    while closing is not None and (end := text.find(closing, end + 1)) >= 0:
+        try:
+            return ast.literal_eval(text[place + 1 : end + 1]), end + 1
+        except (ValueError, SyntaxError):
+            continue
+    return None, place
+
+
+def _flags(spec: OptionSpec, value: object, dashes: str) -> str | None:
+    from qaic.options.codecs.scalars import ValueMismatchError
+
+    try:
+        arguments = written(spec, spec.codec.parse(value))
+    except ValueMismatchError:
+        return None
+    return shlex.join(_dashed(argument, dashes) for argument in arguments)
+
+
+def _dashed(flag: str, dashes: str) -> str:
+    word = flag.removeprefix("-")
+    return f"{dashes}{word}" if len(word.partition("=")[0]) > 1 else flag

@@ -1,18 +1,13 @@
 """The rules between options, which the options reference lists."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from qaic.options.codecs.op_types import operator_kind
+from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.partitions import PartitionConfig
 from qaic.options.raw_option import OptionSource
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs
 from qaic.options.table import SPECS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Fewer bins are too coarse to compare distributions.
 _BINS_OF_KL = 255

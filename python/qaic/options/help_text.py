@@ -1,23 +1,16 @@
 """The options as the command line tools show them: flags with their meaning, by section."""
 
-from __future__ import annotations
-
 import textwrap
+from collections.abc import Collection
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.options.codecs.enumerations import HexCodes, MostCores, RandomInputData
 from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf
 from qaic.options.codecs.structures import DeviceIds, ModelInputs, OutputShapes, SymbolMap
-from qaic.options.files.file_content import FileContent
-from qaic.options.files.parsed_file import ParsedFile
-from qaic.options.spec import Effect, Flag, FlagForm, Stage
+from qaic.options.files.parsed_file import FileContent, ParsedFile
+from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from qaic.options.spec import OptionSpec
 
 _WIDTH = 100
 

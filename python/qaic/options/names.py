@@ -5,15 +5,10 @@ One option is written in many ways: ``aic_num_cores`` in Python, ``aic-num-cores
 finds the name a typing error was meant to be.
 """
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from qaic.support.text import format_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Matching is quadratic in the length; no option name comes near this many characters.
 _LONGEST_COMPARED = 80

@@ -4,14 +4,9 @@ The origin travels with the value to the last check, so that an error names the 
 it.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 class OptionSource(enum.Enum):

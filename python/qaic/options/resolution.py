@@ -4,33 +4,36 @@ Order of work: name every option, type every value, merge by precedence, then ch
 options. Each step collects all it finds wrong before it raises, and nothing has been done when it does.
 """
 
-from __future__ import annotations
-
 import json
 import logging
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
-from qaic.options.codecs.remarks import collecting, remark
-from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError
+from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.options.conflicts import broken
 from qaic.options.files.options_file import read_options_file
-from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.names import in_style_of
-from qaic.options.normalize import effective_options, set_options
 from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.rules import RuleView, Severity
-from qaic.options.spec import Stage
-from qaic.options.table import SPECS, find, flags_meant, names_meant, nearest_name
+from qaic.options.spec import OptionSpec, Stage
+from qaic.options.table import (
+    SPECS,
+    CompileOptions,
+    RunStepOptions,
+    RuntimeOptions,
+    SessionOptions,
+    effective_options,
+    find,
+    flags_meant,
+    names_meant,
+    nearest_name,
+    set_options,
+)
 from qaic.support.text import escape_lines, format_value
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from qaic.options.spec import OptionSpec
 
 _OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
 
@@ -72,7 +75,7 @@ class ResolvedOptions:
 
     @property
     def effective_compile(self) -> dict[str, Json]:
-        """JSON form of what the compile options amount to (`qaic.options.normalize.effective_options`)."""
+        """JSON form of what the compile options amount to (`qaic.options.table.effective_options`)."""
         return effective_options(self.compile)
 
 

@@ -4,19 +4,12 @@ Rules see the merged values after typing, and are all checked before any work st
 list everything that is wrong. The rules themselves are in `conflicts`.
 """
 
-from __future__ import annotations
-
 import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from qaic.options.raw_option import OptionSource
+from qaic.options.raw_option import OptionSource, Origin
 from qaic.options.table import find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from qaic.options.raw_option import Origin
 
 
 class Severity(enum.Enum):

@@ -1,12 +1,8 @@
 """Signatures that list every option, for the completion of notebooks and for ``inspect.signature``."""
 
-from __future__ import annotations
-
 import inspect
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Literal, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -10,13 +10,11 @@ import enum
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from qaic.options.codecs.scalars import Bool, Float, Int
+from qaic.options.codecs.scalars import Bool, Codec, Float, Int
 from qaic.options.names import normalize
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from qaic.options.codecs.scalars import Codec
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -1,16 +1,77 @@
-"""Lookup of options by any of their names."""
+"""The option table: typed values, lookup by any name, and the JSON form that containers record.
 
-from __future__ import annotations
+The rows are declared in `rows`, a module for each section; the classes put the sections together. Names and
+defaults are those of the rows. *Set* options are what the user asked for, *effective* ones what it amounts
+to. Only options that can change the container count; a file is its digest, so that the bytes depend on no
+path.
+"""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from qaic.options.models import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions, specs_of
+from qaic.options.codecs.scalars import Json
 from qaic.options.names import nearest, normalize
+from qaic.options.rows.diagnostics import DiagnosticOptions
+from qaic.options.rows.graph import GraphOptions
+from qaic.options.rows.precision import PrecisionOptions
+from qaic.options.rows.quantization import QuantizationOptions
+from qaic.options.rows.run_step import RunStepOptions
+from qaic.options.rows.runtime import RuntimeRows
+from qaic.options.rows.scheduling import SchedulingOptions
+from qaic.options.rows.session import SessionOptions
+from qaic.options.spec import Effect, OptionSpec, Stage, rows_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+__all__ = ["CompileOptions", "OptionClass", "RunStepOptions", "RuntimeOptions", "SessionOptions", "specs_of"]
 
-    from qaic.options.spec import OptionSpec
+
+# A dataclass takes the fields of its last base first.
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions(
+    DiagnosticOptions, SchedulingOptions, QuantizationOptions, PrecisionOptions, GraphOptions
+):
+    """Options of the compiler. Ignored when the model is a compiled container."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions(RuntimeRows):
+    """Options of loading and running."""
+
+    def backend_options(self) -> dict[str, object]:
+        """Return the values that may change after construction, by canonical name."""
+        return {spec.name: getattr(self, spec.name) for spec in specs_of(RuntimeOptions) if spec.updatable}
+
+    def records_latencies(self) -> bool:
+        """Return whether how long each ``run`` took is kept."""
+        return bool(self.enable_metrics or self.enable_profiling)
+
+    def run_limit_s(self) -> float | None:
+        """Return how long one ``run`` may take: a wait of ``submit_timeout``, and one more for each retry."""
+        if not self.submit_timeout:
+            return None
+        return float(self.submit_timeout * (1 + self.submit_num_retries))
+
+
+OptionClass: TypeAlias = "type[SessionOptions | CompileOptions | RuntimeOptions | RunStepOptions]"
+
+
+def specs_of(model: OptionClass) -> tuple[OptionSpec, ...]:
+    """Return the rows that are declared in one of the classes above, in their order."""
+    sections = {
+        name: vars(base)["SECTION"]
+        for base in model.__mro__
+        if "SECTION" in vars(base)
+        for name in vars(base)["__annotations__"]
+    }
+    return tuple(row.spec(name, _STAGES[model], sections[name]) for name, row in rows_of(model).items())
+
+
+_STAGES: dict[type, Stage] = {
+    SessionOptions: Stage.SESSION,
+    CompileOptions: Stage.COMPILE,
+    RuntimeOptions: Stage.RUNTIME,
+    RunStepOptions: Stage.CLI,
+}
 
 
 def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
@@ -119,3 +180,55 @@ def _nearest_flag(key: str) -> str | None:
     name = nearest_name(key)
     flag = None if name is None else _INDEX[name].flag
     return None if flag is None else flag.text
+
+
+_COMPILE = specs_of(CompileOptions)
+
+#: Shown also when they have their defaults. The others are not, so that a container does not change with the
+#: options that a later version learns.
+_ALWAYS_EFFECTIVE = frozenset(
+    {
+        "aic_num_cores",
+        "clip_fp16_constants",
+        "combine_inputs",
+        "combine_outputs",
+        "convert_to_fp16",
+        "model_inputs",
+        "onnx_define_symbol",
+    }
+)
+
+
+def set_options(values: Mapping[str, object]) -> dict[str, Json]:
+    """Return the JSON form of the values that were given, by canonical name.
+
+    Parameters
+    ----------
+    values
+        Typed values by canonical name; those that cannot change the container are left out.
+    """
+    return {
+        spec.name: spec.codec.to_json(values[spec.name])
+        for spec in _COMPILE
+        # An empty list asks for nothing.
+        if spec.in_container and values.get(spec.name) not in (None, (), {})
+    }
+
+
+def effective_options(options: CompileOptions) -> dict[str, Json]:
+    """Return the JSON form of what the options amount to, by canonical name."""
+    effective: dict[str, Json] = {}
+    for spec in _COMPILE:
+        value = getattr(options, spec.name)
+        if spec.in_container and (spec.name in _ALWAYS_EFFECTIVE or value != spec.default):
+            effective[spec.name] = spec.codec.to_json(value)
+    return effective
+
+
+def recorded_only(options: CompileOptions) -> tuple[OptionSpec, ...]:
+    """Return the options that differ from their defaults and have no effect on the CPU device."""
+    return tuple(
+        spec
+        for spec in _COMPILE
+        if spec.effect is Effect.RECORDED and getattr(options, spec.name) != spec.default
+    )

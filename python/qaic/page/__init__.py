@@ -87,7 +87,7 @@ def write_latency(
         The file cannot be written.
     """
     from qaic.page.drawing import draw_latencies, suffix_of
-    from qaic.page.latency.distribution import Distribution
+    from qaic.page.latency import Distribution
 
     suffix_of(path)
     return draw_latencies(Distribution.of(latencies, what=what), path, title=title)

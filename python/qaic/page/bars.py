@@ -1,21 +1,16 @@
 """Bars and advice: the part of a page that is seen first. They need no script."""
 
-from __future__ import annotations
-
 import os.path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded
+from qaic.stats.reports.table import Table
 from qaic.support.text import duration, shortened
 from qaic.support.text import escape_html as escape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.render.table import Table
 
 #: bars of one chart
 MOST_BARS: Final = 10

@@ -4,24 +4,19 @@ The content policy of the page allows exactly the style and the script written h
 markup that got past the escaping could run nothing and could send nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
+import os
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qaic import __version__
 from qaic.page.kind_colors import OTHER, PALETTE
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_html as escape
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
 
 _SCRIPTS = ("tables", "payload", "tracks", "timeline_model", "timeline_drawing", "timeline")
 #: what pages with a graph have besides

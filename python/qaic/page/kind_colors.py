@@ -1,10 +1,8 @@
 """Which color a kind of operation has: the same on every page, so that pages compare at a glance."""
 
-from __future__ import annotations
-
 from typing import Final
 
-from qaic.stats.reports.capture import op_categories
+from qaic.stats.reports.capture import op_info
 
 #: Light enough for dark letters in both color schemes, distinct also with color blindness.
 PALETTE: Final = (
@@ -16,17 +14,17 @@ OTHER: Final = "#b9c0ca"
 
 #: by category the place in the palette of the page
 _PLACES: Final = {
-    op_categories.COMPUTE: 0,
-    op_categories.MOVEMENT: 1,
-    op_categories.CONVERT: 2,
-    op_categories.NORMALIZE: 3,
-    op_categories.ELEMENTWISE: 4,
-    op_categories.DEQUANTIZE: 5,
-    op_categories.SYNC: 6,
-    op_categories.BARRIER: 7,
-    op_categories.SEMAPHORE: 8,
-    op_categories.FLUSH: 9,
-    op_categories.CONTROL: 11,
+    op_info.COMPUTE: 0,
+    op_info.MOVEMENT: 1,
+    op_info.CONVERT: 2,
+    op_info.NORMALIZE: 3,
+    op_info.ELEMENTWISE: 4,
+    op_info.DEQUANTIZE: 5,
+    op_info.SYNC: 6,
+    op_info.BARRIER: 7,
+    op_info.SEMAPHORE: 8,
+    op_info.FLUSH: 9,
+    op_info.CONTROL: 11,
 }
 #: products of matrices, which models have beside convolutions
 _PRODUCTS: Final = 10
@@ -34,7 +32,7 @@ _PRODUCTS: Final = 10
 
 def color_of(kind: str) -> int:
     """Return the place of a kind's color in the palette; -1 for one of no known category."""
-    category = op_categories.category_of(kind)
-    if category == op_categories.COMPUTE and "conv" not in kind.lower():
+    category = op_info.category_of(kind)
+    if category == op_info.COMPUTE and "conv" not in kind.lower():
         return _PRODUCTS
     return _PLACES.get(category, -1)

@@ -1,20 +1,13 @@
 """Reports as HTML: complete without scripts, which only add sorting, filtering and copying."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from qaic.page.bars import advice_html, changed_nodes, common_path, costliest_nodes, shares_html
-from qaic.stats.reports.render.table import Column
+from qaic.stats.reports.capture import Capture
+from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import bytes_text, duration, shortened, three_digits
 from qaic.support.text import escape_html as escape
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.render.table import Cell, Report, Table
 
 #: rows of a table that a page shows
 MOST_ROWS = 2000

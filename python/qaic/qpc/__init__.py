@@ -203,7 +203,7 @@ class Qpc:
         )
 
     def _repr_html_(self) -> str:
-        from qaic.support.html_table import html_table
+        from qaic.support.text import html_table
 
         if not self.is_program:
             sizes = [(name, self.segments[name].size) for name in self.slices]
@@ -422,9 +422,9 @@ class Qpc:
 
     @cached_property
     def diagnostics(self) -> tuple[Diagnostic, ...]:  # noqa: D102  # described with the class
-        from qaic.compiler.diagnostics import stored
+        from qaic.compiler.diagnostics import record
 
-        return stored.read(self._core)
+        return record.read(self._core)
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:

@@ -4,28 +4,23 @@ Segment names come from the file and are not trusted: each becomes the name of o
 folder.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
 import re
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from qaic.errors import QpcError
+from qaic.qpc import Qpc, Segment
 from qaic.support.atomic_io import work_folder
 from qaic.support.program_names import free_name, quote
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from qaic.qpc import Qpc, Segment
 
 Content: TypeAlias = bytes | memoryview
 

@@ -3,20 +3,16 @@
 The entry of the plan about a weight comes from the file, so it is checked before any of its bytes are shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import QaicError, QpcFormatError
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CONSTANTS: Final = "constants.bin"
 

@@ -1,7 +1,5 @@
 """Plain values that containers hold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any

@@ -40,7 +40,7 @@ from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
 
 if TYPE_CHECKING:
     from qaic.rt.benchmark import InferenceBenchmarkSet
-    from qaic.rt.containers import BufferMapping, QpcConstantsInfo, QpcInfo, QpcProgramInfo
+    from qaic.rt.containers import BufferMapping, QpcConstantsInfo, QpcFile, QpcInfo, QpcProgramInfo
     from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
     from qaic.rt.profiling.handle import ProfilingHandle
     from qaic.rt.profiling.stream import StreamProfilingHandle
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         QAicProgramProperties,
         QAicQueueProperties,
     )
-    from qaic.rt.qpc_file import QpcFile
     from qaic.rt.sequences import QIDList, vector_char
     from qaic.rt.util import Util
 
@@ -125,7 +124,7 @@ _HOMES = {
     "QPerformanceInfo": "devices",
     "QResourceInfo": "devices",
     "QpcConstantsInfo": "containers",
-    "QpcFile": "qpc_file",
+    "QpcFile": "containers",
     "QpcInfo": "containers",
     "QpcProgramInfo": "containers",
     "StreamProfilingHandle": "profiling.stream",

@@ -17,9 +17,8 @@ from typing import Any, Self, SupportsFloat, SupportsIndex
 
 from qaic import _core
 from qaic.rt.dispatch import Dispatcher
-from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus
+from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus, of_qaicrt
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
-from qaic.rt.module_name import of_qaicrt
 from qaic.rt.programs import ExecObjInfo
 from qaic.rt.properties import (
     BenchmarkProperties,

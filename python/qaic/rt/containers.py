@@ -1,12 +1,14 @@
-"""Facts of a container about its programs, buffers and constants."""
+"""Containers: ``QpcFile``, the bytes of a file, and facts about programs, buffers and constants."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
 
-from qaic.rt.enums import BufferDataTypeEnum, BufferIoTypeEnum
-from qaic.rt.exceptions import ExceptionRuntime
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import BufferDataTypeEnum, BufferIoTypeEnum, of_qaicrt
+from qaic.rt.exceptions import ExceptionInit, ExceptionRuntime
+from qaic.support.program_names import QPC_FILE_NAME
 
 
 @of_qaicrt
@@ -170,3 +172,67 @@ def _data_type(code: int) -> BufferDataTypeEnum:
     # Bytes move the same way whatever their type is called, so a type of tomorrow is no reason to refuse.
     known = code in {member.value for member in BufferDataTypeEnum}
     return BufferDataTypeEnum(code) if known else BufferDataTypeEnum.BUFFER_DATA_TYPE_INVAL
+
+
+@of_qaicrt
+class QpcFile:
+    """A container file that is read when asked for.
+
+    Parameters
+    ----------
+    basePath
+        Directory of the file.
+    qpcFilename
+        Name of the file.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_path")
+
+    def __init__(self, basePath: str | PathLike[str], qpcFilename: str = QPC_FILE_NAME) -> None:
+        self._path = Path(basePath, qpcFilename)
+        self._data = b""
+
+    def load(self) -> bool:
+        """Read the file. Blocking.
+
+        Raises
+        ------
+        ExceptionInit
+            It cannot be read.
+        """
+        try:
+            if self._path.exists() and not self._path.is_file():
+                # Reading a pipe would wait for a writer.
+                raise ExceptionInit(
+                    f"Initialization Exception: in object: QpcFile {self._path} is no regular file",
+                    code="file.io",
+                )
+            self._data = self._path.read_bytes()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ExceptionInit(
+                f"Initialization Exception: in object: QpcFile {self._path} cannot be read: {reason}",
+                code="file.io",
+            ) from error
+        return True
+
+    def getBuffer(self) -> memoryview:
+        """View of the bytes, read-only; empty before :meth:`load`."""
+        return memoryview(self._data)
+
+    def data(self) -> memoryview:
+        """View of the bytes, read-only; empty before :meth:`load`."""
+        return self.getBuffer()
+
+    def size(self) -> int:
+        """Count of the bytes; 0 before :meth:`load`."""
+        return len(self._data)
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a QpcFile cannot be copied; make another one from the path")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()

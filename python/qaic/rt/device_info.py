@@ -1,8 +1,7 @@
 """Turns the facts that a device reports into the structures of the interface."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from qaic import _core
 from qaic.rt.devices import (
@@ -16,9 +15,6 @@ from qaic.rt.devices import (
     QResourceInfo,
 )
 from qaic.rt.enums import QDevStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # What a real card reports where a virtual one has nothing of its own.
 _CLOCKS_HZ: Final = {

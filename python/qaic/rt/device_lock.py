@@ -4,8 +4,6 @@ A lock is a locked file in the user's own directory, so the system gives it back
 however that happens. Each lock is an open file of its own: threads of one process exclude each other too.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from qaic.rt.enums import QDevStatus
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import QDevStatus, of_qaicrt
 
 
 @dataclass(slots=True)

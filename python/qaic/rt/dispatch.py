@@ -13,12 +13,9 @@ import os
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from qaic import _core
+from qaic import _core
 
 #: seconds that callbacks have to finish when the interpreter ends
 _EXIT_SECONDS = 5.0

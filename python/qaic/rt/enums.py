@@ -4,12 +4,17 @@ Members behave as clients of the vendor binding expect: ``value``, ``name``, ``i
 and the ``repr`` ``<QStatus.QS_SUCCESS: 0>``. They are not integers: ``QStatus.QS_SUCCESS == 0`` is false.
 """
 
-from __future__ import annotations
-
 import enum
 from operator import attrgetter
+from typing import TypeVar
 
-from qaic.rt.module_name import of_qaicrt
+T = TypeVar("T")
+
+
+def of_qaicrt(cls: type[T]) -> type[T]:
+    """Give a class the module that users import it from, which tracebacks, ``repr`` and pickles show."""
+    cls.__module__ = "qaicrt"
+    return cls
 
 
 class _Coded:

@@ -1,7 +1,7 @@
 """Exceptions of constructors and of the few calls without a status."""
 
 from qaic._core import QaicError
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import of_qaicrt
 
 
 @of_qaicrt

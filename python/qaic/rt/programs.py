@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from qaic.rt.enums import QStatus
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import QStatus, of_qaicrt
 
 
 @of_qaicrt

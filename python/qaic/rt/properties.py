@@ -6,8 +6,7 @@ Values are checked by the object they are given to.
 
 from dataclasses import dataclass, field
 
-from qaic.rt.enums import QAicProfilingTypeEnum
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import QAicProfilingTypeEnum, of_qaicrt
 
 
 @of_qaicrt

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Self, SupportsIndex, overload
 
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import of_qaicrt
 
 _MOST_SHOWN = 32
 

@@ -1,7 +1,5 @@
 """``Util``: what a client asks about devices and about this package."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -13,8 +11,7 @@ from qaic import _core
 from qaic.errors import QaicError
 from qaic.rt import device_info
 from qaic.rt.devices import QDevInfo, QPerformanceInfo, QResourceInfo
-from qaic.rt.enums import QAicDeviceType, QStatus
-from qaic.rt.module_name import of_qaicrt
+from qaic.rt.enums import QAicDeviceType, QStatus, of_qaicrt
 from qaic.rt.sequences import QIDList
 from qaic.support.text import escape_unprintable
 

@@ -178,8 +178,7 @@ class Measurements(ProgramView):
             self._require_latencies()
             latencies = self._latencies.seconds()
         if path is None:
-            from qaic.page.latency.distribution import Distribution
-            from qaic.page.latency.terminal import latency_text
+            from qaic.page.latency import Distribution, latency_text
 
             print(latency_text(Distribution.of(latencies)))  # noqa: T201 (asked for)
             return None

@@ -153,7 +153,7 @@ class ProgramView:
         return f"<qaic.Session{where}: {inputs or 'nothing'} -> {outputs or 'nothing'}; {self._state()}>"
 
     def _repr_html_(self) -> str:
-        from qaic.support.html_table import html_table
+        from qaic.support.text import html_table
 
         rows = [
             (side, spec.name, spec.shape, spec.dtype)

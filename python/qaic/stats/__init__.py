@@ -7,14 +7,11 @@ A buffer is bytes in some layout. The layout of the ``cpu`` device is built in; 
 not public, and :func:`register_layout` adds one of your own.
 """
 
-from __future__ import annotations
-
 from qaic.stats.buffer import StatsBuffer
 from qaic.stats.descriptor import Descriptor, OpColumns
-from qaic.stats.layouts import StatsLayout, register_layout
+from qaic.stats.layouts import RECORDS, Run, StatsLayout, register_layout
 from qaic.stats.model import Core, Engine, Model, Thread
 from qaic.stats.opening import descriptors, open  # noqa: A004 - as `gzip.open`, `tarfile.open`
-from qaic.stats.records import RECORDS, Run
 
 __all__ = [
     "RECORDS",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.stats.descriptor import Descriptor
-from qaic.stats.records import RECORDS, Run
+from qaic.stats.layouts import RECORDS, Run
 from qaic.support.atomic_io import write_replacing
 from qaic.support.lazy_module import LazyModule
 from qaic.support.text import counted

@@ -5,24 +5,17 @@ schema, as a serialized ``FileDescriptorSet``, can have the segment read with it
 names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NoReturn
 
 from qaic.errors import StatsFormatError, StatsVersionError
+from qaic.qpc import Qpc
 from qaic.stats.descriptor import Descriptor
 from qaic.support.open_regular import read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import NoReturn
-
-    from qaic.qpc import Qpc
 
 SEGMENTS: Final = "*opstatsdesc.bin"
 ROOT_MESSAGE: Final = "aicopstatsdesc.OpstatsDescriptor"

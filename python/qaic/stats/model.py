@@ -1,18 +1,14 @@
 """Cores, engines and operations as objects: how the records of a stats buffer belong together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.stats.buffer import StatsBuffer
 from qaic.stats.descriptor import OpColumns
-from qaic.stats.records import Run
-
-if TYPE_CHECKING:
-    from qaic.stats.buffer import StatsBuffer
+from qaic.stats.layouts import Run
 
 _ENGINES: Final = {0: "HVX", 1: "HMX", 2: "DMAIssue", 3: "Scalar", 16: "CPU"}
 # Flags of the records.

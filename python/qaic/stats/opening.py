@@ -17,7 +17,7 @@ from qaic.qpc import Qpc
 from qaic.stats import layouts
 from qaic.stats.buffer import StatsBuffer
 from qaic.stats.descriptor import Descriptor
-from qaic.support.profiling_types import in_file_names
+from qaic.support.program_names import in_file_names
 
 if TYPE_CHECKING:
     from typing import Any

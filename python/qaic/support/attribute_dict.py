@@ -1,7 +1,5 @@
 """Dictionaries with a fixed set of keys, which are attributes too."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 V = TypeVar("V")
@@ -30,6 +28,6 @@ class AttributeDict(dict[str, V]):
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.items())})"
 
     def _repr_html_(self) -> str:
-        from qaic.support.html_table import html_table
+        from qaic.support.text import html_table
 
         return html_table(("", type(self).__name__), self.items())

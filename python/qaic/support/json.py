@@ -1,7 +1,5 @@
 """JSON as files hold it: read without the surprises that every reader takes differently."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Modules that are imported when one of their names is wanted."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 

@@ -1,15 +1,10 @@
 """Exceptions of onnx, numpy and other libraries on damaged input, translated where they enter."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Never
 
 from qaic.errors import QaicError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Never
 
 
 @contextlib.contextmanager

@@ -1,14 +1,9 @@
 """Reading of files with an end: no pipe keeps its reader waiting, and no device is read for ever."""
 
-from __future__ import annotations
-
 import errno
+import io
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import io
 
 
 class NotRegularError(OSError):

@@ -1,16 +1,12 @@
 """Shows one line about long work: rewritten on a terminal, a line now and then in a pipe."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Final
 
 #: seconds between two updates on a terminal, and before the first
 _PERIOD_S: Final = 0.1

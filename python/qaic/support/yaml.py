@@ -6,13 +6,12 @@ YAML 1.1 guesses types: a tensor called ``on`` becomes a boolean, the version ``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qaic.support.text import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from yaml.nodes import MappingNode, Node
 
 #: The parser calls itself once for each level.

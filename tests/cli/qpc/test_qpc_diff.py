@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from qaic.cli import qpc as tool
-from qaic.cli.qpc.diff import _content, differences
-from qaic.cli.qpc.diff_text import diff_text
+from qaic.cli.qpc.diff import _content, diff_text, differences
 from qaic.compiler import compile_model
 from qaic.errors import QpcError
 from qaic.options import resolve

@@ -24,7 +24,7 @@ from qaic.compiler.backend.cpu import qpc_writer
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import content_digest as digest
 from qaic.errors import CompileError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 RNG = np.random.default_rng(3)
 W = RNG.standard_normal((16, 40), dtype=np.float32)
@@ -452,7 +452,7 @@ def test_threads_compile_one_model_once(cache_dir, model_path, monkeypatch):
 
 def test_processes_compile_one_model_at_once(cache_dir, model_path):
     script = (
-        "import sys; from qaic.compiler import compile_model; from qaic.options.models import CompileOptions;"
+        "import sys; from qaic.compiler import compile_model; from qaic.options.table import CompileOptions;"
         "print(compile_model(sys.argv[1], CompileOptions(), {}))"
     )
     package = Path(qpc_writer.__file__).parents[2]

@@ -12,7 +12,7 @@ from compiler_oracle import FLOAT, info, model_of, node
 from decoder_model import decoder, specializations
 from qaic.compiler import compile_model
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 RNG = np.random.default_rng(5)
 

@@ -20,7 +20,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.errors import CompileError, OptionError
 from qaic.options import resolve
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 WEIGHT = np.random.default_rng(0).standard_normal((3, 2, 1, 1)).astype(np.float32)
 BIAS = np.float32([0.1, 0.2, 0.3])

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from qaic.compiler.calibration.glow_names import entry_keys, legalize
-from qaic.compiler.calibration.glow_profile import read_profile, write_profile
-from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
+from qaic.compiler.calibration.glow_profile import entry_keys, legalize, read_profile, write_profile
+from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from compiler_oracle import info, model_of, node
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.frontend.files import onnx_file, wire
+from qaic.compiler.frontend.files import onnx_file, tensor_record
 from qaic.errors import CompileError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 MODEL = model_of(
     [
@@ -58,13 +58,13 @@ def test_random_bytes(content):
 @given(st.binary(max_size=64))
 def test_walk_never_leaves_its_range(content):
     view = memoryview(content)
-    with contextlib.suppress(wire.WireError):
-        for number, _, begin, lo, hi in wire.fields(view, 0, len(view)):
+    with contextlib.suppress(tensor_record.WireError):
+        for number, _, begin, lo, hi in tensor_record.fields(view, 0, len(view)):
             assert number > 0
             assert begin < lo <= hi <= len(view)
 
 
 @given(st.integers(0, 2**64 - 1))
 def test_varint_round_trip(value):
-    data = wire.encode_varint(value)
-    assert wire.read_varint(memoryview(data), 0, len(data)) == (value, len(data))
+    data = tensor_record.encode_varint(value)
+    assert tensor_record.read_varint(memoryview(data), 0, len(data)) == (value, len(data))

@@ -14,7 +14,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.constants.weights import read_all, whole_pieces
 from qaic.errors import CompileError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 
 def saved(model, folder, **external):

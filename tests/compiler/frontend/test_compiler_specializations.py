@@ -16,7 +16,7 @@ from qaic.options.codecs.scalars import ValueMismatchError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.partitions import Partitions
 from qaic.options.files.specializations import Specializations
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from qaic.qpc import Qpc
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import safetensors_files
 from qaic.compiler.frontend.files import safetensors_file
-from qaic.compiler.frontend.files.data_files import DataFiles
+from qaic.compiler.frontend.files.external_data import DataFiles
 from qaic.compiler.frontend.files.safetensors_file import read_tensors
 from qaic.compiler.ir.constants.weights import InputFile, read_all
 from qaic.errors import CompileError

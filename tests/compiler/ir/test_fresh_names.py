@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from qaic.compiler.calibration import glow_names
+from qaic.compiler.calibration import glow_profile
 from qaic.compiler.ir.graph_walk import FreshNames
 
 MANY = 1000
@@ -54,6 +54,6 @@ def test_equal_names_are_told_apart_in_linear_time(kind):
         made = [names.make("same", "cast") for _ in range(MANY)]
     else:
         taken = CountedDict()
-        made = [glow_names._unique("same", taken) for _ in range(MANY)]
+        made = [glow_profile._unique("same", taken) for _ in range(MANY)]
     assert len(set(made)) == MANY
     assert type(taken).lookups <= 3 * MANY

@@ -9,9 +9,9 @@ from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.assign_precision import classify
 from qaic.errors import CompileError
-from qaic.options.codecs.op_types import KIND_ALIASES
+from qaic.options.codecs.enumerations import KIND_ALIASES
 from qaic.options.files.node_precision import NodePrecision
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 BFLOAT = onnx.TensorProto.BFLOAT16
 FP32, FP16, BF16, INT8, INT16 = PrecisionClass

@@ -11,7 +11,7 @@ from compiler_oracle import info, lowered, model_of, node, run, whole
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.passes.embedding_tables import find_tables, write_tables
 from qaic.errors import CompileError
-from qaic.options.files.file_content import InputFileContent
+from qaic.options.files.parsed_file import InputFileContent
 
 LARGE = np.arange(3000, dtype=np.float32).reshape(1000, 3)
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx import numpy_helper
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.quantization.quantization_plan import Scheme
+from qaic.compiler.ir.quantization import Scheme
 from quantizable_graphs import graphs, options
 from quantize_oracle import profile_of
 from quantize_support import quantized

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING
+from qaic.compiler.ir.quantization import VALUE_PRESERVING
 from quantizable_graphs import graphs, options
 from quantize_oracle import Reference, profile_of, run, with_outputs
 from quantize_support import quantized

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.quantization.op_types import INTEGER_KERNELS, QUANTIZABLE, VALUE_PRESERVING
+from qaic.compiler.ir.quantization import INTEGER_KERNELS, QUANTIZABLE, VALUE_PRESERVING
 from qaic.errors import CompileError
 from quantize_oracle import (
     Reference,

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.quantization import op_types
+from qaic.compiler.ir import quantization
 
 # Typed in here, not taken from the table that is tested.
 COMPUTING = """Conv ConvTranspose MatMul Gemm Add Sub Mul Div Max Min Relu LeakyRelu PRelu Clip Sigmoid Tanh
@@ -74,13 +74,13 @@ def loads(model):
 
 
 def test_the_kinds_are_those_of_the_specification():
-    assert frozenset([*COMPUTING.split(), *PICKING.split()]) == op_types.QUANTIZABLE
-    assert frozenset([*PICKING.split(), "Split"]) == op_types.VALUE_PRESERVING
+    assert frozenset([*COMPUTING.split(), *PICKING.split()]) == quantization.QUANTIZABLE
+    assert frozenset([*PICKING.split(), "Split"]) == quantization.VALUE_PRESERVING
 
 
-@pytest.mark.parametrize("op", sorted(op_types.INTEGER_KERNELS))
+@pytest.mark.parametrize("op", sorted(quantization.INTEGER_KERNELS))
 def test_the_engine_runs_direct_kinds_on_integers(op):
-    direct = op_types.INTEGER_KERNELS[op]
+    direct = quantization.INTEGER_KERNELS[op]
     for elem_type, first in ((onnx.TensorProto.UINT8, direct.uint8), (onnx.TensorProto.INT16, direct.int16)):
         for opset in (first, 13, 17, 21) if first is not None else ():
             if opset >= first:
@@ -89,17 +89,17 @@ def test_the_engine_runs_direct_kinds_on_integers(op):
 
 def test_operands_leave_out_sizes_and_bounds():
     node = helper.make_node
-    assert op_types.operands(node("Clip", ["x", "lo", "hi"], ["y"])) == (0,)
-    assert op_types.operands(node("Gemm", ["a", "b", "c"], ["y"])) == (0, 1, 2)
-    assert op_types.operands(node("Conv", ["x", "w", ""], ["y"])) == (0, 1)
-    assert op_types.operands(node("Concat", ["a", "b", "c"], ["y"], axis=0)) == (0, 1, 2)
-    assert op_types.operands(node("Resize", ["x", "", "s"], ["y"])) == (0,)
-    assert op_types.results(node("TopK", ["x", "k"], ["v", "i"])) == (0,)
-    assert op_types.results(node("Split", ["x"], ["a", "b"])) == (0, 1)
+    assert quantization.operands(node("Clip", ["x", "lo", "hi"], ["y"])) == (0,)
+    assert quantization.operands(node("Gemm", ["a", "b", "c"], ["y"])) == (0, 1, 2)
+    assert quantization.operands(node("Conv", ["x", "w", ""], ["y"])) == (0, 1)
+    assert quantization.operands(node("Concat", ["a", "b", "c"], ["y"], axis=0)) == (0, 1, 2)
+    assert quantization.operands(node("Resize", ["x", "", "s"], ["y"])) == (0,)
+    assert quantization.results(node("TopK", ["x", "k"], ["v", "i"])) == (0,)
+    assert quantization.results(node("Split", ["x"], ["a", "b"])) == (0, 1)
 
 
 def test_gelu_of_both_domains_is_quantizable_and_unknown_domains_are_not():
-    assert op_types.quantizable(helper.make_node("Gelu", ["x"], ["y"]))
-    assert op_types.quantizable(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"))
-    assert not op_types.quantizable(helper.make_node("Conv", ["x", "w"], ["y"], domain="mine"))
-    assert not op_types.quantizable(helper.make_node("LayerNormalization", ["x", "s"], ["y"]))
+    assert quantization.quantizable(helper.make_node("Gelu", ["x"], ["y"]))
+    assert quantization.quantizable(helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft"))
+    assert not quantization.quantizable(helper.make_node("Conv", ["x", "w"], ["y"], domain="mine"))
+    assert not quantization.quantizable(helper.make_node("LayerNormalization", ["x", "s"], ["y"]))

@@ -1,20 +1,15 @@
 """Results of a search: the nodes, their gain, and the file that keeps them in higher precision."""
 
-from __future__ import annotations
-
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from qaic.accuracy.precision_search.targets import Target
+from qaic.options.files.node_precision import NodePrecision
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    import os
-
-    from qaic.accuracy.precision_search.targets import Target
-    from qaic.options.files.node_precision import NodePrecision
 
 #: list of a node precision file by precision, and what that is called
 _LISTS: Final = {"fp32": "FP32NodeInstanceNames", "fp16": "FP16NodeInstanceNames"}

@@ -6,38 +6,27 @@ it. So the set is 1-minimal on the samples of the search, where the target has t
 samples verify the set.
 """
 
-from __future__ import annotations
-
 import math
+import os
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import onnx
 
 from qaic.accuracy.capture import Totals, loaded
 from qaic.accuracy.comparison import check_tokens, compile_options_of, title_of
-from qaic.accuracy.decisions import decision_function
+from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
-from qaic.accuracy.precision_search.candidates import ranked_units
 from qaic.accuracy.precision_search.plan import PrecisionPlan
-from qaic.accuracy.precision_search.targets import Score, parse
-from qaic.accuracy.precision_search.trials import Trials, run_passages
-from qaic.accuracy.precisions import named
-from qaic.accuracy.prepared import merged, prepared
+from qaic.accuracy.precision_search.targets import Score, Target, parse
+from qaic.accuracy.precision_search.trials import Trials, Unit, ranked_units, run_passages
+from qaic.accuracy.prepared import PreparedModel, merged, named, prepared
 from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
 from qaic.errors import OptionError, StateError
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import onnx
-
-    from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.precision_search.candidates import Unit
-    from qaic.accuracy.precision_search.targets import Target
-    from qaic.accuracy.prepared import PreparedModel
 
 #: one of so many samples is kept back
 _HELD_BACK: Final = 5

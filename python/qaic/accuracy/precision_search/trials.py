@@ -2,16 +2,85 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from os import sched_getaffinity
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from qaic.accuracy.capture import load
+from qaic.accuracy.observed import Kind, ObservedNode
+from qaic.accuracy.reports.report import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that are kept together.
+
+    Parameters
+    ----------
+    names
+        As a node precision file has them.
+    """
+
+    names: tuple[str, ...]
+
+
+def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[Unit]:
+    """List the units that are rounded, by the largest error that needs them; overflow is the largest."""
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for name in node.inputs:
+            readers.setdefault(name, []).append(at)
+    errors: list[tuple[float, int, list[int]]] = []
+    travel = _travel(accuracy, nodes)
+    for at, (node, row) in enumerate(zip(nodes, accuracy.nodes, strict=True)):
+        own = _noise(float(row["own_sqnr_db"]))
+        of_weights = own * float(row["weights_share"])
+        size = math.inf if row["overflow"] > 0 else (own - of_weights) * travel[at]
+        errors.append((size, at, [at, *readers.get(node.value, ())]))
+        errors.append((of_weights * travel[at], at, [at]))
+    found: dict[Unit, None] = {}
+    for _, _, places in sorted(errors, key=lambda item: (-item[0], item[1], len(item[2]))):
+        found |= {Unit(nodes[at].kept_by): None for at in places if nodes[at].kind is not Kind.FLOAT}
+    return list(found)
+
+
+def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
+    """Return how much of an error at the result of each node is left at the outputs."""
+    own = [_noise(float(row["own_sqnr_db"])) for row in accuracy.nodes]
+    inherited = [_noise(float(row["inherited_sqnr_db"])) for row in accuracy.nodes]
+    at_value = {node.value: at for at, node in enumerate(nodes)}
+    reads = [[at_value[name] for name in node.inputs if name in at_value] for node in nodes]
+    is_read = {place for places in reads for place in places}
+    travel = [0.0 if at in is_read else 1.0 for at in range(len(nodes))]
+    for at in range(len(nodes) - 1, -1, -1):
+        given = sum(inherited[place] for place in reads[at])
+        if not given:
+            continue
+        # Errors may cancel, so that a node inherits less than it adds; none of its operands is harmless then.
+        gain = max(inherited[at] - own[at], inherited[at] / _LEAST_PART) / given
+        for place in reads[at]:
+            travel[place] += gain * travel[at]
+    return travel
+
+
+#: the least part of what a node inherits that is taken to come from its operands
+_LEAST_PART: Final = 10
+
+
+def _noise(sqnr_db: float) -> float:
+    """Return the power of an error over that of its value; at most 1, above which all is lost."""
+    if math.isnan(sqnr_db):
+        return 0.0
+    return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +90,6 @@ if TYPE_CHECKING:
 
     from qaic import _core
     from qaic.accuracy.decoding import Decoder, Passage
-    from qaic.accuracy.precision_search.candidates import Unit
     from qaic.accuracy.precision_search.targets import Score, Target
     from qaic.accuracy.prepared import PreparedModel
 

@@ -1,23 +1,18 @@
 """The page of a comparison: verdict and first offender, errors along the graph, then the tables."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qaic import __version__, _core
-from qaic.accuracy.decibels import decibel_text
-from qaic.accuracy.histograms import BINS, LEAST_EXPONENT
+from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
+from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 from qaic.accuracy.reports.tables import WORST_NODES, as_reports
 from qaic.page.document import document
 from qaic.page.report_tables import folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
 
 _WIDTH, _HEIGHT = 1000, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 30

@@ -1,35 +1,27 @@
 """Results of a comparison: verdict, first offender and remedy, errors of outputs and of every node."""
 
-from __future__ import annotations
-
 import json
 import math
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.accuracy.decibels import decibel_text
-from qaic.accuracy.decoding import STEP_DTYPE
+from qaic.accuracy.capture import Capture
+from qaic.accuracy.card_outputs import CardAccuracy
+from qaic.accuracy.decoding import STEP_DTYPE, DecodingAccuracy
 from qaic.accuracy.instrument import FIELDS
+from qaic.accuracy.metrics import OutputAccuracy, decibel_text
+from qaic.accuracy.observed import ObservedNode
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
 from qaic.errors import InputError, StateError
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.capture import Capture
-    from qaic.accuracy.card_outputs import CardAccuracy
-    from qaic.accuracy.decoding import DecodingAccuracy
-    from qaic.accuracy.metrics import OutputAccuracy
-    from qaic.accuracy.observed import ObservedNode
 
 #: columns of `AccuracyReport.nodes`
 NODE_DTYPE: Final = np.dtype(
@@ -249,7 +241,7 @@ class PrecisionAccuracy:
     def histogram(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return how many values of a row of `nodes` each octave has, in float32 and in the program.
 
-        Counts are of evenly spaced elements, by the bins of `qaic.accuracy.histograms`. None for results that
+        Counts are of evenly spaced elements, by the bins of `qaic.accuracy.metrics`. None for results that
         are not rounded.
         """
         return self._capture.histograms.of(row)
@@ -426,7 +418,7 @@ class AccuracyReport:
     def __str__(self) -> str:
         """Return the verdict and tables as text."""
         from qaic.accuracy.reports.tables import as_reports
-        from qaic.stats.reports.render.text import to_text
+        from qaic.stats.reports.text import to_text
 
         return "\n".join(to_text(report) for report in as_reports(self))
 
@@ -533,7 +525,7 @@ class AccuracyReport:
         to
             Precision; the first without one.
         """
-        from qaic.accuracy.reports.overlay import overlay
+        from qaic.accuracy.reports.tables import overlay
 
         target = Path(path)
         item = self.precisions[0] if to is None else self[to]

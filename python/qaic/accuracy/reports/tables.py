@@ -1,22 +1,15 @@
 """A comparison as reports: sentences, then the tables that text and pages show."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
-from qaic.accuracy.reports.report import TYPES
-from qaic.stats.reports.render.table import Column, Report, Table
+import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
-    from qaic.accuracy.decoding import DecodingAccuracy
-    from qaic.accuracy.metrics import OutputAccuracy
-    from qaic.accuracy.reports.report import AccuracyReport, PrecisionAccuracy
-    from qaic.stats.reports.render.table import Cell
+from qaic.accuracy.decoding import DecodingAccuracy
+from qaic.accuracy.metrics import OutputAccuracy
+from qaic.accuracy.reports.report import TYPES, AccuracyReport, PrecisionAccuracy
+from qaic.stats.reports.table import Cell, Column, Report, Table
 
 #: nodes that are shown first
 WORST_NODES: Final = 10
@@ -252,3 +245,23 @@ def _finite(value: float) -> float | None:
 def _decibels(value: float) -> float | str | None:
     """Return a ratio; the text ``not finite`` if a result is not finite."""
     return "not finite" if value == -math.inf else _finite(value)
+
+
+_LEAST, _MOST = 0.0, 80.0
+#: largest value in dB -> color: as wrong, fair and good outputs
+_THRESHOLDS: Final = ((20.0, "#e57368"), (40.0, "#f4d160"), (_MOST, "#7fc99a"))
+
+
+def overlay(item: PrecisionAccuracy) -> dict[str, object]:
+    """Return the inherited SQNR of every node, limited to 0 to 80 dB, by the first output of the node."""
+    results = {
+        str(row["name"]): {"value": round(_limited(float(row["inherited_sqnr_db"])), 2)}
+        for row in item.nodes
+        if not math.isnan(row["inherited_sqnr_db"])
+    }
+    thresholds = [{"value": value, "bgColor": color} for value, color in _THRESHOLDS]
+    return {"results": results, "thresholds": thresholds}
+
+
+def _limited(value: float) -> float:
+    return min(max(value, _LEAST), _MOST)

@@ -7,15 +7,14 @@ loaded before the command line is understood stays small.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.cli import console
 from qaic.cli.console import SUCCESS, USAGE, print_line, print_message, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from qaic.options.resolution import ResolvedOptions
 
 _HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usage"})

@@ -1,7 +1,5 @@
 """The help text of ``qaic-compile -h``."""
 
-from __future__ import annotations
-
 from qaic.options.help_text import render_help
 from qaic.options.spec import Stage
 

@@ -3,18 +3,14 @@
 Reports and the output of the vendor's compiler go to stdout, everything else to stderr.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.cli.console import print_message, print_text
 from qaic.compiler.backend.card.card_process import OUTPUT_LOGGER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _REPORTS: Final = "qaic.compiler.report"
 #: by the number of `v`

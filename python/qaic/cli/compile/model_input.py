@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
 from qaic.model_path import find_model, missing_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnx
 
 _TEXT_SUFFIX: Final = ".onnxtxt"

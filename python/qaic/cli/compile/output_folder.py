@@ -1,18 +1,12 @@
 """Lines of ``qaic-compile`` about what it compiles, and the list of operators that it writes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.support_report import choose_list
+from qaic.options.table import CompileOptions
 from qaic.support.atomic_io import write_replacing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from qaic.options.models import CompileOptions
 
 
 def target_line(options: CompileOptions) -> str:

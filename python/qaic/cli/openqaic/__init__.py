@@ -3,18 +3,14 @@
 This module is the way in; only the module of the subcommand that was called is imported.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from qaic.cli import console
 from qaic.cli.openqaic.registry import SUBCOMMANDS
 from qaic.support.status_line import lines_in_pipes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _EXAMPLES: Final = """\
 examples:

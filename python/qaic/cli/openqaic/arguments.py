@@ -1,14 +1,11 @@
 """Arguments that several subcommands share."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from qaic.cli.console import Parser
+from qaic.cli.console import Parser
 
 
 def add_model(parser: Parser, *, may_be_container: bool = True) -> None:

@@ -1,26 +1,18 @@
 """Options of the compiler as arguments of subcommands: those of the option table, with two dashes."""
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
 
-from qaic.cli.console import VALUE_SUFFIX
+from qaic.cli.console import VALUE_SUFFIX, Parser
 from qaic.errors import OptionConflictError
 from qaic.options.argv import read_argv
 from qaic.options.help_text import placeholder
 from qaic.options.raw_option import OptionSource, Origin, RawOption
-from qaic.options.resolution import resolve
-from qaic.options.spec import FlagForm, Stage
+from qaic.options.resolution import ResolvedOptions, resolve
+from qaic.options.spec import FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from qaic.cli.console import Parser
-    from qaic.options.resolution import ResolvedOptions
-    from qaic.options.spec import OptionSpec
 
 #: options that help shows; the others are in docs/reference/options.md
 _SHOWN: Final = (

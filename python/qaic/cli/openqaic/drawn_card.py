@@ -3,18 +3,13 @@
 What the cores compute is machine code; the container holds no graph of it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
-from qaic.stats.reports.render.table import Column, Table
+from qaic.qpc import BufferMapping, Qpc
+from qaic.stats.reports.table import Column, Table
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from qaic.qpc import BufferMapping, Qpc
 
 _SEMAPHORE_OPERATIONS: Final = (
     "nothing", "set", "add", "subtract", "wait until equal", "wait until at least", "wait and take",

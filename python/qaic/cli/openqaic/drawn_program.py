@@ -1,9 +1,10 @@
 """The graph of a program as it is drawn: inputs, nodes with what they compute in and take, outputs."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import onnx
 
 from qaic.cli.openqaic.program_graph import is_constant, operations, value_types
 from qaic.cli.openqaic.program_graph import nodes as listed
@@ -12,11 +13,6 @@ from qaic.compiler.ir.graph_walk import read_values, subgraphs
 from qaic.compiler.ir.precision_ops import cast_target
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import onnx
 
 #: inputs and outputs of a node that a page names
 _MOST_VALUES: Final = 16

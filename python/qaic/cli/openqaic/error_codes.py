@@ -1,18 +1,14 @@
 """All codes of errors: those of the compiled module from its catalog, those of Python from the sources."""
 
-from __future__ import annotations
-
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic import errors
 from qaic._core import error_catalogue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: what decides where an argument ends: texts, comments and brackets
 _TOKEN: Final = re.compile(

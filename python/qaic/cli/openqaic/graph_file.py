@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import __version__
 from qaic.errors import OptionError, StateError
 from qaic.page.document import write_bytes
-from qaic.page.graph.section import graph_page
+from qaic.page.graph import DrawnGraph, graph_page
 from qaic.page.report_tables import table_html
-from qaic.stats.reports.render.table import Column, Table
+from qaic.qpc import Qpc
+from qaic.stats.reports.capture.op_info import OpInfo
+from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from qaic.cli.openqaic.drawn_program import NodeTimes
-    from qaic.page.graph import DrawnGraph
-    from qaic.qpc import Qpc
-    from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.render.table import Cell
 
 #: from this level on a program measures its operations
 STATS_LEVEL: Final = 70

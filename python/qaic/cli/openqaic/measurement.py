@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qaic.errors import StateError
@@ -9,9 +11,6 @@ from qaic.support.status_line import status_line
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from qaic.qpc import Qpc
     from qaic.stats.reports.capture import Capture
 

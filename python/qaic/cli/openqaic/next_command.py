@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from qaic.cli.openqaic.compile_options import given_options
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Collection
-
     from qaic.qpc import Qpc
 
 

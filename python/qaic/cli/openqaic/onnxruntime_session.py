@@ -1,22 +1,17 @@
 """The same model in onnxruntime's own session, for comparison in one run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _QDQ_PROPAGATION: Final = ("QDQPropagationTransformer",)
 
@@ -103,7 +98,7 @@ def _ends_the_engine(path: Path) -> bool:
     from google.protobuf.message import DecodeError
 
     from qaic.compiler.ir.graph_walk import all_graphs, find_nodes
-    from qaic.compiler.passes.legalize.legalize_captured_values import moved_captures
+    from qaic.compiler.passes.legalize.legalize_exports import moved_captures
 
     try:
         graph = onnx.load(str(path), load_external_data=False).graph

@@ -1,17 +1,12 @@
 """The output file of a subcommand: problems with its path are reported before any work."""
 
-from __future__ import annotations
-
 import shlex
+from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qaic.errors import OptionError
 from qaic.support.text import bytes_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from os import PathLike
 
 
 def check_output_file(

@@ -1,11 +1,10 @@
 """The program that a subcommand works with: a container as it is, or a model that is compiled first."""
 
-from __future__ import annotations
-
+import argparse
 import shlex
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from qaic.cli.compile.log import logged
 from qaic.cli.compile.model_input import open_model
@@ -14,10 +13,6 @@ from qaic.cli.openqaic.compile_options import given_options, resolve_options, se
 from qaic.errors import OptionError
 from qaic.model_path import find_model
 from qaic.support.text import bytes_text, duration
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

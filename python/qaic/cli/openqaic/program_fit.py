@@ -1,19 +1,14 @@
 """Needs of a program on a device, and the number of its activations that fit there at once."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from qaic.cli.openqaic import program_graph
 from qaic.errors import StateError
+from qaic.qpc import Qpc
 from qaic.qpc.initializers import bad_plan, check_records
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from qaic.qpc import Qpc
 
 _MIB = 1 << 20
 #: the operator that multiplies with a weight of the plan

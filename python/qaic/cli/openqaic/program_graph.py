@@ -6,9 +6,11 @@ import hashlib
 import shlex
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import onnx
 
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
@@ -18,10 +20,6 @@ from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import onnx
-
     from qaic.qpc import Qpc
 
 #: protobuf refuses larger messages

@@ -1,15 +1,11 @@
 """The subcommands of ``openqaic``: one line each. Their modules are imported when they are called."""
 
-from __future__ import annotations
-
+import argparse
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
+from qaic.cli.console import Parser
 
 
 class SubcommandModule(Protocol):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.errors import InputError
 from qaic.model_path import missing_file
@@ -17,10 +19,6 @@ from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.program_names import archive_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from qaic.runtime.shapes import ShapeDict
 
 

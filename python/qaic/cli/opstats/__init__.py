@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +17,6 @@ from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from qaic.cli.opstats.files import StatsFile
     from qaic.stats import Descriptor, StatsBuffer
 

@@ -1,18 +1,14 @@
 """Which stats buffers a directory holds, what belongs together, and what outputs are called."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from qaic.errors import QaicError, StatsError
 from qaic.stats.opening import FILE_NAME, FILE_PATTERN
-from qaic.support.profiling_types import STATS_OUTPUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from qaic.support.program_names import STATS_OUTPUT
 
 _SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)", re.DOTALL)
 #: more devices than a program can have

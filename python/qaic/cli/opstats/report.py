@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,9 +16,6 @@ from qaic.errors import QaicError, StatsError
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from qaic.stats.descriptor import Descriptor
     from qaic.stats.reports import Capture, HostLatencies, Report
 
@@ -186,7 +185,7 @@ def _latencies(given: str | None, place: str | None) -> HostLatencies | None:
 
 
 def _put_out(arguments: argparse.Namespace, capture: Capture, reports: list[Report]) -> None:
-    from qaic.stats.reports.render.files import rendered, write_files
+    from qaic.stats.reports.files import rendered, write_files
 
     if arguments.output_dir is None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH

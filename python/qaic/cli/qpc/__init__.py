@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,6 @@ from qaic.errors import QaicError, QpcError
 from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
     from qaic.qpc import Finding, Qpc
 
 
@@ -183,8 +182,7 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
 
     Returns the exit code: 0 nothing, 1 something, 2 one cannot be read.
     """
-    from qaic.cli.qpc.diff import differences
-    from qaic.cli.qpc.diff_text import diff_text
+    from qaic.cli.qpc.diff import diff_text, differences
     from qaic.qpc import Qpc
 
     opened = []

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+import onnx
 
 from qaic.compiler.frontend.validation import check_texts
 from qaic.errors import CompileError, QpcFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import onnx
     from numpy.typing import NDArray
 
     from qaic.qpc import Qpc

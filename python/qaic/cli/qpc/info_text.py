@@ -3,15 +3,11 @@
 Names come from files that are not trusted; what a terminal would obey instead of showing is escaped.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from qaic.cli.console import table
 from qaic.support.text import bytes_text, counted, escape_unprintable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _Json = dict[str, Any]
 

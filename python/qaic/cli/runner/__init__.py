@@ -3,14 +3,9 @@
 This module is the way in; what is loaded before the command line is understood stays small.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from qaic.cli import console
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:

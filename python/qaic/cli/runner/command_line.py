@@ -1,27 +1,21 @@
 """The command line of ``qaic-runner``: its rows of options as arguments, and what does not go together."""
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from qaic.cli import console
 from qaic.cli.runner.profiling_options import Profiling, contradiction, profiling_of, without_effect
 from qaic.errors import OptionConflictError
-from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf, ValueMismatchError
+from qaic.options.codecs.scalars import Codec, Enum, FilePath, Float, Int, ListOf, ValueMismatchError
 from qaic.options.rows.runner import RunnerOptions
-from qaic.options.spec import FlagForm, Row, rows_of
+from qaic.options.spec import Flag, FlagForm, Row, rows_of
 
 #: of a device's id; Python refuses to read thousands
 _MOST_DIGITS = 9
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from qaic.options.codecs.scalars import Codec
-    from qaic.options.spec import Flag
 
 _DEFAULT_ITERATIONS = 40
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.cli.console import print_line
 from qaic.support.atomic_io import write_replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from typing_extensions import Buffer
 
 

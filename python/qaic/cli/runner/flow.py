@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
 from qaic.cli.console import DEVICE, FAILURE, SUCCESS, print_line, print_message
 from qaic.cli.runner.inputs.memory import InputMemory
+from qaic.cli.runner.inputs.requests import Request
 from qaic.cli.runner.inputs.sources import requests_of
-from qaic.cli.runner.latencies import Latencies, final_line, write_json
-from qaic.cli.runner.live import RunProgress, latency_reporter, rate_reporter
+from qaic.cli.runner.latencies import (
+    Latencies,
+    RunProgress,
+    final_line,
+    latency_reporter,
+    rate_reporter,
+    write_json,
+)
 from qaic.cli.runner.loop import Loop
 from qaic.cli.runner.network import Network
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
-from qaic.options.rows.runner import COUNTED
+from qaic.options.rows.runner import COUNTED, RunnerOptions
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from qaic.cli.runner.command_line import RunRequest
-    from qaic.cli.runner.inputs.requests import Request
-    from qaic.options.rows.runner import RunnerOptions
 
 _LOG_LEVELS = (
     rt.QLogLevel.QL_ERROR,
@@ -85,7 +89,7 @@ def _plan(request: RunRequest) -> _Plan:
     options = request.options
     qpc = rt.Qpc(_container(request.program))
     if options.pre_post_processing == "off":
-        from qaic.cli.runner.raw_buffers import require_plain_transfers
+        from qaic.cli.runner.outputs import require_plain_transfers
 
         require_plain_transfers(request.program)
     for text in request.unused:

@@ -1,19 +1,18 @@
 """How long the inferences of a run took: what ``-s`` and ``--json`` print at its end."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic import _core
+from qaic.cli.console import print_line
 from qaic.support.atomic_io import replace_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from qaic.support.status_line import repeated
 
 PERCENTILES: Final = (50, 90, 95, 99)
 
@@ -91,3 +90,34 @@ def final_line(summary: dict[str, Any], in_flight: int) -> str:
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write the result of a run. Blocking."""
     replace_bytes(path, json.dumps(result, indent=1).encode() + b"\n")
+
+
+_STATS_PERIOD_SECONDS = 1.0
+
+
+class RunProgress:
+    """State of a run. One thread counts; a reader sees a number a moment old at worst."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        #: what went wrong beside the run and has to end it
+        self.fault: BaseException | None = None
+
+
+def rate_reporter(progress: RunProgress, batch: int, period_ms: int) -> AbstractContextManager[None]:
+    """Report how many inferences are done, and the rate of the last period, batch included."""
+    last_count, last_time = 0, time.perf_counter()
+
+    def report() -> None:
+        nonlocal last_count, last_time
+        count, now = progress.completed, time.perf_counter()
+        rate = (count - last_count) / (now - last_time) * batch
+        print_line(f"Live: InferenceCnt {count} Period {count - last_count} Inf/Sec {rate:.3f}")
+        last_count, last_time = count, now
+
+    return repeated(report, period_ms / 1e3)
+
+
+def latency_reporter(latencies: Latencies) -> AbstractContextManager[None]:
+    """Report each second the time inferences took from submit to completion."""
+    return repeated(lambda: print_line(f"Live: {round_trips(latencies.take())}"), _STATS_PERIOD_SECONDS)

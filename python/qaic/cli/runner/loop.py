@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from qaic import rt
-from qaic.cli.runner.inputs.memory import Slot
+from qaic.cli.runner.inputs.memory import InputMemory, Slot
 from qaic.errors import (
     DeviceError,
     DeviceMemoryError,
@@ -17,11 +18,8 @@ from qaic.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.cli.runner.inputs.memory import InputMemory
     from qaic.cli.runner.inputs.requests import Request
-    from qaic.cli.runner.live import RunProgress
+    from qaic.cli.runner.latencies import RunProgress
     from qaic.cli.runner.outputs import Comparer, Writer
 
 _OK = rt.QStatus.QS_SUCCESS

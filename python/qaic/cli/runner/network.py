@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from qaic import rt
 from qaic.errors import InputError
-from qaic.support.profiling_types import STATS_OUTPUT
-from qaic.support.program_names import RETAINED_STATE_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 
 #: an output of this name keeps its value for the input without the suffix
 SKIPPED = (0,)

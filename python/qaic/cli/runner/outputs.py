@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaic.cli.qpc.qpc_info import facts
 from qaic.cli.runner.files import replace_content, writable_folder
-from qaic.cli.runner.inputs.requests import file_bytes
+from qaic.cli.runner.inputs.requests import Part, Request, file_bytes
+from qaic.cli.runner.network import Binding, Network
 from qaic.errors import InputError
+from qaic.qpc import Qpc
 from qaic.rt import BufferDataTypeEnum
 from qaic.support.program_names import safe_name
+from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from qaic.cli.runner.command_line import RunRequest
     from qaic.cli.runner.inputs.memory import Slot
-    from qaic.cli.runner.inputs.requests import Part, Request
-    from qaic.cli.runner.network import Binding, Network
     from qaic.options.rows.runner import RunnerOptions
 
 _MOST_MAPS = 256
@@ -226,3 +227,39 @@ def _difference(expected: NDArray[np.uint8], found: NDArray[np.uint8]) -> str:
         f"{len(places)} of {len(found)} bytes, the first at {first}: "
         f"0x{found[first]:02x}, 0x{expected[first]:02x} expected"
     )
+
+
+def require_plain_transfers(container: Path) -> None:
+    """Refuse a program whose buffers on the device differ from its inputs and outputs.
+
+    Raises
+    ------
+    InputError
+        Lists what is converted.
+    """
+    described = facts(Qpc(container))
+    if described["kind"] != "program":
+        reasons = ["it is a container of several, one per device"]
+    else:
+        bindings = [*described["inputs"], *described["outputs"]]
+        reasons = list(_reasons(bindings))
+    if reasons:
+        raise InputError(
+            f"-p off: the buffers of this program on the device are not its inputs and outputs: "
+            f"{'; '.join(reasons)}",
+            code="runner.raw_buffers",
+            hints=("-p on takes and gives the program's own inputs and outputs",),
+        )
+
+
+def _reasons(bindings: list[dict[str, Any]]) -> Iterator[str]:
+    users = Counter(binding["dma"]["buffer"] for binding in bindings if binding["dma"] is not None)
+    for binding in bindings:
+        name = escape_unprintable(repr(binding["name"]))
+        kinds = [stage["kind"] for stage in binding["stages"] if stage["kind"] != "copy"]
+        if kinds:
+            yield f"{name} has {', '.join(kinds)}"
+        elif binding["dma"] is None:
+            yield f"{name} has no device buffer"
+        elif users[binding["dma"]["buffer"]] > 1:
+            yield f"{name} shares device buffer {binding['dma']['buffer']}"

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
 from qaic.cli.console import print_line, print_message
 from qaic.cli.runner.files import replace, replace_content, writable_folder
-from qaic.cli.runner.latencies import round_trips
+from qaic.cli.runner.latencies import RunProgress, round_trips
 from qaic.errors import InputError
 from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc
 from qaic.rt.profiling.reports import LATENCY, RAW_DEVICE_STATS, device_report, files
-from qaic.support.profiling_types import PREFIX, summary_name, trace_name
+from qaic.support.program_names import PREFIX, summary_name, trace_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-    from types import TracebackType
-
     from qaic import rt
-    from qaic.cli.runner.live import RunProgress
     from qaic.cli.runner.profiling_options import Profiling
 
 #: types that are made of the device's buffers

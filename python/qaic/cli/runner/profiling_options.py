@@ -1,15 +1,10 @@
 """Profiling options on the command line of ``qaic-runner``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from qaic.options.rows.runner import COUNTED, STREAMED
-from qaic.support.profiling_types import REPORTING_RATES_MS, SAMPLING_RATES
-
-if TYPE_CHECKING:
-    from qaic.options.rows.runner import RunnerOptions
+from qaic.options.rows.runner import COUNTED, STREAMED, RunnerOptions
+from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
 _COUNTED_ONLY = ("start_iter", "num_samples")
 _STREAMED_ONLY = ("duration", "sampling_rate", "reporting_rate")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qaic.cli import console
@@ -11,11 +13,7 @@ from qaic.errors import DeviceError, OptionError
 from qaic.support.text import escape_json
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from qaic.cli.util.device_info import Device
-    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.device_info import Device, DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
 # Comparing is quadratic in the length; no label comes near this many characters.
@@ -84,13 +82,13 @@ def _tool(argv: Sequence[str]) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.device_info import DeviceSource
 
     devices, code = _chosen(arguments, DeviceSource())
     if arguments.json is not None:
         _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
     if arguments.json is None or (arguments.query and arguments.json != "-"):
-        from qaic.cli.util.source import runtime_version
+        from qaic.cli.util.device_info import runtime_version
 
         version, variant = runtime_version()
         print_line(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
@@ -104,7 +102,7 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.device_info import DeviceSource
     from qaic.cli.util.table import DeviceTable
 
     try:
@@ -147,7 +145,7 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 def _act(arguments: argparse.Namespace) -> int:
     """Reset devices, or enable what several of them do together. Reports the result of each."""
-    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.device_info import DeviceSource
 
     source = DeviceSource()
     devices, code = _chosen(arguments, source)

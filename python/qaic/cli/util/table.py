@@ -8,15 +8,14 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from qaic import __version__
 from qaic.cli.console import SUCCESS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
     from qaic.cli.util.device_info import Device
 
 _BOX_WIDTH = 20

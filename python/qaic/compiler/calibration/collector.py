@@ -5,8 +5,6 @@ it are whole numbers that are added: results depend neither on the order of samp
 sample per worker is in memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import deque
@@ -20,18 +18,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
-from qaic.compiler.calibration.add_observers import write_instrumented
 from qaic.compiler.calibration.dataset import Sample, SampledInput, SampleSource, fitted
 from qaic.compiler.calibration.observed_tensors import ObservedTensors, model_inputs
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import warn
+from qaic.compiler.frontend import specialization, validation
+from qaic.compiler.ir.constants import initializers
 from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.quantization.profile import TensorProfile
+from qaic.compiler.ir.quantization import TensorProfile
+from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
+from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values
+from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.errors import CompileError, InferenceError
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+
+def write_instrumented(path: Path, model: Model, context: Context, results: Sequence[str]) -> int:
+    """Write a container that computes the model in its own precision and hands out more than its outputs.
+
+    Parameters
+    ----------
+    path
+        File to write; must not exist.
+    model
+        The float graph; not changed.
+    context
+        Options of the compilation, and what writes programs.
+    results
+        Results of nodes that become outputs, as far as they are none yet.
+
+    Returns
+    -------
+    int
+        Bytes of all outputs of one inference.
+    """
+    observed = model.copy()
+    graph = observed.proto.graph
+    outputs = {value.name for value in graph.output}
+    for name in results:
+        if name not in outputs:
+            value = add_output(graph, name)
+            value.type.tensor_type.elem_type = model.facts.types[name]
+    observed.specialized, observed.known = infer_specializations(
+        observed.proto, observed.weights, model.symbol_sizes, model.requested, model.library_paths
+    )
+    round_as_model(observed, context.options.aic_hw_version)
+    legalize_captured_values(observed.proto, observed.facts.types)
+    validation.drop_unused(observed.proto, observed.weights)
+    initializers.externalize_constants(observed.proto, observed.weights)
+    specialization.fix_interface(observed.proto, observed.specialized)
+    observed.name = graph.name or "unnamed"
+    # One buffer for all outputs could be larger than a buffer may be.
+    plain = CompileOptions(retained_state=context.options.retained_state, combine_outputs=False)
+    context.write_program(path, observed, plain)
+    return sum(edge.nbytes for edge in observed.outputs)
+
 
 #: of the virtual device
 _CORES: Final = 16

@@ -4,26 +4,472 @@ Large files are usual (512 numbers for each tensor) and YAML parsers are slow, s
 that these files have in practice comes first; what it does not know goes to PyYAML.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import onnx
 
 from qaic import _core
-from qaic.compiler.calibration.glow_names import entry_keys
-from qaic.compiler.calibration.glow_profile_entries import (
-    HEADERS,
-    NAME,
-    TOOL,
-    ProfileBuilder,
-    ProfileFile,
-    wrong,
-)
-from qaic.compiler.calibration.glow_profile_readers import UnusualError, read_general, read_plain
-from qaic.compiler.ir.quantization.profile import CalibrationProfile
+from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
+from qaic.errors import OptionError
+
+#: longer names are cut
+_MOST_CHARS: Final = 500
+_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
+_NUMBERED: Final = re.compile(r"(.+)__([0-9]{1,9})(:[0-9]{1,9})?", re.DOTALL | re.ASCII)
+
+
+def legalize(name: str) -> str:
+    """Make a name of letters, digits and underscores, with a letter in front of a digit, and not too long."""
+    legal = _OTHER.sub("_", name)
+    if legal[:1].isdigit():
+        legal = f"A{legal}"
+    if len(legal) > _MOST_CHARS:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        legal = f"{legal[: _MOST_CHARS - 17]}_{digest}"
+    return legal
+
+
+def entry_keys(graph: onnx.GraphProto) -> dict[str, str]:
+    """Map every input and every result of a node of the main graph to its key in a profile file."""
+    keys: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for value in graph.input:
+        keys[value.name] = f"{_unique(legalize(value.name), taken)}:0"
+    for node in graph.node:
+        results = [(position, name) for position, name in enumerate(node.output) if name]
+        if not results:
+            continue
+        legal = _unique(legalize(node.name or results[0][1]), taken)
+        for position, name in results:
+            keys[name] = f"{legal}:{position}"
+    return keys
+
+
+def _unique(name: str, taken: dict[str, int]) -> str:
+    """Return a name that is not taken yet; ``taken`` has the last number that each name was made with."""
+    made = name
+    while made in taken:
+        taken[name] += 1
+        made = f"{name}__{taken[name]}"
+    taken[made] = 0
+    return made
+
+
+def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us: bool) -> dict[str, str]:
+    """Find the entry of each tensor in a profile file.
+
+    Parameters
+    ----------
+    keys
+        What `entry_keys` returned.
+    present
+        Keys of the file.
+    written_by_us
+        True if the keys are certainly those that `entry_keys` makes. Others may be names of tensors, which
+        come first; in a file of ours a node could have the name of another node's result.
+
+    Returns
+    -------
+    dict
+        Name of the tensor -> key; tensors without an entry are left out.
+    """
+    held = set(present)
+    if written_by_us:
+        return {name: key for name, key in keys.items() if key in held}
+    candidates = {name: _candidates(name, key) for name, key in keys.items()}
+    # A key that is a tensor's own is no numbered one of another tensor; models may have such names, too.
+    last = _last_of_each(held.difference(*candidates.values()))
+    found: dict[str, str] = {}
+    for name in keys:
+        for candidate in candidates[name]:
+            if candidate in held or candidate in last:
+                found[name] = last.get(candidate, candidate)
+                break
+    return found
+
+
+def _candidates(name: str, key: str) -> tuple[str, ...]:
+    """Return the keys that a file may have for a tensor, the likeliest first."""
+    legal = legalize(name)
+    return name, f"{name}:0", key, legal, f"{legal}:0"
+
+
+def _last_of_each(present: Iterable[str]) -> dict[str, str]:
+    """Map each key without its number to the one of these that has the highest."""
+    last: dict[str, tuple[int, str]] = {}
+    for key in present:
+        parts = _NUMBERED.fullmatch(key)
+        if parts is not None:
+            plain, number = parts[1] + (parts[3] or ""), int(parts[2])
+            if number > last.get(plain, (-1, ""))[0]:
+                last[plain] = (number, key)
+    return {plain: key for plain, (_, key) in last.items()}
+
+
+TOOL: Final = "openqaic"
+NAME: Final = "NodeOutputName"
+HEADERS: Final = ("GlowToolsVersion", "GraphPreLowerHash")
+_MEASURED: Final = ("Min", "Max", "Histogram")
+_FIXED: Final = ("Scale", "Offset")
+
+MOST_BINS: Final = 1 << 20
+_MOST_ENTRIES: Final = 1 << 20
+
+DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
+
+
+@dataclass(slots=True)
+class ProfileFile:
+    """Content of a profile file.
+
+    Parameters
+    ----------
+    tool
+        What wrote it; empty when it is not stated.
+    graph_hash
+        Of the graph it was made from; None when it is not stated.
+    entries
+        By key, in order.
+    """
+
+    tool: str = ""
+    graph_hash: int | None = None
+    entries: dict[str, TensorProfile] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this package wrote the file, so that its names and graph hash can be compared with ours."""
+        return self.tool.startswith(TOOL)
+
+    def bind(self, graph: onnx.GraphProto) -> CalibrationProfile:
+        """Find the tensors of a graph among the entries."""
+        found = find_keys(entry_keys(graph), self.entries, written_by_us=self.is_ours)
+        tensors = {name: self.entries[key] for name, key in found.items()}
+        return CalibrationProfile(tensors, self.graph_hash or 0)
+
+
+def wrong(file: str, line: int, key: str, found: str, expected: str) -> OptionError:
+    """Make the error for what is wrong at a key of a file."""
+    return OptionError(
+        f"profile {file}, line {line}: {key}: found {found}, expected {expected}",
+        code="profile.malformed",
+        context={"file": file, "line": line, "key": key},
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+class ProfileBuilder:
+    """Takes keys and values in the order of the file and checks each."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.made = ProfileFile()
+        self._line = 0
+        self._lines: dict[str, int] = {}
+        self._fields: dict[str, str | Sequence[str]] | None = None
+
+    def header(self, key: str, value: str | Sequence[str], line: int) -> None:
+        """Take a key of one of the first two documents."""
+        self._close()
+        if key not in HEADERS:
+            raise wrong(self.file, line, key, "an unknown key", f"{HEADERS[0]} or {HEADERS[1]}")
+        if key in self._lines:
+            raise wrong(self.file, line, key, "the key a second time", "it once")
+        self._lines[key] = line
+        if not isinstance(value, str):
+            raise wrong(self.file, line, key, "a list", "one value")
+        if key == HEADERS[0]:
+            self.made.tool = value
+            return
+        if not _HASH.fullmatch(value) or int(value, 0 if value[:2] in {"0x", "0X"} else 10) >= 1 << 64:
+            raise wrong(self.file, line, key, _shown(value), "a 64-bit number like 0x0123456789abcdef")
+        self.made.graph_hash = int(value, 16 if value[:2] in {"0x", "0X"} else 10)
+
+    def entry(self, line: int) -> None:
+        """Begin an entry of the last document."""
+        self._close()
+        if len(self.made.entries) >= _MOST_ENTRIES:
+            raise wrong(self.file, line, NAME, f"more than {_MOST_ENTRIES} entries", "as many as a model has")
+        self._fields = {}
+        self._line = line
+
+    def field(self, key: str, value: str | Sequence[str], line: int) -> None:
+        """Take a key of an entry."""
+        if self._fields is None:
+            raise wrong(self.file, line, key, "a key outside an entry", "a list of entries, each with '- '")
+        if key != NAME and key not in _MEASURED and key not in _FIXED:
+            known = ", ".join((NAME, *_MEASURED))
+            raise wrong(self.file, line, key, "an unknown key", f"one of {known}")
+        if key in self._fields:
+            raise wrong(self.file, line, key, "the key a second time", "it once in an entry")
+        if isinstance(value, str) is (key == "Histogram"):
+            form = "one value" if isinstance(value, str) else "a list"
+            raise wrong(
+                self.file, line, key, form, "a list of numbers" if key == "Histogram" else "one value"
+            )
+        if key == "Histogram":
+            if len(value) > MOST_BINS:
+                raise wrong(self.file, line, key, f"{len(value)} bins", f"at most {MOST_BINS}")
+        elif key in _MEASURED or key == "Scale":
+            assert isinstance(value, str)  # noqa: S101  # checked above
+            if not DECIMAL.fullmatch(value):
+                raise wrong(self.file, line, key, _shown(value), "a decimal number")
+        elif key == "Offset" and not _INTEGER.fullmatch(str(value)):
+            raise wrong(self.file, line, key, _shown(str(value)), "an integer")
+        self._fields[key] = value
+
+    def finish(self) -> ProfileFile:
+        """Return what was read."""
+        self._close()
+        return self.made
+
+    def _close(self) -> None:
+        fields, self._fields = self._fields, None
+        if fields is None:
+            return
+        line = self._line
+        name = fields.get(NAME)
+        if not isinstance(name, str) or not name:
+            raise wrong(self.file, line, NAME, "an entry without a name", "the name of a tensor")
+        if name in self.made.entries:
+            raise wrong(self.file, line, NAME, f"{_shown(name)} a second time", "one entry for each tensor")
+        self.made.entries[name] = (
+            self._fixed(fields, name)
+            if any(key in fields for key in _FIXED)
+            else self._measured(fields, name)
+        )
+
+    def _fixed(self, fields: dict[str, str | Sequence[str]], name: str) -> TensorProfile:
+        mixed = [key for key in _MEASURED if key in fields]
+        missing = [key for key in _FIXED if key not in fields]
+        if mixed or missing:
+            found = f"{mixed[0]} beside Scale and Offset" if mixed else f"no {missing[0]}"
+            raise wrong(self.file, self._line, name, found, "Scale and Offset, or Min, Max and Histogram")
+        scale, offset = float(np.float32(str(fields["Scale"]))), int(str(fields["Offset"]))
+        if not (0 < scale < np.inf):
+            raise wrong(self.file, self._line, name, f"Scale {fields['Scale']}", "a positive float32")
+        return fixed(
+            scale, offset, 8, lambda found, expected: wrong(self.file, self._line, name, found, expected)
+        )
+
+    def _measured(self, fields: dict[str, str | Sequence[str]], name: str) -> TensorProfile:
+        missing = [key for key in _MEASURED if key not in fields]
+        if missing:
+            raise wrong(self.file, self._line, name, f"no {missing[0]}", ", ".join((NAME, *_MEASURED)))
+        with np.errstate(over="ignore"):
+            low, high = (float(np.float32(str(fields[key]))) for key in ("Min", "Max"))
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise wrong(self.file, self._line, name, "a range beyond float32", "finite Min and Max")
+        if low > high:
+            raise wrong(self.file, self._line, name, f"Min {low} above Max {high}", "Min <= Max")
+        return TensorProfile(low, high, self._histogram(fields["Histogram"], name))
+
+    def _histogram(
+        self, values: str | Sequence[str], name: str
+    ) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+        try:
+            counts = np.array(list(map(float, values)), np.float64)
+        except ValueError as error:
+            raise wrong(self.file, self._line, name, f"in Histogram {error}", "numbers") from None
+        if not (np.isfinite(counts).all() and (counts >= 0).all() and (counts <= 3e38).all()):
+            raise wrong(
+                self.file, self._line, name, "a count in Histogram that is no count", "numbers of 0 and more"
+            )
+        return counts.astype(np.float32) if counts.any() else None
+
+
+def fixed(scale: float, offset: int, bits: int, wrong: Any) -> TensorProfile:
+    """Make the profile of fixed parameters; ``wrong(found, expected)`` makes the exception for bad ones."""
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if not low <= offset <= high:
+        raise wrong(f"offset {offset}", f"{low} to {high}")
+    return TensorProfile(
+        min(scale * (low - offset), 0.0),
+        max(scale * (high - offset), 0.0),
+        scale=scale,
+        offset=offset,
+        bits=bits,
+    )
+
+
+_ITEM: Final = re.compile(r"\s*-\s+([0-9.eE+-]+)\s*", re.ASCII)
+_KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)
+
+
+class UnusualError(Exception):
+    """The text is not in the plain shape; it may still be right."""
+
+
+def read_plain(text: str, builder: ProfileBuilder) -> None:
+    """Read one key per line, the shape in which the tools write these files."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        number += 1
+        stripped = line.strip()
+        if not stripped or stripped[0] == "#" or stripped in {"---", "...", "[]"}:
+            continue
+        start, colon, rest = line.partition(":")
+        matched = _KEY.fullmatch(start)
+        if matched is None or not colon or (rest and rest[0] not in " \t"):
+            raise UnusualError
+        lead, key, value = matched[1], matched[2], rest.strip()
+        at = number
+        item: str | list[str]
+        if value.startswith("["):
+            pieces = [value[1:]]
+            while "]" not in pieces[-1]:
+                if number >= len(lines):
+                    raise UnusualError
+                pieces.append(lines[number])
+                number += 1
+            body = " ".join(pieces).rstrip()
+            if body.count("]") != 1 or not body.endswith("]") or "#" in body or "'" in body or "[" in body:
+                raise UnusualError
+            numbers = body[:-1].strip()
+            item = numbers.rstrip(",").split(",") if numbers else []
+        elif not value and lead is not None:
+            item = []
+            while number < len(lines) and (matched := _ITEM.fullmatch(lines[number])):
+                item.append(matched[1])
+                number += 1
+            if not item:
+                raise UnusualError
+        else:
+            item = _plain_scalar(value)
+        if lead is None:
+            builder.header(key, item, at)
+            continue
+        if lead[0] == "-":
+            builder.entry(at)
+        builder.field(key, item, at)
+
+
+def _plain_scalar(value: str) -> str:
+    """Take a scalar that means its own letters, in simple quotes or none."""
+    if value[:1] in {"'", '"'}:
+        inner = value[1:-1]
+        if len(value) < 2 or value[-1] != value[0] or value[0] in inner or "\\" in inner:
+            raise UnusualError
+        return inner
+    if (
+        not value
+        or (value[0] in "&*!|>{}%@`-?," and not DECIMAL.fullmatch(value))
+        or " #" in value
+        or ": " in value
+    ):
+        raise UnusualError
+    return value
+
+
+def read_general(text: str, builder: ProfileBuilder) -> None:
+    """Read any YAML of the right structure.
+
+    Events, not values: a tree could be made to unfold without bound by aliases.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _Structure(yaml.parse(text, Loader=loader), builder).read()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = 1 if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or "no YAML"
+        raise wrong(builder.file, line, "text", f"a mistake ({problem})", "three YAML documents") from None
+    except RecursionError:
+        raise wrong(builder.file, 1, "text", "deep nesting", "three YAML documents") from None
+
+
+class _Structure:
+    """Walks the events of a file and refuses every structure but the one of a profile."""
+
+    def __init__(self, events: Iterator[Any], builder: ProfileBuilder) -> None:
+        self._events = events
+        self._builder = builder
+
+    def read(self) -> None:
+        """Read all documents."""
+        import yaml
+
+        for event in self._events:
+            if isinstance(event, yaml.MappingStartEvent):
+                self._mapping(self._builder.header)
+            elif isinstance(event, yaml.SequenceStartEvent):
+                self._entries()
+            elif isinstance(event, yaml.AliasEvent) or (isinstance(event, yaml.ScalarEvent) and event.value):
+                raise self._unexpected(event)
+
+    def _entries(self) -> None:
+        import yaml
+
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                return
+            if not isinstance(event, yaml.MappingStartEvent):
+                raise self._unexpected(event)
+            self._builder.entry(_line(event))
+            self._mapping(self._builder.field)
+
+    def _mapping(self, take: Any) -> None:
+        import yaml
+
+        for event in self._events:
+            if isinstance(event, yaml.MappingEndEvent):
+                return
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._unexpected(event)
+            value = next(self._events)
+            line = _line(event)
+            if isinstance(value, yaml.SequenceStartEvent):
+                take(event.value, self._scalars(), line)
+            elif isinstance(value, yaml.ScalarEvent):
+                take(event.value, value.value, line)
+            else:
+                raise self._unexpected(value)
+
+    def _scalars(self) -> list[str]:
+        import yaml
+
+        found: list[str] = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._unexpected(event)
+            found.append(event.value)
+            if len(found) > MOST_BINS:
+                break
+        return found
+
+    def _unexpected(self, event: Any) -> OptionError:
+        kind = type(event).__name__.removesuffix("Event")
+        kind = {"Alias": "an alias", "MappingStart": "a mapping", "SequenceStart": "a list"}.get(
+            kind, "a value"
+        )
+        return wrong(
+            self._builder.file,
+            _line(event),
+            "structure",
+            kind,
+            "two mappings and a list of mappings, without anchors",
+        )
+
+
+def _line(event: Any) -> int:
+    return 1 if event.start_mark is None else int(event.start_mark.line) + 1
+
 
 #: of a file, and of one that only a general parser understands
 MOST_BYTES: Final = 512 << 20

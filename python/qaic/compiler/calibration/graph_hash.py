@@ -4,8 +4,6 @@ A profile belongs to one graph. Names do not count, because the entries carry th
 anyway; a graph whose names changed loses entries and not its identity.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A profile from the source that the options name: a file, or samples that are run now."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Sequence
@@ -9,23 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from qaic.compiler.calibration.collector import collect
-from qaic.compiler.calibration.dataset import FileSource, ObjectSource, SampleSource
+from qaic.compiler.calibration.dataset import (
+    RANDOM_SAMPLES,
+    FileSource,
+    ObjectSource,
+    RandomSource,
+    SampleSource,
+    index_limits,
+)
 from qaic.compiler.calibration.encodings import read_external
 from qaic.compiler.calibration.glow_profile import MOST_BYTES, read_profile, write_profile
 from qaic.compiler.calibration.graph_hash import graph_hash
 from qaic.compiler.calibration.observed_tensors import ObservedTensors, choose, model_inputs
-from qaic.compiler.calibration.random_samples import RANDOM_SAMPLES, RandomSource, index_limits
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
 from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Pass, WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
-from qaic.compiler.ir.quantization.profile import CalibrationProfile
+from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
-from qaic.options.files.file_content import InputFileContent
-from qaic.options.models import CompileOptions
+from qaic.options.files.parsed_file import InputFileContent
+from qaic.options.table import CompileOptions
 
 
 class DumpProfile:

@@ -1,7 +1,5 @@
 """Which tensors of the float graph are measured: all floats are float32, and no precision is assigned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,7 +11,7 @@ from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision_ops import RANDOM
-from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
+from qaic.compiler.ir.quantization import operands, quantizable, results
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 #: operators whose first result holds exactly the values of the first input, each as often as before

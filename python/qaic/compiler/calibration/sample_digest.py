@@ -6,8 +6,6 @@ result in the cache. Digests are remembered as those of models are
 read once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -4,14 +4,11 @@ A user of ``Session`` sees only the text of the exception, a user of the command
 program the code and the context; building all of them in one place keeps them in step.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import Final
 
 from qaic.errors import CompileError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def refuse(
@@ -56,3 +53,24 @@ def listing(names: list[str], limit: int = 5) -> str:
     shown = ", ".join(repr(name) for name in names[:limit])
     rest = len(names) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+#: what stands before a reason: kind of the error, place in a source, signature and types of a function
+_BEFORE: Final = (
+    re.compile(r"^.*(?:Status Message: |InferenceError\] |Exception during initialization: )", re.DOTALL),
+    re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "),
+    re.compile(r"^.*\.(?:cc|h|cpp):\d+ ", re.DOTALL),
+    re.compile(r"^.*\[with .*?\] (?=\S)", re.DOTALL),
+    re.compile(r"^[\w:<>, ]+::\w+\(.*?\) (?:const )?(?=\S)"),
+    re.compile(r"^(?:operator\(\)|Compute) (?=\S)"),
+    re.compile(r"^.* was false\. (?=\S)", re.DOTALL),
+)
+
+
+def engine_reason(error: Exception) -> str:
+    """Return the last part of a message, which shows what the engine expects."""
+    text = str(error)
+    for pattern in _BEFORE:
+        text = pattern.sub("", text)
+    lines = text.strip().splitlines()
+    return lines[0].strip().rstrip(". ") if lines else "no reason is given"

@@ -1,15 +1,10 @@
 """The log of one compilation in a file, for `enable_debug`."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
 
 _LOGGER = logging.getLogger("qaic")
 #: below it stand the reports that were asked for, which are shown whatever their level

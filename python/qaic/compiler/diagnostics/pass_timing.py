@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler.output_folder import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     import onnx
 
 _log = logging.getLogger("qaic.compiler")

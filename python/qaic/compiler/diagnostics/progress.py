@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from qaic.compiler.diagnostics.pass_timing import PassLog
 from qaic.support.status_line import status_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import TracebackType
-
     import onnx
-
-    from qaic.compiler.diagnostics.pass_timing import PassLog
 
 #: seconds before anything is shown
 _PATIENCE_S: Final = 1.0

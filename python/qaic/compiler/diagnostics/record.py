@@ -4,18 +4,19 @@ Recording shows a diagnostic to the user at once, through the logger ``qaic.comp
 it is that of the compilation which runs in this thread, as `warnings.catch_warnings` and `decimal` have it.
 """
 
-from __future__ import annotations
-
 import contextlib
+import json
 import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from os import PathLike
+from typing import Final
 
+from qaic import _core
+from qaic.errors import QpcError
+from qaic.support.program_names import DIAGNOSTICS_SECTION
 from qaic.support.text import escape_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _log = logging.getLogger("qaic.compiler")
 
@@ -155,3 +156,80 @@ def repeat(items: Iterable[Diagnostic]) -> None:
             current.items.append(item)
         if item.severity == "warning":
             item.show()
+
+
+#: of nodes for each diagnostic, so that the section stays small
+_MOST_NODES: Final = 100
+_SEVERITIES: Final = ("warning", "note")
+
+
+def encode(items: Sequence[Diagnostic]) -> bytes:
+    """Write the diagnostics of a program as the content of the section; what is no text becomes a `?`."""
+    entries = [
+        {
+            "severity": item.severity,
+            "code": item.code,
+            "message": item.message,
+            "nodes": item.nodes[:_MOST_NODES],
+        }
+        for item in items
+        if item.is_of_program
+    ]
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
+
+
+def read(program: _core.Qpc) -> tuple[Diagnostic, ...]:
+    """Read the diagnostics of a container; entries that are none are left out."""
+    try:
+        section = program.elf_section(DIAGNOSTICS_SECTION)
+    except QpcError:
+        # Slices have no program, and a damaged one is the business of whatever reads the program.
+        return ()
+    return () if section is None else tuple(_decoded(bytes(section)))
+
+
+def load(path: str | PathLike[str]) -> tuple[Diagnostic, ...]:
+    """Read the diagnostics of a container file; see `read`."""
+    return read(_core.Qpc(path))
+
+
+def _decoded(content: bytes) -> Iterator[Diagnostic]:
+    try:
+        entries = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or entry.get("severity") not in _SEVERITIES:
+            continue
+        nodes = entry.get("nodes")
+        yield Diagnostic(
+            entry["severity"],
+            str(entry.get("code", "")),
+            str(entry.get("message", "")),
+            tuple(map(str, nodes)) if isinstance(nodes, list) else (),
+        )
+
+
+@dataclass(slots=True)
+class Survey:
+    """Findings, each with its nodes or values.
+
+    Parameters
+    ----------
+    findings
+        What a card is unlikely to take.
+    refusals
+        What the card's compiler is known to refuse.
+    """
+
+    findings: dict[str, list[str]] = field(default_factory=dict)
+    refusals: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, what: str, where: str) -> None:
+        """Add one finding."""
+        self.findings.setdefault(what, []).append(where)
+
+    def note_refusal(self, what: str, where: str) -> None:
+        """Add something that the card's compiler refuses."""
+        self.refusals.setdefault(what, []).append(where)

@@ -1,13 +1,291 @@
 """Refusing what cannot become a program, and bringing the rest into one form."""
 
-from __future__ import annotations
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final
 
+import onnx
+
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import custom_ops, validation
-from qaic.compiler.frontend.check_functions import check_functions
-from qaic.compiler.frontend.check_subgraph_tensors import check_inner_tensors
+from qaic.compiler.frontend.files.external_data import ExternalData
+from qaic.compiler.ir import elem_types
+from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
 from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
+
+#: nodes of an expanded model at most; compiling as many takes minutes
+MAX_NODES: Final = 1_000_000
+
+#: domain, name, overload
+_Key = tuple[str, str, str]
+
+
+def check_functions(model: onnx.ModelProto) -> None:
+    """Refuse functions that call themselves or redefine something, and a model that is too large expanded.
+
+    Raises
+    ------
+    CompileError
+        The message names the function, or the number of nodes.
+    """
+    if not model.functions:
+        return
+    _check_names(model)
+    bodies = {_key(f.domain, f.name, f.overload): _calls(f.node) for f in model.functions}
+    sizes: dict[_Key, int] = {}
+    for function in bodies:
+        _measure(function, bodies, sizes)
+    total = _expanded(_calls(model.graph.node), sizes)
+    if total > MAX_NODES:
+        raise refuse(
+            "functions of the model",
+            code="graph_too_large",
+            found=f"more than {MAX_NODES} nodes when every call is expanded",
+            expected="fewer",
+            fix="export the model without functions",
+        )
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Refuse two functions of one name, and functions that redefine operators of ONNX."""
+    from onnx import defs
+
+    seen: set[_Key] = set()
+    for function in model.functions:
+        key = _key(function.domain, function.name, function.overload)
+        what = f"function {function.name!r} of domain {function.domain!r}"
+        if key in seen:
+            raise refuse(
+                what,
+                code="invalid_model",
+                found="two definitions",
+                expected="one for each domain, name and overload",
+                fix="export the model again",
+            )
+        seen.add(key)
+        if key[0] in ONNX_DOMAINS and defs.has(function.name, domain=key[0]):
+            raise refuse(
+                what,
+                code="invalid_model",
+                found="a definition of an operator that ONNX defines",
+                expected="functions under names of their own",
+                fix="export the model with this function in a domain of its own, or without functions",
+            )
+
+
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[_Key]:
+    """Count the operators of a body, nested graphs included."""
+    return Counter(_key(node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
+
+
+def _key(domain: str, name: str, overload: str) -> _Key:
+    return "" if domain in STANDARD_DOMAINS else domain, name, overload
+
+
+def _expanded(calls: Counter[_Key], sizes: dict[_Key, int]) -> int:
+    """Count nodes; beyond the limit the exact number, which may have any length, does not matter."""
+    return min(sum(count * sizes.get(callee, 1) for callee, count in calls.items()), MAX_NODES + 1)
+
+
+def _measure(root: _Key, bodies: dict[_Key, Counter[_Key]], sizes: dict[_Key, int]) -> None:
+    """Enter the size of a function and of all it calls into `sizes`, without recursion of our own."""
+    path: dict[_Key, None] = {}
+    pending = [root]
+    while pending:
+        function = pending[-1]
+        if function in sizes:
+            pending.pop()
+            continue
+        path[function] = None
+        inner = [callee for callee in bodies[function] if callee in bodies and callee not in sizes]
+        again = next((callee for callee in inner if callee in path), None)
+        if again is not None:
+            raise refuse(
+                f"function {again[1]!r} of domain {again[0]!r}",
+                code="invalid_model",
+                found="a call of itself, directly or through others",
+                expected="functions without recursion",
+                fix="export the model without functions",
+            )
+        if inner:
+            pending.extend(inner)
+            continue
+        sizes[function] = _expanded(bodies[function], sizes)
+        del path[function]
+        pending.pop()
+
+
+#: TensorProto.data_location
+_EXTERNAL: Final = 1
+
+#: bytes that are read into the graph at most, all tensors together; protobuf holds no graph of 2 GiB
+MOST_INLINE_BYTES: Final = 1 << 30
+
+
+def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
+    """Read external data, after that of the main graph's initializers was removed.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without weight data; its tensors get their data, large constants of the main graph are removed.
+    weights : dict[str, Weight]
+        Gets those constants.
+    external : ExternalData
+        Where the data may lie.
+
+    Raises
+    ------
+    CompileError
+        A tensor is of a type that has no external data, its data lies outside the model's folder or does not
+        fit its dims, or there is too much that has to be read into the graph.
+    OSError
+        A file cannot be opened.
+    """
+    _lift_constants(model.graph, weights, external)
+    total = 0
+    for tensor, place in _tensors(model):
+        if tensor.data_location != _EXTERNAL:
+            continue
+        source = _range(tensor, place, external)
+        total += source.nbytes
+        if total > MOST_INLINE_BYTES:
+            raise refuse(
+                f"external data of {_named(tensor, place)}",
+                code="graph_too_large",
+                found=f"more than {MOST_INLINE_BYTES} bytes in nested graphs and functions",
+                expected="large tensors in the main graph",
+                fix="move them to initializers of the main graph",
+            )
+        tensor.raw_data = read_all(source)
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+
+
+def check_inner_tensors(model: onnx.ModelProto) -> None:
+    """Refuse tensors that declare external data and name no file.
+
+    The engine would look for one in the folder the process happens to be in when the program is loaded.
+
+    Raises
+    ------
+    CompileError
+        The message names the tensor and the place.
+    """
+    for tensor, place in _tensors(model):
+        if tensor.data_location == _EXTERNAL:
+            raise refuse(
+                _named(tensor, place),
+                code="external_data",
+                found="external data without a location",
+                expected="a file in the folder of the model",
+                fix="export the model again; the file is damaged",
+                context={"tensor": tensor.name},
+            )
+
+
+def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], external: ExternalData) -> None:
+    """Turn large ``Constant`` nodes of the main graph into weights that are named like their outputs."""
+    lifted: list[int] = []
+    for index, node in enumerate(graph.node):
+        if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS or len(node.output) != 1:
+            continue
+        name = node.output[0]
+        for attribute in node.attribute:
+            # A name that is no text is refused later, with all others.
+            if attribute.name != "value" or attribute.t.data_location != _EXTERNAL or type(name) is not str:
+                continue
+            source = _range(attribute.t, _place(node), external)
+            if source.nbytes >= INLINE_LIMIT:
+                if name in weights:
+                    raise refuse(
+                        f"value {name!r}",
+                        code="invalid_model",
+                        found="two constants of that name",
+                        expected="unique names",
+                        fix="export the model again; the file is damaged",
+                    )
+                weights[name] = Weight(name, attribute.t.data_type, tuple(attribute.t.dims), source)
+                lifted.append(index)
+                break
+    for index in reversed(lifted):
+        del graph.node[index]
+
+
+def _range(tensor: onnx.TensorProto, place: str, external: ExternalData) -> FileRange:
+    """Find the data of a tensor, and check that it is as large as the tensor."""
+    what = _named(tensor, place)
+    dims = list(tensor.dims)
+    known = tensor.data_type in elem_types.TABLE and tensor.data_type != elem_types.STRING
+    if not known or any(dim < 0 for dim in dims):
+        raise refuse(
+            what,
+            code="invalid_model",
+            found=f"external data of {elem_types.type_name(tensor.data_type)} {dims}",
+            expected="a type of numbers and dims of at least 0",
+        )
+    size = elem_types.tensor_bytes(tensor.data_type, dims)
+    entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
+    source = external.range(entries, what, size)
+    if source.nbytes != size:
+        raise refuse(
+            what,
+            code="invalid_model",
+            found=f"{source.nbytes} bytes of data",
+            expected=f"{size} bytes for {elem_types.type_name(tensor.data_type)} {dims}",
+            fix="export the model again; the file is damaged",
+        )
+    return source
+
+
+def _text(value: str | bytes) -> str:
+    """Read a text, which protobuf hands out as bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def _named(tensor: onnx.TensorProto, place: str) -> str:
+    return f"tensor {tensor.name!r} in {place}"
+
+
+def _place(node: onnx.NodeProto) -> str:
+    return f"node {node.name!r} ({node.op_type})"
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
+    """Yield every tensor of a model with words for where it is."""
+    bodies = [model.graph.node]
+    for function in model.functions:
+        bodies.append(function.node)
+        for attribute in function.attribute_proto:
+            yield from _of_attribute(attribute, f"function {function.name!r}")
+            bodies += [graph.node for graph in (attribute.g, *attribute.graphs)]
+    for node in all_nodes(chain.from_iterable(bodies)):
+        for attribute in node.attribute:
+            yield from _of_attribute(attribute, _place(node))
+    for graph in all_graphs(model.graph):
+        yield from _of_graph(graph, f"graph {graph.name!r}")
+
+
+def _of_attribute(attribute: onnx.AttributeProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
+    for tensor in (attribute.t, *attribute.tensors):
+        yield tensor, place
+    for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+        yield sparse.values, place
+        yield sparse.indices, place
+    for graph in (attribute.g, *attribute.graphs):
+        yield from _of_graph(graph, place)
+
+
+def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorProto, str]]:
+    for tensor in graph.initializer:
+        yield tensor, place
+    for sparse in graph.sparse_initializer:
+        yield sparse.values, place
+        yield sparse.indices, place
 
 
 class CheckModel(Always):

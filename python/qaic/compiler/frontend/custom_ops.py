@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
@@ -15,14 +16,11 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.custom_ops import CustomOps, Library
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.errors import OptionError
+from qaic.options.files.parsed_file import InputFileContent
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnx
-
-    from qaic.options.files.file_content import InputFileContent
 
 _OPTION: Final = "register_custom_op"
 

@@ -1,7 +1,5 @@
 """Reading the tensors at the border of a model, and refusing what no buffer can hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -5,8 +5,6 @@ integers with ``+ - * // %``, parentheses, ``Min`` and ``Max``; plus and minus s
 name may hold a hyphen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache

@@ -4,8 +4,6 @@ The graph exists once. A dimension that differs between the sets stays symbolic 
 kernels are shared; only the dims of inputs and outputs are written down per set.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

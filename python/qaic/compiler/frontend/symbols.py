@@ -4,8 +4,6 @@ A container has buffers of fixed size, so every dimension of an input must be a 
 is decided.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

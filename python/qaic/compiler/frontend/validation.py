@@ -3,8 +3,6 @@
 The onnx checker sees the model with weights declared as inputs, so it never asks for payloads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, MutableSequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Options that name values of the model, turned into names of the expanded graph."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +18,7 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 #: names that are compared for a hint; models have up to a million
 _COMPARED = 5000

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.record import Survey
+from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.custom_ops import CustomOps
 from qaic.compiler.ir.precision import Classification
+from qaic.options.table import CompileOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.ir.constants.float16_weights import Overflows
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.custom_ops import CustomOps
     from qaic.compiler.ir.inlined_names import InlinedNames
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.quantization.profile import CalibrationProfile
-    from qaic.compiler.ir.quantization.quantization_plan import QuantizationPlan
-    from qaic.options.models import CompileOptions
+    from qaic.compiler.ir.quantization import CalibrationProfile, QuantizationPlan
 
 #: level of statistics from which on operations are measured
 OPERATIONS_LEVEL: Final = 70

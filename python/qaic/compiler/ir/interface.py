@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import tensor_bytes, type_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: the descriptor counts bytes of a buffer in an u32
 MAX_BYTES: Final = 0xFFFF_FFFF

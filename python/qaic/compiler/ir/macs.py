@@ -1,7 +1,5 @@
 """Multiply-accumulates of a node."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final

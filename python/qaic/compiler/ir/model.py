@@ -1,7 +1,5 @@
 """A model on its way to a program: what passes change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

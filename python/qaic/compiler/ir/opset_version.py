@@ -5,8 +5,6 @@ nothing in the model is new. An operator means the same in every version since i
 can name the version of the latest such change instead.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import onnx

@@ -1,7 +1,5 @@
 """The contract of a pass."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from qaic.compiler.ir.context import Context

@@ -1,13 +1,10 @@
 """Precisions of nodes, and the options about them."""
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 
 class PrecisionClass(enum.Enum):

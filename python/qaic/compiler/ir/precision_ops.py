@@ -3,8 +3,6 @@
 A format is the set of values of float16 or bfloat16, named by its element type.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import onnx

@@ -1,7 +1,5 @@
 """Invariants of a model between two passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import onnx

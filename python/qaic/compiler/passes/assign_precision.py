@@ -4,8 +4,6 @@ The options speak of all nodes, of operators by type, and of single nodes; the l
 that quantize and that round floats act on what is decided here and look at no option about precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -23,11 +21,10 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
-from qaic.compiler.ir.quantization.op_types import operands, quantizable, results
-from qaic.compiler.ir.quantization.profile import TensorProfile
+from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
 from qaic.compiler.ir.value_info import ValueInfo
-from qaic.options.codecs.op_types import operator_kind
-from qaic.options.models import CompileOptions
+from qaic.options.codecs.enumerations import operator_kind
+from qaic.options.table import CompileOptions
 
 _LARGEST_FLOAT16: Final = 65504
 

@@ -4,8 +4,6 @@ Every call of a function brings its own copy of the work on positions and shapes
 engine does not see that they are equal, because their constants are copies too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final

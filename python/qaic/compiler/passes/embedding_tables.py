@@ -4,8 +4,6 @@ One ``.npy`` member per table, named after the initializer. Tables may be larger
 and written piece by piece.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import struct

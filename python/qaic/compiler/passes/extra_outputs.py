@@ -4,8 +4,6 @@ The model keeps its outputs in front, under their names and in their order; so a
 outputs serves the users of the one without.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Sequence
 

@@ -4,8 +4,6 @@ A compiler for the card does so too. The folded constants are computed in float3
 like any other constant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT

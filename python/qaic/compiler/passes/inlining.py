@@ -1,7 +1,5 @@
 """Expanding the functions of a model; node names show where they came from."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final

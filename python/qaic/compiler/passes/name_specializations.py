@@ -1,7 +1,5 @@
 """Refusing interfaces that no program can have, and naming the program and its sets of shapes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -10,7 +8,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always
-from qaic.support.profiling_types import STATS_OUTPUT
+from qaic.support.program_names import STATS_OUTPUT
 
 
 class NameSpecializations(Always):

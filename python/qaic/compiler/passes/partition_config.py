@@ -4,8 +4,6 @@ The CPU device runs the graph whole, so this finds what a card would stumble ove
 node without a name goes by its first result.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -15,7 +13,7 @@ from typing import Final
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.graph_walk import all_nodes, producers, read_values, subgraphs

@@ -1,7 +1,5 @@
 """Cutting a model back to the outputs that are wanted (`output_node_names`)."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """State that stays on the device: outputs that are the next values of inputs."""
 
-from __future__ import annotations
-
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.context import Context

@@ -5,8 +5,6 @@ nodes. Both are rewritten; whether the result is the same model for more samples
 of its outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

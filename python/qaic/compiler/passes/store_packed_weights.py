@@ -4,8 +4,6 @@ The engine's ``MatMulNBits`` copies its weights when a program is loaded, and de
 each inference. Its rows are those that the kernels of the device read; scales and zero points go behind them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
 from qaic.compiler.ir.context import Context

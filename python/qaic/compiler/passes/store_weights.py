@@ -7,8 +7,6 @@ so do those that always have many rows of activations, for which packed weights 
 would take gigabytes. Programs whose weights fit the caches of a processor stay as they are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Branches that are never alive together may use a name twice for different values
 name need every name of a model to mean one value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import onnx

@@ -1,7 +1,5 @@
 """Nodes and constants of a graph that is being rewritten to integers, and what is known of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,15 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, rename_output
 from qaic.compiler.ir.graph_walk import FreshNames
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.quantization.quant_params import QuantParams
+from qaic.compiler.ir.quantization import QuantParams
 from qaic.compiler.ir.value_info import ValueInfo
 
 #: operator sets of the standard domain from which on its Q/DQ have an axis, and 16 bits

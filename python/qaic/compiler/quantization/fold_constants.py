@@ -4,8 +4,6 @@ The engine folds them by itself, but only when a program is loaded; their ranges
 computed when they are read, so that a large weight is not held by the compiler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +12,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import lift_float_constants
-from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
@@ -23,7 +21,7 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision_ops import RANDOM
-from qaic.compiler.ir.quantization.op_types import operands, quantizable
+from qaic.compiler.ir.quantization import operands, quantizable
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.raise_opset import has_integer_forms
 

@@ -5,20 +5,16 @@ monotone, so bounds can be applied to the stored integers instead of the real nu
 bounds of the integers themselves, nothing is left to do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING, WEIGHTED
-from qaic.compiler.ir.quantization.quantization_plan import Group
+from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.patterns import PatternFinder
 

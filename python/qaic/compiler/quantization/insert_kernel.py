@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import INT8, INT16
 from qaic.compiler.ir.graph_edits import set_inputs
-from qaic.compiler.ir.quantization.quantization_plan import PlannedWeight, QuantizedBias, QuantizedGroup
+from qaic.compiler.ir.quantization import PlannedWeight, QuantizedBias, QuantizedGroup
 from qaic.compiler.quantization.builder import QuantizedTensor
 from qaic.compiler.quantization.quantized_tensor import quantized_weight
 from qaic.compiler.quantization.weights import ProductSource

@@ -8,8 +8,6 @@ written on the integers directly, which asks nothing of the engine's optimizer.
 Nothing is decided here: what is quantized, how, and with which parameters is in the plan.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Final
@@ -31,14 +29,15 @@ from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.ir.quantization.op_types import operands, results
-from qaic.compiler.ir.quantization.quant_params import QuantParams
-from qaic.compiler.ir.quantization.quantization_plan import (
+from qaic.compiler.ir.quantization import (
     FloatNodes,
     Group,
     QuantizationPlan,
     QuantizedGroup,
+    QuantParams,
     Scheme,
+    operands,
+    results,
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization import rowwise_embeddings

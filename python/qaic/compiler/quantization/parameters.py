@@ -1,7 +1,5 @@
 """Scale and offset of tensors, from its profile or values and the options."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -10,9 +8,8 @@ import numpy.typing as npt
 from qaic import _core
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
-from qaic.compiler.ir.quantization.profile import CalibrationProfile, TensorProfile
-from qaic.compiler.ir.quantization.quant_params import QuantParams
-from qaic.options.models import CompileOptions
+from qaic.compiler.ir.quantization import CalibrationProfile, QuantParams, TensorProfile
+from qaic.options.table import CompileOptions
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
 

@@ -6,8 +6,6 @@ are therefore taken together again: a function of one value is one group, and a
 normalization stays in float like the operator of that name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -15,8 +13,7 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, consumers, producers, subgraphs
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard

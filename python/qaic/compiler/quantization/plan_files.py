@@ -6,19 +6,17 @@ together, with the same other options, give the same program: ranges alone are t
 groups, and a float type for results of nodes that stay in a float precision by choice.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.quantization.quant_params import QuantParams
-from qaic.compiler.ir.quantization.quantization_plan import (
+from qaic.compiler.ir.quantization import (
     PlannedWeight,
     QuantizationPlan,
     QuantizedGroup,
+    QuantParams,
 )
 from qaic.support.text import counted
 

@@ -1,7 +1,5 @@
 """Making a quantization plan from a graph, the classes of its nodes and a profile."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -10,8 +8,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
@@ -20,23 +17,21 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import WhenQuantizing
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
-from qaic.compiler.ir.quantization.op_types import (
+from qaic.compiler.ir.quantization import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
     WEIGHTED,
-    operands,
-    quantizable,
-    results,
-)
-from qaic.compiler.ir.quantization.profile import CalibrationProfile
-from qaic.compiler.ir.quantization.quant_params import QuantParams
-from qaic.compiler.ir.quantization.quantization_plan import (
+    CalibrationProfile,
     FloatNodes,
     Group,
     PlannedTable,
     QuantizationPlan,
     QuantizedGroup,
+    QuantParams,
     Scheme,
+    operands,
+    quantizable,
+    results,
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.groups import find_groups
@@ -45,7 +40,7 @@ from qaic.compiler.quantization.raise_opset import has_integer_forms
 from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.small_values import SmallValues
 from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 #: operators by which the engine knows an activation that it has a kernel for
 _FUSED: Final = frozenset({"Erf", "Tanh"})

@@ -5,15 +5,13 @@ states what the numbers are rounded to before that; where an int32 cannot hold t
 step.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from qaic import _core
-from qaic.compiler.ir.quantization.quantization_plan import QuantizedBias
+from qaic.compiler.ir.quantization import QuantizedBias
 from qaic.compiler.quantization.parameters import QuantParamsChooser
 
 _INT32_MAX: Final = 2**31 - 1

@@ -1,7 +1,5 @@
 """Constants stored as integers: quantized while they are written, never kept in memory twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qaic import _core
-from qaic.compiler.ir.constants.reader import read_array
+from qaic.compiler.ir.constants.propagation import read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
 

@@ -3,16 +3,13 @@
 Version 10 brought the integer convolution, version 12 MaxPool and Clip on integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 
 import onnx
 
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inputs, replace_graph

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import FLOAT, UINT8
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization.quantization_plan import PlannedTable, QuantizedGroup
+from qaic.compiler.ir.quantization import PlannedTable, QuantizedGroup
 from qaic.compiler.quantization.parameters import value_range
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 if TYPE_CHECKING:
     from qaic.compiler.quantization.insert_qdq import Inserter

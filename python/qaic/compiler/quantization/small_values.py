@@ -5,8 +5,6 @@ where one product makes both, for scores to which a mask of -10000 is added, and
 quotient magnifies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -15,13 +13,11 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import ConstantReader
+from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.quantization.op_types import VALUE_PRESERVING, WEIGHTED, quantizable, results
-from qaic.compiler.ir.quantization.quantization_plan import Group
+from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
 from qaic.compiler.quantization.parameters import QuantParamsChooser
 from qaic.compiler.quantization.weights import output_channels
 

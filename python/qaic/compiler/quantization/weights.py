@@ -3,8 +3,6 @@
 A weight has one scale, or one per output channel; the bias is quantized after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -14,13 +12,12 @@ import numpy.typing as npt
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.quantization.profile import TensorProfile
-from qaic.compiler.ir.quantization.quantization_plan import Group, PlannedWeight
+from qaic.compiler.ir.quantization import Group, PlannedWeight, TensorProfile
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.quantize_bias import quantize_bias
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
 

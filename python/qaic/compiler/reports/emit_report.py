@@ -9,24 +9,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.debug_log import debug_log
 from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.ir.constants.weights import Weight
+from qaic.compiler.ir.interface import Specialization
+from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.output_folder import debug_folder, record
+from qaic.options.table import CompileOptions
 from qaic.support.text import escape_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     import onnx
 
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import Specialization
-    from qaic.compiler.ir.precision import PrecisionClass
-    from qaic.compiler.ir.quantization.quantization_plan import QuantizationPlan
-    from qaic.options.models import CompileOptions
+    from qaic.compiler.ir.quantization import QuantizationPlan
 
 _log = logging.getLogger("qaic.compiler")
 _report = logging.getLogger("qaic.compiler.report")

@@ -5,8 +5,6 @@ tool wrote has one operator a line and takes its place with ``aic_operator_list`
 form of ours.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

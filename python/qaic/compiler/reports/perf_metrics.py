@@ -6,8 +6,6 @@ one time when the nodes run in their order, each in memory of its own: an upper 
 that reuses memory needs.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

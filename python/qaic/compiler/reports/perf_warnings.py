@@ -3,8 +3,6 @@
 They are printed when asked for and never more than hints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

@@ -5,8 +5,6 @@ block by block, and block ``i`` is the same function of row ``i`` for every ``i`
 states what it makes of rows. An operator without a rule is not proved.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +20,7 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.shape_inference import engine_shapes
-from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.engine_shapes import inferred
 from qaic.compiler.reports.row_rules import (
     DOMAINS,
     RULES,

@@ -5,16 +5,13 @@ unlikely to take. It is looked for in the model as the user gave it, so that mes
 and is a warning, or with ``strict_aic`` an error; never more than an estimate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
-from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.diagnostics.survey import Survey
+from qaic.compiler.diagnostics.record import Survey, warn
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import TABLE, type_name
@@ -25,7 +22,7 @@ from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 #: functions of this domain are operators of the card; what their bodies are made of does not matter

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.options.codecs.scalars import (
     Bool,
@@ -188,3 +188,43 @@ class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
         if isinstance(value, str | bytes | bytearray | Path | Mapping) or not isinstance(value, Iterable):
             raise self.mismatch(value)
         return value
+
+
+#: Names that the card's compiler gives to operators in its messages, in lower case, and what ONNX calls them.
+KIND_ALIASES: Final[dict[str, str]] = {
+    "adaptiveavgpool": "GlobalAveragePool",
+    "avgpool": "AveragePool",
+    "batchedadd": "Add",
+    "batchedmul": "Mul",
+    "batchedreduceadd": "ReduceSum",
+    "batchedreducemax": "ReduceMax",
+    "batchedreducemean": "ReduceMean",
+    "batchedreducemin": "ReduceMin",
+    "batchedreduceprod": "ReduceProd",
+    "batchedreducesumsquare": "ReduceSumSquare",
+    "batchmatmul": "MatMul",
+    "broadcast": "Expand",
+    "channelwisequantizedconvolution": "Conv",
+    "cmpeq": "Equal",
+    "cmplt": "Less",
+    "cmplte": "LessOrEqual",
+    "convertto": "Cast",
+    "convolution": "Conv",
+    "convolution3d": "Conv",
+    "dequantize": "DequantizeLinear",
+    "fmod": "Mod",
+    "fullyconnected": "Gemm",
+    "localresponsenormalization": "LRN",
+    "modulo": "Mod",
+    "quantize": "QuantizeLinear",
+    "resizebilinear": "Resize",
+    "resizenearest": "Resize",
+    "rmsnorm": "RMSNormalization",
+    "rowwisequantizedfullyconnected": "Gemm",
+    "select": "Where",
+}
+
+
+def operator_kind(name: str) -> str:
+    """Return the name that ONNX has for a kind of operators; a name of ONNX, or of nothing, is kept."""
+    return KIND_ALIASES.get(name.lower(), name)

@@ -5,13 +5,13 @@ argument, or text from a YAML file or a command line, where everything is text. 
 names a codec; no row needs code of its own.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from os import PathLike, fspath
 from pathlib import Path
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -418,3 +418,36 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
     def load(self, value: tuple[T, ...]) -> tuple[T, ...]:
         """See `Codec.load`."""
         return tuple(self.item.load(item) for item in value)
+
+
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("collected_remarks", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[str]]:
+    """Collect the remarks of codecs that work inside the block, each once, in their order."""
+    collected: list[str] = []
+    token = _COLLECTED.set(collected)
+    try:
+        yield collected
+    finally:
+        _COLLECTED.reset(token)
+
+
+def remark(texts: Iterable[str], place: str = "") -> None:
+    """Make remarks about the value that is being converted.
+
+    Parameters
+    ----------
+    texts
+        Sentences without the name of the option, which the collector knows.
+    place
+        Where in the value; goes in front of each.
+    """
+    collected = _COLLECTED.get()
+    if collected is None:
+        return
+    for text in texts:
+        placed = f"{place}: {text}" if place else text
+        if placed not in collected:
+            collected.append(placed)

@@ -3,8 +3,6 @@
 Their text forms are small grammars, unlike those of the plain types in `scalars`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from qaic.options.codecs.remarks import remark
-from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError
+from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import unknown_keys
 from qaic.support.text import format_value

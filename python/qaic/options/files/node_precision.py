@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qaic.options.codecs.remarks import remark
-from qaic.options.codecs.scalars import Json, ValueMismatchError
+from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import nearest, unknown_keys
 from qaic.support.text import format_value

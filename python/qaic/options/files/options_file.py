@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.errors import OptionConflictError, OptionError
@@ -19,8 +20,6 @@ from qaic.support.yaml import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from yaml.nodes import MappingNode
 
 #: Real option files have a few hundred bytes; the parser takes seconds per megabyte.

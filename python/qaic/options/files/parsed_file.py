@@ -6,13 +6,15 @@ once, when the options are resolved. From Python the content may be given in pla
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from qaic.options.codecs.remarks import collecting, remark
-from qaic.options.codecs.scalars import Codec, FilePath, ValueMismatchError
+from qaic.options.codecs.scalars import Codec, FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.support.json import parse_json
 from qaic.support.yaml import YamlMistakeError, compose
 
@@ -120,3 +122,67 @@ def parse_yaml(data: bytes) -> Node | None:
     except YamlMistakeError as error:
         place = "" if error.line is None else f" on line {error.line}"
         raise ValueMismatchError("YAML", f"a mistake{place} ({error.problem})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class InputFileContent:
+    """A file and the SHA-256 digest, in hexadecimal, of what it held when the options were resolved."""
+
+    path: Path
+    sha256: str
+
+
+class FileContent(Codec[InputFileContent]):
+    """The path of a file that exists.
+
+    Between `parse` and `load` a value is the path that was given; only the code that resolves options sees
+    it.
+
+    Parameters
+    ----------
+    noun
+        What kind of file it is, for messages.
+    """
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+
+    @property
+    def expected(self) -> str:
+        """See `Codec.expected`."""
+        return f"the path of a {self.noun}"
+
+    def parse(self, value: object) -> InputFileContent:
+        """See `Codec.parse`."""
+        if isinstance(value, InputFileContent):
+            return value
+        return cast("InputFileContent", FilePath(self.noun).parse(value))
+
+    def rebase(self, value: InputFileContent, directory: Path) -> InputFileContent:
+        """See `Codec.rebase`."""
+        return cast("InputFileContent", directory / value) if isinstance(value, Path) else value
+
+    def load(self, value: InputFileContent) -> InputFileContent:
+        """See `Codec.load`."""
+        if not isinstance(value, Path):
+            return value
+        try:
+            # A pipe or a device could be read only once, or without end.
+            if not stat.S_ISREG(value.stat().st_mode):
+                raise ValueMismatchError(self.expected, f"{str(value)!r}, which is no regular file")
+            with value.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ValueMismatchError(
+                f"a readable {self.noun}", f"{str(value)!r} with the error {reason!r}"
+            ) from error
+        return InputFileContent(value, digest.hexdigest())
+
+    def to_texts(self, value: InputFileContent) -> tuple[str, ...]:
+        """See `Codec.to_texts`. The path, also before the file was read."""
+        return (str(value if isinstance(value, Path) else value.path),)
+
+    def to_json(self, value: InputFileContent) -> Json:
+        """See `Codec.to_json`. The digest stands for the content."""
+        return value.sha256

@@ -1,13 +1,10 @@
 """The option that spreads a program over several devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from qaic.options.codecs.remarks import remark
-from qaic.options.codecs.scalars import Codec, Enum, Int, Json, ListOf, Str, ValueMismatchError
+from qaic.options.codecs.scalars import Codec, Enum, Int, Json, ListOf, Str, ValueMismatchError, remark
 from qaic.options.files.parsed_file import JsonFile
 from qaic.options.names import unknown_keys
 from qaic.support.text import format_value

@@ -1,13 +1,10 @@
 """The option that gives a program several sets of shapes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qaic.options.codecs.remarks import remark
-from qaic.options.codecs.scalars import Json, ValueMismatchError
+from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.codecs.structures import SymbolMap
 from qaic.options.files.parsed_file import JsonFile
 from qaic.options.names import unknown_keys

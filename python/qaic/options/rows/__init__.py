@@ -1,6 +1,6 @@
 """The rows of the option table, one module per section of the options reference.
 
-Each module declares one dataclass whose fields are rows; `qaic.options.models` composes them. The modules are
+Each module declares one dataclass whose fields are rows; `qaic.options.table` composes them. The modules are
 kept apart because the whole table is too long for one, and by section because that is how people look for an
 option.
 """

@@ -4,20 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from qaic.options.codecs.enumerations import CompilationTarget, HardwareVersion
 from qaic.options.codecs.scalars import Bool, Enum, FilePath, Int, ListOf, Str
 from qaic.options.codecs.structures import ModelInput, ModelInputs, OutputShapes, SymbolMap
 from qaic.options.files.custom_io import CustomIo, CustomIoList
-from qaic.options.files.file_content import FileContent, InputFileContent
+from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.specializations import SpecializationEntry, Specializations
 from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 # Only the class that is composed of the sections is made: methods of its bases would be made for nothing.

@@ -4,18 +4,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs.enumerations import RandomInputData, Samples
 from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int
-from qaic.options.files.file_content import FileContent, InputFileContent
+from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     import numpy as np
 
 _SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_with_power2_scale")

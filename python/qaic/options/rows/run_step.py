@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from qaic.options.codecs.enumerations import Action
 from qaic.options.codecs.scalars import Enum, FilePath, Float, Int, ListOf
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LARGEST = 2**31 - 1
 

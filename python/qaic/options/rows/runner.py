@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from pathlib import Path
+from typing import ClassVar, Final, TypeVar
 
 from qaic.options.codecs.scalars import Bool, Codec, Enum, FilePath, Float, Int, ListOf, Str
 from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
-from qaic.support.profiling_types import REPORTING_RATES_MS, SAMPLING_RATES
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
 #: types of profiles that a number of inferences ends
 COUNTED: Final = ("stats", "trace", "latency", "raw_device_stats")

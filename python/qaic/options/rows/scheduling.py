@@ -8,16 +8,14 @@ Most of them steer hardware that the CPU device has not: they are checked and re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from qaic.options.codecs.enumerations import MostCores
 from qaic.options.codecs.scalars import Bool, FilePath, Float, Int, ListOf
-from qaic.options.files.file_content import FileContent, InputFileContent
+from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.partitions import PartitionConfig, Partitions
 from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LARGEST = 2**31 - 1
 

@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from qaic.options.codecs.scalars import Bool, Enum, FilePath
 from qaic.options.spec import Effect, Flag, option
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,20 +4,18 @@ A graph of 9,000 nodes has to open at once. So nodes are in groups, which a page
 many, and a page carries columns with each text once, deflated.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from qaic.page.document import Part, document
 from qaic.page.graph.groups import grouped
 from qaic.page.kind_colors import OTHER, PALETTE
-from qaic.support.text import escape_unprintable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from qaic.support.text import counted, escape_unprintable
+from qaic.support.text import escape_html as escape
 
 #: characters of one text of a page; models may hold names of megabytes
 _LONGEST: Final = 2000
@@ -161,3 +159,67 @@ def color_of(value: str, place: int) -> str:
     if value in _PRECISIONS:
         return PALETTE[_PRECISIONS.index(value)]
     return PALETTE[place] if value and place < len(PALETTE) else OTHER
+
+
+_KEYS: Final = (
+    ("wheel", "zooms once the graph was clicked, or with Ctrl"),
+    ("drag", "moves; two fingers zoom"),
+    ("click", "chooses a node and shows what it is"),
+    ("double click, Enter", "opens a group"),
+    ("Backspace", "closes the group around the selected node"),
+    ("\u2190 \u2192 \u2191 \u2193", "select a neighbor: in the same row, an input, a reader"),
+    ("n p", "select the next or previous match"),
+    ("+ -", "zoom"),
+    ("Home", "everything"),
+    ("/", "search"),
+    ("Esc", "choose nothing"),
+)
+
+
+def graph_page(*graphs: DrawnGraph, title: str, subtitle: str, parts: Sequence[Part]) -> str:
+    """Return a page as HTML.
+
+    Parameters
+    ----------
+    graphs
+        Graphs to draw; the page opens with the first and has a switch between them.
+    title, subtitle
+        Text.
+    parts
+        Of each section below the picture its id, title and HTML.
+    """
+    sections = [("graph", "Graph", graph_html(graphs)), *parts]
+    return document(title, subtitle, sections, graph=pack(graphs))
+
+
+def graph_html(graphs: Sequence[DrawnGraph]) -> str:
+    """Return the body of the section with the picture."""
+    keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
+    notes = "".join(
+        f'<p class="note">{escape(note)}</p>'
+        for note in dict.fromkeys(note for graph in graphs for note in graph.notes)
+    )
+    return f"""<div class="tools">
+<label>Search <input type="search" data-part="search" placeholder="name, operator or value"
+ aria-describedby="graph-hits"></label>
+<span class="count" id="graph-hits" data-part="hits" role="status"></span>
+<label>Show <select data-part="which"></select></label>
+<label>Color <select data-part="coloring"></select></label>
+<span class="push"></span>
+<button type="button" data-part="open">Open all</button>
+<button type="button" data-part="close">Close all</button>
+<button type="button" data-part="in" aria-label="Zoom in">+</button>
+<button type="button" data-part="out" aria-label="Zoom out">\u2212</button>
+<button type="button" data-part="all">All</button>
+</div>
+<div class="graph" data-part="area" tabindex="0" role="application"
+ aria-label="Graph of {counted(len(graphs[0].nodes), "node")}" aria-describedby="graph-keys">
+<canvas data-part="canvas" aria-hidden="true"></canvas></div>
+<p class="note" data-part="wheel" hidden>Click the graph first, or hold Ctrl, to zoom with the wheel.</p>
+<ul class="legend" data-part="legend" aria-label="Colors"></ul>
+<div class="panel" data-part="panel" aria-live="polite">\
+<p class="note">Select a node to see its details. A double click opens a group.</p></div>
+{notes}
+<details class="keys"><summary>Keys and gestures</summary>
+<dl class="facts" id="graph-keys">{keys}</dl></details>
+<noscript><p class="note">The picture needs scripts. The tables below are complete without.</p></noscript>"""

@@ -4,15 +4,11 @@ A group is a stretch of the order of nodes. So whatever groups are closed, arrow
 forward, and the picture of a graph without circles has none.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 #: boxes that one open group shows at most
 MOST_CHILDREN: Final = 40

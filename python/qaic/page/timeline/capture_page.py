@@ -1,24 +1,17 @@
 """The page of a capture: the answer first, then the picture, then the tables."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic import __version__
-from qaic.page.document import document
+from qaic.page.document import Part, document
 from qaic.page.report_tables import diff_html, empty_html, first_screen_html, folded, is_empty
-from qaic.page.timeline import pack
+from qaic.page.timeline import pack, timeline_html
 from qaic.page.timeline.capture_tracks import timeline_of
-from qaic.page.timeline.section import timeline_html
 from qaic.stats.reports.advice import NOT_KNOWN, precisions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.page.document import Part
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.render.table import Report
+from qaic.stats.reports.capture import Capture
+from qaic.stats.reports.table import Report
 
 #: percent of the time from which the title names a precision
 _MUCH: Final = 20.0

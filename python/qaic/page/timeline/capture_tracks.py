@@ -1,23 +1,83 @@
 """A capture as a timeline: a row for each thread of each core, its transfers and nested operations apart."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, TimeSpan, Track, lanes
+from qaic.stats.reports.capture import Capture
+from qaic.stats.reports.capture.op_info import OpInfo
+from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+# Stages that follow one another; waiting in the queue comes before and is drawn as a wait.
+_STAGES: Final = (
+    ("pre-processing", "begun_ns", "inputs_ready_ns"),
+    ("execution", "inputs_ready_ns", "executed_ns"),
+    ("post-processing", "executed_ns", "outputs_ready_ns"),
+    # TraceReader what the device measured, if it was to, and telling the caller.
+    ("completion", "outputs_ready_ns", "completed_ns"),
+)
+# Inferences up to which each has a name of its own.
+_MOST_NAMED: Final = 50_000
 
-    from numpy.typing import NDArray
 
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
+def host_tracks(times: NDArray[Any], origin_ns: float, labels: Labels) -> Iterator[Track]:
+    """Yield the rows of the host.
+
+    Parameters
+    ----------
+    times
+        Samples of a profiler, in nanoseconds of its clock.
+    origin_ns
+        Where the begin of the first sample is on the time of the page.
+    labels
+        Names of the timeline; those of the inferences are added.
+    """
+    named = len(times) <= _MOST_NAMED
+    first = int(times["enqueued_ns"].min()) if len(times) else 0
+    programs = np.unique(times["program"])
+    for program in programs.tolist():
+        mine = times[times["program"] == program]
+        for activation in np.unique(mine["activation"]).tolist():
+            samples = mine[mine["activation"] == activation]
+            name = f"activation {activation}" + (f" of program {program}" if len(programs) > 1 else "")
+            yield from lanes(_track(name, samples, first, origin_ns, labels, named=named))
+
+
+def _track(
+    name: str, samples: NDArray[Any], first: int, origin_ns: float, labels: Labels, *, named: bool
+) -> Track:
+    starts, durations, numbers, waits = [], [], [], []
+    for place, (stage, begin, end) in enumerate(_STAGES):
+        start = samples[begin].astype(np.int64)
+        # A stage that was not passed has the time of the one before.
+        durations.append(np.maximum(samples[end].astype(np.int64) - start, 0))
+        starts.append(start - first)
+        waited = start - samples["enqueued_ns"].astype(np.int64) if place == 0 else np.zeros_like(start)
+        waits.append(np.maximum(waited, 0))
+        if named:
+            added = [labels.add(f"inference {number}", stage) for number in samples["inference"].tolist()]
+            numbers.append(np.array(added, np.int64))
+        else:
+            numbers.append(np.full(len(samples), labels.add(stage, stage), np.int64))
+    start, duration = np.concatenate(starts), np.concatenate(durations)
+    order = np.argsort(start, kind="stable")
+    order = order[duration[order] > 0]
+    return Track(
+        "host",
+        name,
+        start[order],
+        duration[order],
+        np.concatenate(numbers)[order],
+        role="host",
+        origin_ns=origin_ns,
+        before=np.concatenate(waits)[order],
+    )
+
 
 # Flags of OP records.
 _ASYNC, _NESTED = 4, 8
@@ -88,7 +148,6 @@ def _add_host(timeline: Timeline, capture: Capture, first_utc_ns: int | None) ->
     if timeline.tracks and not (first_utc_ns and host.epoch_utc_ns):
         timeline.notes.append("The host is not drawn: the device's clock does not know the time of day.")
         return
-    from qaic.page.timeline.host_tracks import host_tracks
 
     # Whole numbers: nanoseconds of the day have more digits than a double.
     begin = host.epoch_utc_ns + int(times["enqueued_ns"].min())

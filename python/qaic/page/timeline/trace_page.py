@@ -1,19 +1,59 @@
 """The page of a trace: the picture, and how busy rows and kinds are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import numpy as np
+from numpy.typing import NDArray
 
 from qaic.page.document import document
 from qaic.page.report_tables import report_html
-from qaic.page.timeline import pack
-from qaic.page.timeline.section import timeline_html
-from qaic.page.timeline.summary_rows import kind_rows, track_rows
-from qaic.stats.reports.render.table import Column, Report, Table
-from qaic.support.text import counted
+from qaic.page.timeline import Timeline, Track, pack, timeline_html
+from qaic.stats.reports.table import Column, Report, Table
+from qaic.support.text import counted, escape_unprintable
 
-if TYPE_CHECKING:
-    from qaic.page.timeline import Timeline
+
+def _counts(track: Track) -> NDArray[np.int64]:
+    """How many events each box stands for."""
+    if track.members is None:
+        return np.ones(len(track.start), np.int64)
+    return track.members.astype(np.int64)
+
+
+def track_rows(timeline: Timeline) -> list[tuple[str, int, float, float, float]]:
+    """Per row its name, events, and microseconds: busy, begin of the first, end of the last."""
+    rows = []
+    for track in timeline.tracks:
+        if not len(track.start):
+            continue
+        scale = track.ns_per_unit / 1e3
+        origin = track.origin_ns / 1e3
+        end = (track.start + track.duration).max()
+        rows.append(
+            (
+                escape_unprintable(f"{track.group} {track.name}"),
+                int(_counts(track).sum()),
+                round(float(track.duration.sum()) * scale, 3),
+                round(origin + float(track.start[0]) * scale, 3),
+                round(origin + float(end) * scale, 3),
+            )
+        )
+    return rows
+
+
+def kind_rows(timeline: Timeline) -> list[tuple[str, int, float, float]]:
+    """Per kind of operation, most time first: name, events, microseconds, percent of all operations' time."""
+    kinds = {kind: place for place, kind in enumerate(dict.fromkeys(timeline.labels.kinds))}
+    codes = np.array([kinds[kind] for kind in timeline.labels.kinds], np.int64)
+    times, counts = np.zeros(len(kinds)), np.zeros(len(kinds))
+    for track in timeline.working:
+        places = codes[track.label]
+        times += np.bincount(places, track.duration * track.ns_per_unit / 1e3, minlength=len(kinds))
+        counts += np.bincount(places, _counts(track), minlength=len(kinds))
+    total = float(times.sum()) or 1.0
+    return [
+        (name, int(counts[place]), round(float(times[place]), 3), round(100 * float(times[place]) / total, 1))
+        for name, place in sorted(kinds.items(), key=lambda item: -times[item[1]])
+        if counts[place]
+    ]
+
 
 _ROWS = (
     Column("row"),

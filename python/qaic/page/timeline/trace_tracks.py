@@ -11,19 +11,16 @@ import math
 import re
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 import numpy as np
 
 from qaic.errors import InputError
 from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lanes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import TextIO
 
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20

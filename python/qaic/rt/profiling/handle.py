@@ -1,7 +1,5 @@
 """Profiles of some inferences, or of all between two calls."""
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import os
@@ -12,9 +10,8 @@ from pathlib import Path
 from typing import Any, Self, SupportsIndex, overload
 
 from qaic import _core
-from qaic.rt.enums import QAicProfilingTypeEnum, QStatus
+from qaic.rt.enums import QAicProfilingTypeEnum, QStatus, of_qaicrt
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
-from qaic.rt.module_name import of_qaicrt
 from qaic.rt.profiling import reports
 
 Profiled = _core.RtProgram | _core.RtInferenceSet

@@ -1,19 +1,13 @@
 """Forms of profiles: texts for callbacks, files for folders."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
+from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum
 from qaic.support.atomic_io import replace_bytes
-from qaic.support.profiling_types import PREFIX, buffer_name, latency_name, metrics_name, trace_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from qaic import _core
+from qaic.support.program_names import PREFIX, buffer_name, latency_name, metrics_name, trace_name
 
 LATENCY = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_LATENCY_TYPE
 TRACE = QAicProfilingTypeEnum.QAIC_PROFILING_INFERENCE_TRACE_TYPE

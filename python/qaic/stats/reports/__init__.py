@@ -4,32 +4,23 @@ A report is a function from a :class:`Capture` to a :class:`Report`; text, CSV, 
 from that value.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from qaic.stats.reports.capture import Capture, Sample
+from qaic.stats.reports.cores import cores, devices
 from qaic.stats.reports.diff import diff
-from qaic.stats.reports.hardware.cores import cores, devices
-from qaic.stats.reports.hardware.dma import dma
-from qaic.stats.reports.hardware.engines import engines
-from qaic.stats.reports.hardware.memory import memory
-from qaic.stats.reports.hardware.p2p import p2p
-from qaic.stats.reports.operations.layers import layers
-from qaic.stats.reports.operations.nodes import nodes
-from qaic.stats.reports.operations.ops import ops
-from qaic.stats.reports.operations.roofline import roofline
+from qaic.stats.reports.engines import engines
+from qaic.stats.reports.memory import dma, memory
+from qaic.stats.reports.ops import layers, nodes, ops
 from qaic.stats.reports.overview import overview
-from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.stats.reports.p2p import p2p
+from qaic.stats.reports.roofline import roofline
+from qaic.stats.reports.table import Column, Report, Table
 from qaic.stats.reports.time.critical_path import critical_path
-from qaic.stats.reports.time.gaps import gaps
 from qaic.stats.reports.time.host_latency import HostLatencies, host_latency
 from qaic.stats.reports.time.overhead import overhead
-from qaic.stats.reports.time.waits import waits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from qaic.stats.reports.time.waits import gaps, waits
 
 __all__ = ["REPORTS", "Capture", "Column", "HostLatencies", "Report", "Sample", "Table", "diff"]
 

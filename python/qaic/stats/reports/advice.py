@@ -1,22 +1,14 @@
 """Advice about a profile: each rule names a hazard, its cause in this profile, and a remedy."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share, spreads
-from qaic.stats.reports.capture.op_categories import CONVERT
-from qaic.stats.reports.capture.op_info import Coded
-from qaic.stats.reports.render.table import Column, Table
+from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
+from qaic.stats.reports.table import Cell, Column, Table
+from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import OpInfo
-    from qaic.stats.reports.render.table import Cell
-    from qaic.stats.reports.time.bottleneck import Bottleneck
 
 #: percentages from which something is worth a word
 _MUCH_CONVERTED: Final = 15.0

@@ -1,14 +1,12 @@
 """Differences of a new capture from a baseline, and their places."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
-from qaic.stats.reports.operations.nodes import NO_OPERATIONS
-from qaic.stats.reports.render.table import Cell, Column, Report, Table
+from qaic.stats.reports.ops import NO_OPERATIONS
+from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import duration
 
 

@@ -1,28 +1,21 @@
 """The first answer: how fast, bound by what, and what is worth looking at."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from qaic.stats.reports.advice import advice, precisions, types
-from qaic.stats.reports.capture import median
+from qaic.stats.reports.capture import Capture, Sample, median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
-from qaic.stats.reports.capture.op_categories import CATEGORIES
-from qaic.stats.reports.hardware.cores import findings, loads
-from qaic.stats.reports.hardware.memory import residency
-from qaic.stats.reports.render.table import NOT_MEASURED, Column, Report, Table
+from qaic.stats.reports.capture.op_info import CATEGORIES
+from qaic.stats.reports.capture.trace_reader import TraceReader
+from qaic.stats.reports.cores import findings, loads
+from qaic.stats.reports.memory import residency
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from qaic.stats.reports.capture import Capture, Sample
-    from qaic.stats.reports.capture.trace_reader import TraceReader
-    from qaic.stats.reports.render.table import Cell
 
 _OPS_TRUNCATED: Final = 2
 

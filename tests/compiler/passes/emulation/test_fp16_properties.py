@@ -12,7 +12,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.compiler.ir.constants.float16_weights import Float16Source, Overflows
 from qaic.compiler.ir.constants.weights import MemoryRange, read_all
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 FLOAT = onnx.TensorProto.FLOAT
 SIZE = 4

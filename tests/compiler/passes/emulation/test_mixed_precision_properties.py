@@ -12,7 +12,7 @@ from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
 from qaic.options.files.node_precision import NodePrecision
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 
 @st.composite

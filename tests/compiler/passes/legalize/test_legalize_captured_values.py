@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from compiler_oracle import info, lowered, model_of, node, run, whole
-from qaic.compiler.passes.legalize.legalize_captured_values import legalize_captured_values
+from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values
 
 WEIGHTS = [
     ("s", np.float32(0.5)),

@@ -1,23 +1,17 @@
 """``openqaic accuracy``: which node loses in a precision, why, and which nodes have to stay in float32."""
 
-from __future__ import annotations
-
+import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qaic.cli.compile.log import logged
-from qaic.cli.console import SUCCESS, print_json, print_line, print_text
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.output_file import check_output_file, check_page, wrote
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 _EXAMPLES: Final = (
     "openqaic accuracy model.onnx --to fp16 --samples inputs.txt -o page.html",
@@ -155,7 +149,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
     """Return a line with the command that compiles with the result."""
     from qaic.accuracy.comparison import calibrated_options
-    from qaic.accuracy.precisions import named
+    from qaic.accuracy.prepared import named
     from qaic.accuracy.samples import Samples
     from qaic.options.argv import to_argv
     from qaic.options.resolution import resolve

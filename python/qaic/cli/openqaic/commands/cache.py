@@ -1,18 +1,13 @@
 """``openqaic cache dir | list | prune | clear``: programs that were compiled before."""
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionConflictError, OptionError
 from qaic.support.text import bytes_text
-
-if TYPE_CHECKING:
-    from qaic.cli.console import Parser
 
 _ACTIONS: Final = ("dir", "list", "prune", "clear")
 

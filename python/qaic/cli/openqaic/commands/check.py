@@ -1,21 +1,14 @@
 """``openqaic check MODEL``: will it run on a card, does it fit, how fast, and with which options."""
 
-from __future__ import annotations
-
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qaic.cli.compile.log import logged
 from qaic.cli.compile.model_input import open_model
-from qaic.cli.console import FAILURE, SUCCESS, print_json, print_line, print_text
+from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
 from qaic.cli.openqaic.output_file import check_page, wrote
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -58,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, and show the sections; a model that does not compile is a failure."""
     from qaic.forecast import check
-    from qaic.options.flags_in_text import with_flags
+    from qaic.options.argv import with_flags
 
     run_options = {name: getattr(arguments, name) for name in ("num_activations", "set_size")}
     options = {**keyword_options(arguments), **run_options}

@@ -1,21 +1,14 @@
 """``openqaic compile MODEL -o DIR``: a model to a program container."""
 
-from __future__ import annotations
-
+import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from qaic.cli.console import SUCCESS, print_json, print_line
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command, next_view
 from qaic.cli.openqaic.program import compile_model
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -47,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _next_step(arguments: argparse.Namespace, path: Path) -> str:
     """Return the next step: the cost of rounding, if the program rounds, else its speed."""
-    from qaic.accuracy.precisions import PRECISIONS, name_of
+    from qaic.accuracy.prepared import PRECISIONS, name_of
     from qaic.qpc import Qpc
 
     qpc = Qpc(path)

@@ -1,17 +1,12 @@
 """``openqaic completion bash``: what makes a shell complete commands and options."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qaic.cli.console import SUCCESS, print_text
+from qaic.cli.console import SUCCESS, Parser, print_text
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.errors import StateError
-
-if TYPE_CHECKING:
-    from qaic.cli.console import Parser
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,18 +1,12 @@
 """``openqaic devices``: the devices there are, once or until Ctrl-C."""
 
-from __future__ import annotations
-
+import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qaic.cli.console import DEVICE, SUCCESS, print_json, print_line, print_text
+from qaic.cli.console import DEVICE, SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, positive, set_examples
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
-    from qaic.errors import QaicError
+from qaic.errors import QaicError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -94,7 +88,7 @@ def _next_step(devices: list[dict[str, Any]]) -> str:
 
 
 def _watch(period_seconds: float) -> int:
-    from qaic.cli.util.source import DeviceSource
+    from qaic.cli.util.device_info import DeviceSource
     from qaic.cli.util.table import DeviceTable
 
     source = DeviceSource()

@@ -1,16 +1,9 @@
 """``openqaic diff A B``: what differs between two containers."""
 
-from __future__ import annotations
+import argparse
 
-from typing import TYPE_CHECKING
-
-from qaic.cli.console import FAILURE, print_line
+from qaic.cli.console import FAILURE, Parser, print_line
 from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,17 +1,11 @@
 """``openqaic explain CODE``: what an error code or the name of an exception means."""
 
-from __future__ import annotations
+import argparse
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
 
 _LONGEST_COMPARED: Final = 80
 

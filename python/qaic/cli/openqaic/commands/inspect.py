@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.cli.console import SUCCESS, print_json, print_line, print_text, table
+from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options
 from qaic.cli.openqaic.next_command import next_command, next_view
@@ -15,9 +16,6 @@ from qaic.errors import OptionError
 from qaic.support.text import counted, escape_unprintable
 
 if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
     from qaic.qpc import Qpc
 
 

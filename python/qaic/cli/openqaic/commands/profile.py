@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, print_line, print_text
+from qaic.cli.console import SUCCESS, Parser, print_line, print_text
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_json,
@@ -25,9 +26,6 @@ from qaic.cli.openqaic.program import open_program
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    import argparse
-
-    from qaic.cli.console import Parser
     from qaic.stats.reports import Report
     from qaic.stats.reports.capture import Capture
 
@@ -111,7 +109,7 @@ def _measured(arguments: argparse.Namespace) -> Capture:
 def _put_out(
     capture: Capture, reports: list[Report], arguments: argparse.Namespace, *, next_step: str
 ) -> None:
-    from qaic.stats.reports.render.files import rendered
+    from qaic.stats.reports.files import rendered
 
     named = {report.name: report for report in reports}
     if arguments.json:

@@ -1,15 +1,24 @@
 """``openqaic run MODEL``: one inference, with inputs from files or random ones."""
 
-from __future__ import annotations
-
+import argparse
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.cli.console import FAILURE, SUCCESS, print_json, print_line, print_message, print_text, table
+from qaic.cli.console import (
+    FAILURE,
+    SUCCESS,
+    Parser,
+    print_json,
+    print_line,
+    print_message,
+    print_text,
+    table,
+)
 from qaic.cli.openqaic.arguments import (
     add_device,
     add_json,
@@ -26,13 +35,6 @@ from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_
 from qaic.errors import OptionError
 from qaic.support.status_line import status_line
 from qaic.support.text import duration
-
-if TYPE_CHECKING:
-    import argparse
-
-    from numpy.typing import NDArray
-
-    from qaic.cli.console import Parser
 
 _TOLERANCE = 1e-5
 

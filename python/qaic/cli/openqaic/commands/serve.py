@@ -7,12 +7,11 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qaic.cli.console import SUCCESS, print_line
+from qaic.cli.console import SUCCESS, Parser, print_line
 from qaic.cli.openqaic.arguments import count, positive, set_examples
 from qaic.errors import StateError
 
 if TYPE_CHECKING:
-    from qaic.cli.console import Parser
     from qaic.serving.server import Server
 
 _MEBIBYTE = 1 << 20

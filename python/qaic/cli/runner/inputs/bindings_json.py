@@ -5,21 +5,15 @@ of batch JSON files is read as well. A file that cannot be used is an error: the
 data must not take their place.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from qaic.cli.console import print_message
-from qaic.cli.runner.inputs.batch_json import TOP, read_batch
-from qaic.cli.runner.inputs.json_fields import located, read_object, refuse
+from qaic.cli.runner.inputs.batch_json import TOP, located, read_batch, read_object, refuse
 from qaic.cli.runner.inputs.requests import SKIPPED, Part, Request, file_bytes, plain_outputs
+from qaic.cli.runner.network import Binding, Network
 from qaic.options.names import unknown_keys
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from qaic.cli.runner.network import Binding, Network
 
 _ROWS: Final = "userBuffers"
 _KEYS: Final = ("num", "buffSize", "name", "inputFile", "outputFile")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.cli.runner.network import SKIPPED
+from qaic.cli.runner.network import SKIPPED, Binding, Network
 from qaic.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from qaic.cli.runner.network import Binding, Network
 
 
 class Part(NamedTuple):

@@ -1,7 +1,5 @@
 """Containers by the vendor's compiler."""
 
-from __future__ import annotations
-
 from typing import Final
 
 #: variable with switches that are in no document, for the vendor's compiler

@@ -3,8 +3,6 @@
 A file that the user has is passed on as it is: the user knows what the compiler that is installed reads.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,8 +15,8 @@ from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.partitions import Partitions
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.options.models import CompileOptions
 from qaic.options.resolution import ResolvedOptions
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 

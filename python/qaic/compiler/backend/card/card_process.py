@@ -1,7 +1,5 @@
 """Running the vendor's compiler: its words as they come, and nothing left of it when we are interrupted."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

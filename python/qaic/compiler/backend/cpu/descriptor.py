@@ -1,10 +1,10 @@
 """The network descriptor and the metadata of a CPU program."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from qaic.compiler.backend.cpu.dma_buffers import FROM_DEVICE, TO_DEVICE, DmaBuffers
+from qaic.compiler.backend.op_profiling.settings import StatsSettings
 from qaic.compiler.ir.elem_types import (
     BFLOAT16,
     BOOL,
@@ -17,14 +17,8 @@ from qaic.compiler.ir.elem_types import (
     TABLE,
     UINT8,
 )
-from qaic.compiler.ir.interface import TensorSpec
-from qaic.support.profiling_types import STATS_OUTPUT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.compiler.backend.op_profiling.settings import StatsSettings
-    from qaic.compiler.ir.interface import Specialization
+from qaic.compiler.ir.interface import Specialization, TensorSpec
+from qaic.support.program_names import STATS_OUTPUT
 
 #: ONNX element type -> (buffer type code, scale, offset)
 _BUFFER_TYPES: Final[dict[int, tuple[int, float, int]]] = {

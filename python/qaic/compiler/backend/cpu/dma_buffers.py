@@ -4,17 +4,12 @@ It moves whole buffers: those of the inputs to its memory, then those of the out
 the cores that all inputs are there, another one lets the outputs go.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from qaic.compiler.backend.op_profiling.settings import StatsSettings
 from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from qaic.compiler.backend.op_profiling.settings import StatsSettings
 
 #: every tensor starts at a cache line of its DMA buffer, every DMA buffer at one of the card's memory
 BUFFER_ALIGNMENT: Final = 64

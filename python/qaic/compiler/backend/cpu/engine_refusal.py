@@ -3,16 +3,12 @@
 It is the last node of the shortest beginning of the graph that the engine refuses.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.engine_text import engine_reason
-from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.constants.reader import read_array
+from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
+from qaic.compiler.ir.constants.propagation import node_key, read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
 from qaic.compiler.ir.model import Model

@@ -12,21 +12,27 @@ import hashlib
 import json
 import struct
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu import descriptor
-from qaic.compiler.backend.cpu.dma_buffers import dma_buffers
+from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
 from qaic.compiler.backend.cpu.engine_check import without_weights
-from qaic.compiler.backend.op_profiling.settings import settings_of
-from qaic.compiler.diagnostics import stored
+from qaic.compiler.backend.op_profiling.settings import StatsSettings, settings_of
+from qaic.compiler.diagnostics import record
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.weights import initializers_of
+from qaic.compiler.diagnostics.progress import Progress
+from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.compiler.ir.constants.weights import Weight, initializers_of
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_walk import has_loops
+from qaic.compiler.ir.interface import TensorSpec
 from qaic.errors import CompileError
+from qaic.options.table import CompileOptions
 from qaic.support.program_names import (
     DIAGNOSTICS_SECTION,
     GRAPH_SECTION,
@@ -35,19 +41,9 @@ from qaic.support.program_names import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     import onnx
 
-    from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers
-    from qaic.compiler.backend.op_profiling.settings import StatsSettings
-    from qaic.compiler.diagnostics.progress import Progress
-    from qaic.compiler.diagnostics.record import Diagnostic
-    from qaic.compiler.ir.constants.weights import Weight
-    from qaic.compiler.ir.interface import TensorSpec
     from qaic.compiler.ir.model import Model, StateRows
-    from qaic.options.models import CompileOptions
 
 #: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1
@@ -246,7 +242,7 @@ def _write(
         # Once more: a card has the ELF and the constants, and nothing else of a container.
         sections.append((OPERATIONS_SECTION, operations))
     if any(item.is_of_program for item in diagnostics):
-        sections.append((DIAGNOSTICS_SECTION, stored.encode(diagnostics)))
+        sections.append((DIAGNOSTICS_SECTION, record.encode(diagnostics)))
     elf = _core.encode_elf(sections)
     small = {
         "constantsdesc.bin": struct.pack("<QQBB6x", constants_size, 0, 0, 0),

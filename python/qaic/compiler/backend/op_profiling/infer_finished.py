@@ -1,7 +1,5 @@
 """Inference of facts about the values of the finished graph, to which passes have added some."""
 
-from __future__ import annotations
-
 import logging
 
 from qaic.compiler.ir.context import Context

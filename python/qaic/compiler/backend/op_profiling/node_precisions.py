@@ -5,8 +5,6 @@ a node ``y`` is called ``y/unrounded``, is cast to the format and back, and the 
 Element types alone would call such a node one of float32.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import onnx

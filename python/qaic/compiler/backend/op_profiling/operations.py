@@ -7,8 +7,6 @@ engine, or another processor, may optimize otherwise; what it runs that is not i
 last one.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +15,14 @@ from typing import Any, Final
 import onnx
 
 from qaic import _core
+from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.values import ValueTable
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
-from qaic.compiler.ir.model import OpsTable
+from qaic.compiler.ir.model import Model, OpsTable
+from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")
@@ -348,3 +349,44 @@ def _plain(value: object) -> str:
             return f"{value:g}"
         case _:
             return str(value)
+
+
+#: how deep the standard functions are nested that an engine has no kernel for
+_FUNCTION_DEPTH: Final = 4
+
+
+class DescribeOperations(WhenMeasuringOperations):
+    """Have the engine optimize the program, and note its operations, each under a name."""
+
+    name = "describe-operations"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model, and note its operations."""
+        if model.provenance is None:
+            return False
+        provenance = model.provenance
+        with context.work_folder() as folder:
+            with declared(model):
+                owners = provenance.owners(model.proto)
+            optimized = _optimized(folder / "program.bin", model, context)
+            for _ in range(_FUNCTION_DEPTH):
+                with declared(model):
+                    written_out = named_throughout(model.proto, optimized)
+                    if written_out is not None:
+                        model.proto = written_out
+                        owners = provenance.owners(written_out)
+                if written_out is None:
+                    break
+                optimized = _optimized(folder / "program.bin", model, context)
+        with declared(model):
+            model.operations = describe_operations(model.proto, optimized, owners, model.described)
+        return True
+
+
+def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:
+    """Take the engine's graph from a container that is written for it."""
+    write_unchecked(path, model, context.options)
+    prove(path, model, light_form(model), context.options)
+    optimized = engine_graph(path)
+    path.unlink()
+    return optimized

@@ -5,14 +5,16 @@ between the values it gives and the values it gets in the graph it was made from
 which are made up in many ways, decide only where a value has got a new name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import onnx
 
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, subgraphs
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
 
 #: before the name of a node that was fused late
 _FUSED: Final = "fused "
@@ -180,3 +182,80 @@ def read_by(node: onnx.NodeProto) -> Iterator[str]:
         for inner in all_nodes(graph.node):
             yield from (name for name in inner.input if name)
         yield from (value.name for value in graph.output)
+
+
+class NodeProvenance:
+    """The nodes of a model before the passes of the compiler.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without functions, in which every name means one value. Its nodes get their names.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        #: name in the graph -> name for the user: that of the model, or of the first result
+        self._called: dict[str, str] = {}
+        names = _Names()
+        for node in all_nodes(model.graph.node):
+            called = _called(node)
+            node.name = names.make(called)
+            self._called[node.name] = called
+        self._graph = type(model.graph)()
+        self._graph.CopyFrom(model.graph)
+
+    def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+        """Name the nodes of the model as the passes left it.
+
+        Parameters
+        ----------
+        model : onnx.ModelProto
+            The program's graph; nodes that passes have added or copied are renamed.
+
+        Returns
+        -------
+        dict
+            Name of a node -> the user's nodes that it does the work of, for every node; empty for one that
+            works for none.
+        """
+        names = _Names()
+        for node in all_nodes(model.graph.node):
+            node.name = names.make(_called(node))
+        found = Origins(self._graph, model.graph)
+        return {
+            node.name: tuple(dict.fromkeys(self._called[name] for name in computed))
+            for node, computed in zip(found.engine_nodes, found.computed, strict=True)
+        }
+
+
+def _called(node: onnx.NodeProto) -> str:
+    return node.name or node_key(node) or node.op_type
+
+
+class _Names:
+    """Makes names that the engine's report can hold, each once."""
+
+    def __init__(self) -> None:
+        #: name -> how often it was asked for
+        self._taken: dict[str, int] = {}
+
+    def make(self, called: str) -> str:
+        base = "".join(char if char.isprintable() and char not in '"\\' else "_" for char in called)
+        name = base
+        while name in self._taken:
+            self._taken[base] += 1
+            name = f"{base}_{self._taken[base]}"
+        self._taken[name] = 1
+        return name
+
+
+class RecordProvenance(WhenMeasuringOperations):
+    """Remember the nodes of the user's model, where operations are measured."""
+
+    name = "record-provenance"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Name the nodes."""
+        del context
+        model.provenance = NodeProvenance(model.proto)
+        return True

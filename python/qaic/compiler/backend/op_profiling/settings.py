@@ -6,17 +6,16 @@ the default gets its buffer, and no binding that one would have to pass memory f
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic import _core
 from qaic.compiler.ir.context import OPERATIONS_LEVEL
+from qaic.options.table import CompileOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from qaic.compiler.ir.model import OpsTable
-    from qaic.options.models import CompileOptions
 
 #: the levels, each of which adds to those below
 INFERENCES: Final = 40

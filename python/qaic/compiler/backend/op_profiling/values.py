@@ -1,7 +1,5 @@
 """Types, shapes and sizes of the values of an instrumented program, its largest set of shapes counting."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

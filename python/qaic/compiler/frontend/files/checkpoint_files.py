@@ -6,13 +6,11 @@ exceptions. The exporter leaves a link in the model's folder to the checkpoint t
 cache of a model hub every file is a link from ``models--NAME/snapshots`` to ``models--NAME/blobs``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.frontend.files.data_files import DataFiles
+from qaic.compiler.frontend.files.external_data import DataFiles
 from qaic.compiler.frontend.files.safetensors_file import StoredTensor, read_tensors
 from qaic.compiler.frontend.files.weight_spec import WeightPlace
 

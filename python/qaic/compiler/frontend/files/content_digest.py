@@ -6,25 +6,19 @@ file that was modified in the last two seconds gets no entry, for a second write
 the clock would go unseen. Where files are found by links or in several folders, an entry also states how.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
-from qaic.compiler.frontend.files.data_files import finds_the_same
-from qaic.compiler.ir.constants.weights import FileRange
+from qaic.compiler.frontend.files.external_data import finds_the_same
+from qaic.compiler.ir.constants.weights import FileRange, InputFile
 from qaic.support.atomic_io import replace_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from qaic.compiler.ir.constants.weights import InputFile
 
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20

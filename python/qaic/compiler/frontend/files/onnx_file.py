@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.frontend.files import wire
-from qaic.compiler.frontend.files.data_files import DataFiles
-from qaic.compiler.frontend.files.external_data import ExternalData
+from qaic.compiler.frontend.files import tensor_record
+from qaic.compiler.frontend.files.external_data import DataFiles, ExternalData
 from qaic.compiler.frontend.files.tensor_record import EXTERNAL_FIELD, TensorRecord, read_entry, read_record
 from qaic.compiler.frontend.files.weight_spec import METADATA_KEY
 from qaic.compiler.ir import elem_types
@@ -29,14 +30,10 @@ from qaic.compiler.ir.constants.weights import (
     Weight,
     read_all,
 )
+from qaic.errors import CompileError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
     import onnx
-
-    from qaic.errors import CompileError
 
 #: model files above this size are mapped; the others are read
 _MAP_ABOVE: Final = 32 << 20
@@ -191,16 +188,16 @@ class _Walk:
                 raise _not_onnx(self.out.label, description)
         pieces: list[bytes] = []
         try:
-            for number, kind, begin, lo, hi in wire.fields(self.view, 0, len(self.view)):
-                if number == _MODEL_GRAPH and kind == wire.LEN:
+            for number, kind, begin, lo, hi in tensor_record.fields(self.view, 0, len(self.view)):
+                if number == _MODEL_GRAPH and kind == tensor_record.LEN:
                     graph = self.graph(lo, hi)
-                    pieces += [wire.encode_len(_MODEL_GRAPH, len(graph)), graph]
-                elif number == _MODEL_METADATA and kind == wire.LEN and self.is_spec(lo, hi):
+                    pieces += [tensor_record.encode_len(_MODEL_GRAPH, len(graph)), graph]
+                elif number == _MODEL_METADATA and kind == tensor_record.LEN and self.is_spec(lo, hi):
                     # The container has the weights, and none of its readers is to look for a checkpoint.
                     continue
                 elif number != _MODEL_TRAINING:
                     pieces.append(bytes(self.view[begin:hi]))
-        except wire.WireError as error:
+        except tensor_record.WireError as error:
             if pieces and error.is_cut_off:
                 raise refuse(
                     self.out.label,
@@ -228,7 +225,7 @@ class _Walk:
         """Find the data of all tensors that the model still lacks."""
         from google.protobuf.message import EncodeError
 
-        from qaic.compiler.frontend.check_subgraph_tensors import read_inner_tensors
+        from qaic.compiler.frontend.check_model import read_inner_tensors
 
         model = self.out.parse()
         if is_external:
@@ -278,8 +275,8 @@ class _Walk:
         """Copy the graph, leaving out initializers and constants with a large payload."""
         pieces: list[memoryview | bytes] = []
         copied = lo  # everything before this position is in `pieces` or was cut out
-        for number, kind, begin, start, end in wire.fields(self.view, lo, hi):
-            if kind != wire.LEN:
+        for number, kind, begin, start, end in tensor_record.fields(self.view, lo, hi):
+            if kind != tensor_record.LEN:
                 continue
             replacement: bytes | None = None
             if number == _GRAPH_INITIALIZER:
@@ -304,8 +301,8 @@ class _Walk:
         outputs: list[str] = []
         op_type = domain = ""
         attributes: list[tuple[int, int]] = []
-        for number, kind, _, start, end in wire.fields(self.view, lo, hi):
-            if kind != wire.LEN:
+        for number, kind, _, start, end in tensor_record.fields(self.view, lo, hi):
+            if kind != tensor_record.LEN:
                 continue
             if number == _NODE_OUTPUT:
                 outputs.append(_text(self.view, start, end))
@@ -318,8 +315,8 @@ class _Walk:
         if op_type != "Constant" or domain not in {"", "ai.onnx"} or len(outputs) != 1:
             return None
         for attribute_lo, attribute_hi in attributes:
-            for number, kind, _, start, end in wire.fields(self.view, attribute_lo, attribute_hi):
-                if number == _ATTRIBUTE_TENSOR and kind == wire.LEN:
+            for number, kind, _, start, end in tensor_record.fields(self.view, attribute_lo, attribute_hi):
+                if number == _ATTRIBUTE_TENSOR and kind == tensor_record.LEN:
                     return self.cut(read_record(self.view, start, end), outputs[0])
         return None
 

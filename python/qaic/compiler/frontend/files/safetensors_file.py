@@ -5,8 +5,6 @@ tensor, and the tensors themselves without gaps between them. Only the object is
 is checked before anything of the file is used.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Final

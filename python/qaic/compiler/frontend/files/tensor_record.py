@@ -1,12 +1,106 @@
 """One ``TensorProto`` on the wire: its description, and where its payload lies."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from qaic.compiler.frontend.files import wire
 from qaic.compiler.ir import elem_types
+
+VARINT: Final = 0
+FIXED64: Final = 1
+LEN: Final = 2
+FIXED32: Final = 5
+
+Buffer = memoryview
+
+
+class WireError(ValueError):
+    """The bytes are not a protobuf message; `offset` states where reading stopped."""
+
+    def __init__(self, problem: str, offset: int, *, is_cut_off: bool = False) -> None:
+        super().__init__(f"{problem} at byte {offset}")
+        self.offset = offset
+        #: whether more bytes are wanted than there are
+        self.is_cut_off = is_cut_off
+
+
+def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """Read one varint of at most ten bytes; returns the value and the position behind it."""
+    value = shift = 0
+    start = pos
+    while pos < end:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, pos
+        shift += 7
+        if shift > 63:
+            raise WireError("a number longer than ten bytes", start)
+    raise WireError("a number cut off by the end of its message", start)
+
+
+def signed(value: int) -> int:
+    """Read an unsigned 64-bit value as the two's complement number protobuf stores for int64."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(buf: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Walk the fields of one message.
+
+    Yields
+    ------
+    tuple of int
+        Field number, wire type, position of the tag, and the range of the payload (of the number itself for
+        varints).
+
+    Raises
+    ------
+    WireError
+        A field reaches past `end`, or the wire type does not exist in proto3.
+    """
+    while pos < end:
+        begin = pos
+        # Most tags and many lengths are one byte, which needs no call.
+        tag = buf[pos]
+        if tag < 0x80:
+            pos += 1
+        else:
+            tag, pos = read_varint(buf, pos, end)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise WireError("field number 0", begin)
+        lo = pos
+        if wire == LEN:
+            size, lo = (buf[pos], pos + 1) if pos < end and buf[pos] < 0x80 else read_varint(buf, pos, end)
+            pos = lo + size
+        elif wire == VARINT:
+            _, pos = read_varint(buf, pos, end)
+        elif wire == FIXED32:
+            pos += 4
+        elif wire == FIXED64:
+            pos += 8
+        else:
+            raise WireError(f"wire type {wire}", begin)
+        if pos > end:
+            raise WireError(f"field {number} reaches past the end of its message", begin, is_cut_off=True)
+        yield number, wire, begin, lo, pos
+
+
+def encode_varint(value: int) -> bytes:
+    """Write a non-negative number as a varint."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_len(number: int, size: int) -> bytes:
+    """Write the tag and the length in front of a payload of `size` bytes."""
+    return encode_varint(number << 3 | LEN) + encode_varint(size)
+
 
 _DIMS: Final = 1
 _DATA_TYPE: Final = 2
@@ -18,7 +112,7 @@ _EXTERNAL_DATA: Final = 13
 _DATA_LOCATION: Final = 14
 
 #: what protobuf writes for external data; a tensor without these bytes has none, or is written in another way
-EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | wire.VARINT, 1))
+EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | VARINT, 1))
 
 #: float, int32, string, int64, raw, double, uint64
 _PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
@@ -60,7 +154,7 @@ class TensorRecord:
 
         tensor = onnx.TensorProto(name=name, data_type=self.elem_type, dims=self.dims, raw_data=data)
         body = tensor.SerializeToString(deterministic=True)
-        return wire.encode_len(5, len(body)) + body
+        return encode_len(5, len(body)) + body
 
 
 def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
@@ -75,21 +169,21 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
     payloads: list[tuple[int, int, int]] = []
     location = 0
     external: dict[str, str] = {}
-    for number, kind, _, start, end in wire.fields(view, lo, hi):
+    for number, kind, _, start, end in fields(view, lo, hi):
         if number in _PAYLOADS:
             record.payload += end - start
-            payloads.append((number if kind == wire.LEN else -1, start, end))
-        elif number == _NAME and kind == wire.LEN:
+            payloads.append((number if kind == LEN else -1, start, end))
+        elif number == _NAME and kind == LEN:
             record.name = str(view[start:end], "utf-8", "replace")
         elif number == _DIMS:
             while start < end:
-                value, start = wire.read_varint(view, start, end)  # noqa: PLW2901 - packed or single, same loop
-                record.dims.append(wire.signed(value))
-        elif number == _DATA_TYPE and kind == wire.VARINT:
-            record.elem_type = wire.read_varint(view, start, end)[0]
-        elif number == _DATA_LOCATION and kind == wire.VARINT:
-            location = wire.read_varint(view, start, end)[0]
-        elif number == _EXTERNAL_DATA and kind == wire.LEN:
+                value, start = read_varint(view, start, end)  # noqa: PLW2901 - packed or single, same loop
+                record.dims.append(signed(value))
+        elif number == _DATA_TYPE and kind == VARINT:
+            record.elem_type = read_varint(view, start, end)[0]
+        elif number == _DATA_LOCATION and kind == VARINT:
+            location = read_varint(view, start, end)[0]
+        elif number == _EXTERNAL_DATA and kind == LEN:
             key, value_bytes = read_entry(view, start, end)
             external[key.decode("utf-8", "replace")] = value_bytes.decode("utf-8", "replace")
     if location == 1:
@@ -111,7 +205,7 @@ def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
         The bytes are none.
     """
     texts = {1: b"", 2: b""}
-    for number, kind, _, start, end in wire.fields(view, lo, hi):
-        if number in texts and kind == wire.LEN:
+    for number, kind, _, start, end in fields(view, lo, hi):
+        if number in texts and kind == LEN:
             texts[number] = bytes(view[start:end])
     return texts[1], texts[2]

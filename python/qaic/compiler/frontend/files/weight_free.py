@@ -4,8 +4,6 @@ They become initializers whose bytes are read from the checkpoint when the conta
 does not depend on their size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import onnx

@@ -11,16 +11,12 @@ in ``files``, call that list ``checkpoint_files``, name a file by its path, and 
 location because they stayed in the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.errors import CompileError
 from qaic.support.json import parse_json
-
-if TYPE_CHECKING:
-    from qaic.errors import CompileError
 
 #: key of the model's metadata
 METADATA_KEY: Final = "com.qti.aisw.extdata"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.record import Diagnostic
+from qaic.compiler.ir.constants.weights import TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import numpy as np
     import numpy.typing as npt
-
-    from qaic.compiler.ir.constants.weights import TensorSource
 
 #: largest finite float16
 FLOAT16_MAX: Final = 65504.0

@@ -1,7 +1,5 @@
 """Float payloads of one type read as another, piece by piece."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Moving constants between the three forms they have: nodes, protobuf tensors, weights next to the graph."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy.typing as npt

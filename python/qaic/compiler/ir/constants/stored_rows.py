@@ -5,8 +5,6 @@ which are a unit. Rows that are computed side by side are a tile: their units li
 over the memory reads every weight once, in order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final

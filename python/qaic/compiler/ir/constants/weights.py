@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.graph_edits import add_input, clone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-    from types import TracebackType
-
     import onnx
 
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache

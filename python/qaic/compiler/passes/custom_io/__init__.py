@@ -5,6 +5,6 @@ what the model was written for.
 """
 
 from qaic.compiler.passes.custom_io.apply_custom_io import ApplyCustomIo
-from qaic.compiler.passes.custom_io.dump_io_template import DumpIoTemplate
+from qaic.compiler.passes.custom_io.requests import DumpIoTemplate
 
 __all__ = ["ApplyCustomIo", "DumpIoTemplate"]

@@ -1,7 +1,5 @@
 """Giving the border of a program the types and layouts that were asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,7 +24,7 @@ from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes,
 from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CustomIo
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 #: dims of the model (NCHW) in the order of the border (NHWC)
 _CHANNELS_LAST: Final = (0, 2, 3, 1)

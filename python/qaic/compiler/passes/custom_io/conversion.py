@@ -5,8 +5,6 @@ rounds before it adds the offset, and the engine would fuse it with the operator
 are converted by the device: the graph has float32 in their place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

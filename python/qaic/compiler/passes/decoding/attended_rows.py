@@ -6,8 +6,6 @@ position. The device has one operator for the three. It moves numbers and comput
 MXINT8 blocks of a cache, and rounds what it reads where the graph casts that to float16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """A graph whose attention is looked at: what its values are, and how they are found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto

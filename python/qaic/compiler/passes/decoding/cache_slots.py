@@ -4,8 +4,6 @@ Exporters lay caches out in different ways, so the dimension is that in which a 
 it takes from its input of positions.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 

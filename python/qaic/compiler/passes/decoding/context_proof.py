@@ -5,8 +5,6 @@ for the roles it reads ends the proof. It rests on two things that hold of atten
 larger than `HIDDEN_SCORE` by more than a softmax keeps of, and queries that are no padding see a slot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

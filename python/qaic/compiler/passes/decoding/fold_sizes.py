@@ -6,8 +6,6 @@ token, and a number of slots that follows from positions. What is known of all o
 which one size is open is written with -1, and sizes that are those of the operand with 0.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,8 +21,7 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.decoding.attention import AttentionGraph
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-from qaic.compiler.passes.shape_inference.engine_shapes import complete
-from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
 from qaic.errors import QaicError
 
 _log = logging.getLogger("qaic.compiler")

@@ -11,8 +11,6 @@ Lengths are multiples of `GRANULE`, because then the kernels add the numbers of 
 what is left out was zero: results are equal bit by bit.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 
@@ -40,7 +38,7 @@ from qaic.compiler.passes.decoding.shared_heads import SharedHeads, shared_heads
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 _log = logging.getLogger("qaic.compiler")
 

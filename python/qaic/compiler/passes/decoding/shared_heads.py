@@ -3,8 +3,6 @@
 Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))``. A product that broadcasts needs no copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

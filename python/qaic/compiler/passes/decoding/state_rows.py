@@ -9,8 +9,6 @@ float32 of kernels. They then apply to the rows, and to what is read of the cach
 and that nothing has written, are read rounded and are not rounded themselves.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +33,7 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
-from qaic.compiler.passes.shape_inference.engine_shapes import complete
-from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.engine_shapes import complete, inferred
 from qaic.errors import QaicError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 

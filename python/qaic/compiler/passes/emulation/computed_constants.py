@@ -4,8 +4,6 @@ A constant that is stored is counted where it is rounded. The value of a compute
 engine, so this module computes the few nodes of a small one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Final

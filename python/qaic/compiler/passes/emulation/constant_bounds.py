@@ -5,8 +5,6 @@ float32, a tensor filled with it - is known only to the engine, so nodes have to
 where the operators show that they are not needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Final
 

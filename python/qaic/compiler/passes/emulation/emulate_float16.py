@@ -54,7 +54,7 @@ from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.computed_constants import note_computed
 from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
 from qaic.compiler.passes.emulation.integer_sums import IntegerSums
-from qaic.options.models import CompileOptions
+from qaic.options.table import CompileOptions
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 

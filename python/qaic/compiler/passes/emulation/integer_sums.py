@@ -5,8 +5,6 @@ operands. The sums are far beyond float16, whose largest number is 65504, and th
 numbers. Only the product fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Final
 

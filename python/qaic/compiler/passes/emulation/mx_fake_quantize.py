@@ -6,8 +6,6 @@ multiplied or divided by a power of two is exact. Blocks of 32 lie along the las
 filled up with zeros. A block with a NaN or an infinity becomes NaN as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ The container keeps the blocks, which take 6.25 bits per element; the device com
 weights, and nothing else changes. Blocks lie along the dimension that the product sums over.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ before the first node that reads it there. Partitions that share the work on eac
 only the card's compiler knows; for those the option is recorded and changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import onnx

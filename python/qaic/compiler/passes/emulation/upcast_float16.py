@@ -5,8 +5,6 @@ So such a tensor of the model becomes a float32 one that is put in the format of
 merely carry data - inputs, outputs, constants and what casts make of them - keep their type.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import onnx

@@ -8,8 +8,6 @@ result changes its sign, so the smallest integer stays as it is, as with int8 an
 those of ONNX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial

@@ -7,9 +7,7 @@
 * ``STFT`` states ``onesided``. Shape inference takes 0 where the operator's default is 1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,12 +15,13 @@ import onnx
 
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import INT32, INT64
+from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
     clear_attributes,
     clone,
     remove_nodes,
+    replace_all_uses_with,
     set_inputs,
     set_nodes,
 )
@@ -32,12 +31,15 @@ from qaic.compiler.ir.graph_walk import (
     all_graphs,
     all_nodes,
     find_nodes,
+    producers,
+    read_values,
     subgraphs,
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import Added
 
 #: from this version of the operator set on, a mask may have fewer columns than keys, so one is not for all
 _PADDED_MASKS: Final = 24
@@ -318,3 +320,162 @@ class LegalizeExports(Always):
         del context
         legalize_exports(model.proto)
         return True
+
+
+#: types of which some supported engine lacks the kernel
+_WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
+
+
+def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
+    """Rewrite the Where nodes that the engine has no kernel for; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without weight data and without model-local functions around such nodes.
+    types : Mapping[str, int]
+        Element types of values by name.
+
+    Returns
+    -------
+    dict of str to Added
+        The values that were added.
+    """
+    fresh: FreshNames | None = None
+    added: dict[str, Added] = {}
+    if not find_nodes(model.graph.node, {"Where"}):
+        return added
+    for graph in all_graphs(model.graph):
+        found = {at for at, node in enumerate(graph.node) if _is_without_kernel(node, types)}
+        if not found:
+            continue
+        fresh = fresh or FreshNames(model.graph)
+        made: list[onnx.NodeProto] = []
+        for at, node in enumerate(graph.node):
+            made += _as_int32(node, types, fresh, added) if at in found else [node]
+        set_nodes(graph, made)
+    return added
+
+
+def _elem_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
+    """Element type of what a Where selects from: that of any value that is known."""
+    return next((types[name] for name in (*node.input[1:], *node.output) if name in types), 0)
+
+
+def _is_without_kernel(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    return standard(node, "Where") and _elem_type(node, types) in _WITHOUT_KERNEL
+
+
+def _as_int32(
+    node: onnx.NodeProto, types: Mapping[str, int], fresh: FreshNames, added: dict[str, Added]
+) -> list[onnx.NodeProto]:
+    from onnx import helper
+
+    condition, *sides = node.input
+    result = node.output[0]
+    wide = [fresh.make(result, "int32") for _ in (*sides, result)]
+    added.update({name: Added(INT32, like) for name, like in zip(wide, (*sides, result), strict=True)})
+    casts = [
+        helper.make_node("Cast", [side], [name], to=INT32) for side, name in zip(sides, wide, strict=False)
+    ]
+    selected = helper.make_node("Where", [condition, *wide[:2]], [wide[2]], name=node.name)
+    narrow = helper.make_node("Cast", [wide[2]], [result], to=_elem_type(node, types))
+    return [*casts, selected, narrow]
+
+
+class LegalizeWhere(Always):
+    """Select as int32 what the engine has no kernel for."""
+
+    name = "legalize-where"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        return model.rewrite(legalize_where)
+
+
+#: operators whose results may be moved or taken over from elsewhere
+_MOVING: Final = (
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "If",
+    "Loop",
+    "MaxPool",
+    "Pad",
+    "Reshape",
+    "Scan",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+)
+
+
+def moved_captures(graph: onnx.GraphProto) -> set[str]:
+    """Find the moved values that bodies of control flow capture from the graph directly around them."""
+    made_by = producers(graph.node)
+    return {
+        name
+        for node in graph.node
+        for body in subgraphs(node)
+        for name in read_values(body)
+        if name in made_by and standard(made_by[name], *_MOVING)
+    }
+
+
+def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, str]:
+    """Compute moved floats once more, as the maximum of one, where bodies of control flow read them.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without model-local functions, in which no two values have one name; changed in place.
+    types : Mapping[str, int]
+        Element types of values by name.
+
+    Returns
+    -------
+    dict of str to str
+        Each value that was added, and the value that it equals.
+    """
+    from onnx import helper
+
+    if not find_nodes(model.graph.node, {"DequantizeLinear"}):
+        return {}
+    fresh: FreshNames | None = None
+    added: dict[str, str] = {}
+    for graph in all_graphs(model.graph):
+        moved = {name for name in moved_captures(graph) if types.get(name) in FLOATS}
+        if not moved:
+            continue
+        fresh = fresh or FreshNames(model.graph)
+        apart = {name: fresh.make(name, "captured") for name in sorted(moved)}
+        added.update((new, name) for name, new in apart.items())
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            nodes.append(node)
+            nodes += [helper.make_node("Max", [name], [apart[name]]) for name in node.output if name in apart]
+        # Also where the node itself reads them, which is as right.
+        replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
+        set_nodes(graph, nodes)
+    return added
+
+
+class LegalizeCapturedValues(Always):
+    """Keep values of quantized graphs apart from the control flow that captures them."""
+
+    name = "legalize-captured-values"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        types = model.facts.types
+        added = legalize_captured_values(model.proto, types)
+        types.update((new, types[name]) for new, name in added.items())
+        return bool(added)

@@ -7,8 +7,6 @@ Such a function stands for an operator of the card. Its body is plain ONNX, whic
 * A normalization is one operator with float32 inside, whatever the type of its tensors. The body mixes types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -8,8 +8,6 @@ its groups has its zero points as floats, because the engine reads packed ones i
 1.32).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,7 +16,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.reader import ConstantReader, read_array
+from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8

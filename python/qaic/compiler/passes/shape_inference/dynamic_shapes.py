@@ -4,8 +4,6 @@ A container lists the shapes it allows, so every size becomes one set of shapes,
 shapes of the outputs follow from the symbols by name, nothing is inferred per set.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ from qaic.compiler.frontend.specialization import TensorSpecs
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clear_shape
 from qaic.compiler.ir.interface import Interface, TensorSpec
-from qaic.compiler.passes.shape_inference.inference import inferred
+from qaic.compiler.passes.shape_inference.engine_shapes import inferred
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import onnx
 from numpy.typing import NDArray
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.diagnostics.engine_text import engine_reason
+from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
 from qaic.compiler.ir.graph_edits import (
@@ -34,7 +33,7 @@ from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.shape_inference import loop_shapes
-from qaic.compiler.passes.shape_inference.inference import inferred_alone, inferred_body
+from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 from qaic.errors import CompileError
 

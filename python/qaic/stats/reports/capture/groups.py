@@ -4,23 +4,16 @@ Each device is summed for itself, the median over its samples taken, and the dev
 or cores is work, never a latency.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from qaic.stats.reports.capture import median_rows
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import Coded, OpInfo
-    from qaic.stats.reports.capture.trace_reader import TraceReader
-
+from qaic.stats.reports.capture import Capture, median_rows
+from qaic.stats.reports.capture.op_info import Coded, OpInfo
+from qaic.stats.reports.capture.trace_reader import TraceReader
 
 #: times its own median from which a time is not that of the operation
 _INTERRUPTED: Final = 3.0

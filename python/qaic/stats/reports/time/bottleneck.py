@@ -1,14 +1,13 @@
 """The bottleneck of a run: computing, memory, data layout, or the time around the work."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from qaic.stats.reports.capture import median
-from qaic.stats.reports.capture.op_categories import (
+from qaic.stats.reports.capture import Capture, median
+from qaic.stats.reports.capture.op_info import (
     COMPUTE,
     CONTROL,
     CONVERT,
@@ -18,15 +17,10 @@ from qaic.stats.reports.capture.op_categories import (
     NORMALIZE,
     OTHER,
 )
-from qaic.stats.reports.hardware.engines import utilization
+from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
+from qaic.stats.reports.engines import utilization
 from qaic.stats.reports.time.overhead import at_floor
 from qaic.stats.reports.time.timeline import activity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
 
 _ARITHMETIC: Final = (COMPUTE, DEQUANTIZE, NORMALIZE, ELEMENTWISE)
 #: a run is bound by what takes at least this part of the time; below, nothing stands out

@@ -1,22 +1,174 @@
 """Which operations the inference waited for: the path over measured times and the compiler's dependencies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import own_time_us, share
-from qaic.stats.reports.operations.nodes import NO_OPERATIONS
-from qaic.stats.reports.render.table import Column, Report, Table
-from qaic.stats.reports.time.path import Step, walk
+from qaic.stats.reports.capture.op_info import FLUSH, Coded
+from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP_NESTED, TraceReader
+from qaic.stats.reports.ops import NO_OPERATIONS
+from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import duration
 
-if TYPE_CHECKING:
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.capture.op_info import Coded
-    from qaic.stats.reports.capture.trace_reader import TraceReader
-    from qaic.stats.reports.render.table import Cell
+#: steps walked at most: some seconds
+MOST_STEPS: Final = 20_000
+#: what is looked at together, first and at most, when an execution of an operation is searched
+_BLOCK, _LARGEST_BLOCK = 1024, 1 << 16
+_SKIPPED: Final = OP_ASYNC | OP_BOOKKEEPING | OP_NESTED
+
+
+@dataclass(frozen=True)
+class Step:
+    """One execution of the path, in ticks; ``wait_u`` is the time since the one before ended."""
+
+    op: int
+    thread: int
+    start_u: int
+    end_u: int
+    wait_u: int
+    because: str
+
+
+class _Thread:
+    """Executions of one thread, found by place, by time and by operation."""
+
+    def __init__(self, reader: TraceReader, record: NDArray[Any]) -> None:
+        first, count = int(record["first_op"]), int(record["op_count"])
+        self.core = int(record["core"])
+        self.thread = int(record["thread"])
+        self.base = int(reader.facts.base[self.core])
+        self.size = int(reader.facts.base[self.core + 1]) - self.base
+        self.ops = reader.buffer.ops[first : first + count]
+        categories = reader.facts.categories
+        own = categories.codes[self.base : self.base + self.size]
+        # Writing the statistics is no part of the inference.
+        self._flushes: NDArray[np.bool_] = own == categories.values.index(FLUSH)
+        # Place of each operation's last execution, and when its first one ended.
+        self._last = np.full(self.size, -1, np.int64)
+        self._first_end = np.full(self.size, np.iinfo(np.int64).max)
+        self._starts, self._durs = self.ops["start_u"], self.ops["dur_u"]
+        self._ocs, self._kinds = self.ops["oc"], self.ops["kflags"]
+        place = 0
+        for piece in reader.pieces(record):
+            ocs = piece["oc"].astype(np.int64)
+            chosen = ((piece["kflags"] & _SKIPPED) == 0) & (ocs < self.size)
+            chosen &= ~self._flushes[np.where(chosen, ocs, 0)]
+            self._last[ocs[chosen]] = np.flatnonzero(chosen) + place
+            ends = (piece["start_u"] + piece["dur_u"]).astype(np.int64)
+            np.minimum.at(self._first_end, ocs[chosen], ends[chosen])
+            place += len(piece)
+
+    def interval(self, place: int) -> tuple[int, int]:
+        """Start and end of an execution."""
+        start = int(self._starts[place])
+        return start, start + int(self._durs[place])
+
+    def oc(self, place: int) -> int:
+        """Operation of an execution."""
+        return int(self._ocs[place])
+
+    def before(self, place: int) -> int | None:
+        """Return the execution that the thread was at before."""
+        while place > 0:
+            place -= 1
+            oc = self.oc(place)
+            if not int(self._kinds[place]) & _SKIPPED and oc < self.size and not self._flushes[oc]:
+                return place
+        return None
+
+    def last_of(self, oc: int, until_u: int) -> int | None:
+        """Return the last execution of an operation that had ended by then."""
+        place = int(self._last[oc])
+        if place < 0:
+            return None
+        if self.interval(place)[1] <= until_u:
+            return place
+        if int(self._first_end[oc]) > until_u:
+            return None
+        end = min(place, bisect_right(self._starts, until_u))
+        size = _BLOCK
+        while end > 0:
+            start = max(0, end - size)
+            size = min(2 * size, _LARGEST_BLOCK)
+            for found in np.flatnonzero(self._ocs[start:end] == oc)[::-1].tolist():
+                candidate: int = start + found
+                if not int(self._kinds[candidate]) & _SKIPPED and self.interval(candidate)[1] <= until_u:
+                    return candidate
+            end = start
+        return None
+
+    def furthest(self) -> int | None:
+        """Return the execution that ended last."""
+        places = self._last[self._last >= 0]
+        if not len(places):
+            return None
+        chosen = self.ops[places]
+        return int(places[int((chosen["start_u"] + chosen["dur_u"]).argmax())])
+
+
+def walk(reader: TraceReader, most_steps: int = MOST_STEPS) -> tuple[list[Step], bool]:
+    """Return the path in the order of time, and whether it is whole."""
+    records = [record for record in reader.buffer.threads if int(record["op_count"])]
+    threads = [
+        _Thread(reader, record) for record in records if int(record["core"]) + 1 < len(reader.facts.base)
+    ]
+    ends = [(thread.interval(place)[1], number, place) for number, thread in enumerate(threads)
+            if (place := thread.furthest()) is not None]  # fmt: skip
+    steps: list[Step] = []
+    if not ends:
+        return steps, True
+    _, number, place = max(ends)
+    while len(steps) < most_steps:
+        thread = threads[number]
+        start, end = thread.interval(place)
+        op = thread.base + thread.oc(place)
+        found = _cause(reader, threads, number, place)
+        if found is None:
+            steps.append(Step(op, thread.thread, start, end, max(0, start - reader.start_u), "begin"))
+            return steps[::-1], True
+        ended, because, number, place = found
+        steps.append(Step(op, thread.thread, start, end, max(0, start - ended), because))
+    return steps[::-1], False
+
+
+def _cause(
+    reader: TraceReader, threads: list[_Thread], number: int, place: int
+) -> tuple[int, str, int, int] | None:
+    """Return what an execution waited for: end, why, thread and place."""
+    thread = threads[number]
+    start, _ = thread.interval(place)
+    oc = thread.oc(place)
+    wanted = [(op, "data") for op in reader.facts.producers(thread.base + oc, data_only=True)]
+    data = {op for op, _ in wanted}
+    wanted += [(op, "order") for op in reader.facts.producers(thread.base + oc) if op not in data]
+    previous = thread.before(place)
+    if previous is not None:
+        # Of an operation on several threads, the slowest counts.
+        wanted.append((thread.base + thread.oc(previous), "thread"))
+    found: list[tuple[int, int, str, int, int]] = []
+    rank = {"thread": 0, "order": 1, "data": 2}
+    for op, because in wanted:
+        core = int(reader.facts.cores[op])
+        for other_number, other in enumerate(threads):
+            if other.core != core:
+                continue
+            # Ticks of two threads may be apart by one.
+            other_place = other.last_of(op - other.base, start + 1)
+            if other_place is None or (other_number == number and other_place >= place):
+                continue
+            other_start, other_end = other.interval(other_place)
+            if (other_start, other_number, other_place) < (start, number, place):
+                found.append((other_end, rank[because], because, other_number, other_place))
+    if not found:
+        return None
+    ended, _, because, found_number, found_place = max(found)
+    return ended, because, found_number, found_place
+
 
 #: steps listed, the longest ones
 _MOST: Final = 500

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.render.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted, duration
 

@@ -1,22 +1,15 @@
 """Cost of measuring, and the numbers that it makes meaningless."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from qaic.stats.reports.capture import median, median_rows
+from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
-from qaic.stats.reports.render.table import Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table
 from qaic.support.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from qaic.stats.reports.capture import Capture
-    from qaic.stats.reports.render.table import Cell
 
 #: operations listed
 _MOST: Final = 200

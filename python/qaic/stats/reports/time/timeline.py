@@ -1,22 +1,15 @@
 """Executions of one core in the order of time, over all its threads: when anything works and when not."""
 
-from __future__ import annotations
-
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.stats.reports.capture.op_categories import BOOKKEEPING
-from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, PIECE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from qaic.stats.reports.capture.trace_reader import CoreFacts, TraceReader
+from qaic.stats.reports.capture.op_info import BOOKKEEPING
+from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, PIECE, CoreFacts, TraceReader
 
 #: windows kept of a core, the longest
 MOST_GAPS: Final = 50

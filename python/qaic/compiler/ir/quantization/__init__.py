@@ -1,1 +1,0 @@
-"""Facts about quantized values, and the plan of the quantization."""

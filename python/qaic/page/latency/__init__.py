@@ -1,1 +1,0 @@
-"""Pages, charts and text of latencies."""

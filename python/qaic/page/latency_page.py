@@ -1,0 +1,246 @@
+"""The page of latencies: figures, histogram, percentiles, curve over time, and reports if there are any."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from qaic import __version__
+from qaic.page.document import document
+from qaic.page.latency import PERCENTILES, Distribution, curve, histogram
+from qaic.page.report_tables import report_html, stat_cards_html, verdict_html
+from qaic.stats.reports.table import Column, Report, Table
+from qaic.support.text import escape_html as escape
+
+_WIDTH, _HEIGHT = 1000, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 22, 34
+_BARS, _COLUMNS, _POINTS = 48, 450, 500
+_RULES = ("P50", "P90", "P99")
+#: height of a line of their names, and room for one
+_RULE_LINE, _RULE_NAME = 12, 30
+
+
+def histogram_svg(distribution: Distribution) -> str:
+    """Return how often which latency was measured. The latencies must be known."""
+    assert distribution.seconds is not None  # noqa: S101 (callers look)
+    bars = histogram(distribution.seconds, _BARS)
+    unit, per_second = distribution.unit
+    counts = [*bars.counts.tolist(), *([bars.above] if bars.above else [])]
+    low, step = float(bars.edges[0]), float(bars.edges[1] - bars.edges[0])
+    span = len(counts) * step
+    highest = max(counts)
+    across = _scale(low, low + span, _LEFT, _WIDTH - _RIGHT)
+    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP + _RULE_LINE * (len(_RULES) - 1))
+    last = low + len(bars.counts) * step
+    pieces = [
+        *_x_ticks(across, low * per_second, last * per_second, per_second, unit),
+        *_y_ticks(up, highest, ""),
+    ]
+    for place, count in enumerate(counts):
+        begin = low + place * step
+        over = place == len(bars.counts)
+        named = (
+            f"more than {distribution.text(begin)}"
+            if over
+            else f"{distribution.text(begin)} to {distribution.text(begin + step)}"
+        )
+        left, right, top = across(begin), across(begin + step), up(count)
+        share = 100 * count / distribution.count
+        if count:
+            # One in a million is one pixel.
+            size = max(_HEIGHT - _BOTTOM - top, 1.5)
+            pieces.append(
+                f'<rect class="fill" x="{left + 0.5:.1f}" y="{_HEIGHT - _BOTTOM - size:.1f}" '
+                f'width="{max(right - left - 1, 0.6):.1f}" height="{size:.1f}">'
+                f"<title>{escape(named)}: {count} ({share:.2f} %)</title></rect>"
+            )
+    if bars.above:
+        pieces.append(_text(across(last + step / 2), _HEIGHT - 16, "more", "middle"))
+    shown = [
+        (name, across(distribution.percentiles[name]))
+        for name in _RULES
+        if distribution.percentiles[name] <= last
+    ]
+    for place, (name, x) in enumerate(shown):
+        # Above the bars, which would be behind the letters; each on a line of its own, for they may be close.
+        line = _RULE_LINE * (place + 1)
+        pieces.append(
+            f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{line - 8}" y2="{_HEIGHT - _BOTTOM}"/>'
+        )
+        is_near_end = x + _RULE_NAME > _WIDTH - _RIGHT
+        pieces.append(
+            _text(x - 3 if is_near_end else x + 3, line, name, "end" if is_near_end else "start", "rule-name")
+        )
+    return _svg(f"Histogram of {distribution.count} latencies", pieces)
+
+
+def percentiles_svg(distribution: Distribution) -> str:
+    """Return the latency that a share of the runs stays below, with room for the slowest few."""
+    if distribution.seconds is not None:
+        most = 1 - 1 / max(2, distribution.count)
+        spread = -np.log10(1 - np.linspace(0, most, 2)[1])
+        places = np.linspace(0, spread, 200)
+        shares = 1 - 10.0**-places
+        values = np.quantile(distribution.seconds, shares)
+    else:
+        ranks = [0.0, *PERCENTILES.values()]
+        shares = np.array(ranks) / 100
+        places = -np.log10(1 - shares)
+        values = np.array([distribution.minimum, *distribution.percentiles.values()])
+    _, per_second = distribution.unit
+    across = _scale(0, max(float(places[-1]), 0.31), _LEFT, _WIDTH - _RIGHT)
+    top = float(values.max()) * per_second or 1.0
+    up = _scale(0, top, _HEIGHT - _BOTTOM, _TOP)
+    points = " ".join(
+        f"{across(place):.1f},{up(value * per_second):.1f}"
+        for place, value in zip(places, values, strict=True)
+    )
+    pieces = [*_y_ticks(up, top, distribution.unit[0]), f'<polyline class="curve" points="{points}"/>']
+    for rank in (0, 50, 90, 99, 99.9, 99.99, 99.999):
+        place = -math.log10(1 - rank / 100)
+        if place <= places[-1] + 1e-9:
+            pieces.append(_text(across(place), _HEIGHT - 16, f"{rank:g} %", "middle"))
+    return _svg("Latency by percentile", pieces)
+
+
+def curve_svg(distribution: Distribution) -> str:
+    """Return the latencies in the order in which they were measured. They must be known."""
+    seconds = distribution.seconds
+    assert seconds is not None  # noqa: S101 (callers look)
+    unit, per_second = distribution.unit
+    top = distribution.top
+    across = _scale(0, max(len(seconds) - 1, 1), _LEFT + 4, _WIDTH - _RIGHT - 4)
+    up = _scale(0, top * per_second or 1.0, _HEIGHT - _BOTTOM, _TOP)
+
+    def height(value: float) -> float:
+        return up(min(value, top) * per_second)
+
+    pieces = [*_x_ticks(across, 0, len(seconds) - 1, 1, ""), *_y_ticks(up, top * per_second, unit)]
+    if len(seconds) <= _POINTS:
+        pieces += [
+            f'<circle class="dot" cx="{across(place):.1f}" cy="{height(value):.1f}" r="2.6">'
+            f"<title>number {place}: {escape(distribution.text(value))}</title></circle>"
+            for place, value in enumerate(seconds.tolist())
+        ]
+    else:
+        columns = curve(seconds, _COLUMNS)
+        xs = [across(place) for place in columns.first.tolist()]
+        upper = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.maximum.tolist(), strict=True)
+        ]
+        lower = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.minimum.tolist(), strict=True)
+        ]
+        middle = [
+            f"{x:.1f},{height(value):.1f}" for x, value in zip(xs, columns.middle.tolist(), strict=True)
+        ]
+        pieces.append(f'<polygon class="band" points="{" ".join(upper + lower[::-1])}"/>')
+        pieces.append(f'<polyline class="curve" points="{" ".join(middle)}"/>')
+    return _svg("Latencies in the order of measuring", pieces)
+
+
+def curve_note(distribution: Distribution) -> str:
+    """Return what the curve leaves out."""
+    seconds = distribution.seconds
+    assert seconds is not None  # noqa: S101 (callers look)
+    notes = []
+    if len(seconds) > _POINTS:
+        together = -(-len(seconds) // _COLUMNS)
+        notes.append(
+            f"Each place stands for up to {together} neighbors: the line is their median, the band goes "
+            "from the minimum to the maximum."
+        )
+    above = int(np.count_nonzero(seconds > distribution.top))
+    if above:
+        notes.append(
+            f"{above} slower than the top are drawn there; the slowest took "
+            f"{distribution.text(distribution.maximum)}."
+        )
+    return " ".join(notes)
+
+
+def _scale(low: float, high: float, begin: float, end: float) -> Callable[[float], float]:
+    span = (high - low) or 1.0
+    return lambda value: begin + (value - low) / span * (end - begin)
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    wanted = (high - low) / most or 1.0
+    power = 10.0 ** math.floor(math.log10(wanted))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _x_ticks(
+    across: Callable[[float], float], low: float, high: float, per_second: float, unit: str
+) -> Iterable[str]:
+    for value in _ticks(low, high, 8):
+        if unit or value == round(value):
+            yield _text(across(value / per_second), _HEIGHT - 16, f"{value:g} {unit}".strip(), "middle")
+    yield (
+        f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{_HEIGHT - _BOTTOM}" '
+        f'y2="{_HEIGHT - _BOTTOM}"/>'
+    )
+
+
+def _y_ticks(up: Callable[[float], float], high: float, unit: str) -> Iterable[str]:
+    for value in _ticks(0, high, 4):
+        y = up(value)
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _text(_LEFT - 6, y + 4, f"{value:g} {unit}".strip(), "end")
+
+
+def _text(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
+    named = f' class="{style}"' if style else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
+
+
+def _svg(title: str, pieces: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(pieces)}</svg>"
+    )
+
+
+def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Report] = ()) -> str:
+    """Return the page as HTML."""
+    parts = [
+        ("overview", "Overview", _overview(distribution)),
+        ("distribution", "Distribution", _distribution(distribution)),
+    ]
+    if distribution.seconds is not None and distribution.count > 1:
+        chart = _figure(curve_svg(distribution), curve_note(distribution))
+        parts.append(("curve", "In the order of measuring", chart))
+    parts += [(report.name, report.title, report_html(report)) for report in reports]
+    return document(title, f"Latency of {distribution.counted} \u00b7 openqaic {__version__}", parts)
+
+
+def _overview(distribution: Distribution) -> str:
+    middle, high = distribution.percentiles["P50"], distribution.percentiles["P99"]
+    verdict = [
+        f"Half of the {distribution.what}s take at most {distribution.text(middle)}, "
+        f"99 of 100 at most {distribution.text(high)}."
+    ]
+    if middle > 0 and distribution.maximum > 10 * middle:
+        verdict.append(
+            f"The slowest took {distribution.text(distribution.maximum)}, "
+            f"{distribution.maximum / middle:.0f} times the median."
+        )
+    unit, per_second = distribution.unit
+    rows = [(name, seconds * per_second, unit) for name, seconds in distribution.rows()]
+    columns = (Column("metric"), Column("value", None, "float"), Column("unit"))
+    facts = Table("figures", "Figures", columns, [("count", distribution.count, None), *rows])
+    return verdict_html(verdict) + stat_cards_html(facts)
+
+
+def _distribution(distribution: Distribution) -> str:
+    curve = _figure(percentiles_svg(distribution), "Latency that a share of them stays below.")
+    if distribution.seconds is None:
+        return curve
+    bars = _figure(histogram_svg(distribution), "How many took how long.")
+    return bars + curve
+
+
+def _figure(chart: str, caption: str) -> str:
+    return f"<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>"

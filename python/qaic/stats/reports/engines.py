@@ -1,0 +1,139 @@
+"""How busy each engine is, and with what."""
+
+from qaic.stats.reports.capture import Capture, median
+from qaic.stats.reports.capture.groups import grouped, own_time_us, share
+from qaic.stats.reports.capture.op_info import CATEGORIES, Coded
+from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+
+_ENGINES = (
+    Column("device", kind="int"),
+    Column("core", kind="int"),
+    Column("engine"),
+    Column("threads", kind="int"),
+    Column("utilization", kind="percent"),
+    Column("busiest thread", kind="percent"),
+    Column("of PCycles", kind="percent"),
+    Column("busy", "us", "float"),
+    Column("operations", kind="int"),
+    Column("sync", "us", "float"),
+    Column("barrier", "us", "float"),
+    Column("transfers", "us", "float"),
+)
+_CATEGORIES = (
+    Column("engine"),
+    Column("category"),
+    Column("count", kind="int"),
+    Column("time", "us", "float"),
+    Column("share", kind="percent"),
+    Column("share of engine", kind="percent"),
+)
+
+
+def engines(capture: Capture) -> Report:
+    """Utilization of every engine, and time by category."""
+    capture = capture.typical
+    rows: list[tuple[Cell, ...]] = []
+    for readers in capture.by_device():
+        keys = sorted({(thread.core, thread.engine) for thread in readers[0].threads})
+        for core, engine in keys:
+            rows.append((readers[0].slice, core, engine, *_figures(readers, core, engine)))
+    categories = _categories(capture)
+    verdict = []
+    if any(row[4] for row in rows):
+        names = list(dict.fromkeys(str(row[2]) for row in rows))
+        means = {name: median([_float(row[4]) for row in rows if row[2] == name]) for name in names}
+        text = ", ".join(f"{name} {mean:.1f} %" for name, mean in means.items() if mean is not None)
+        verdict.append(f"utilization, median of the cores: {text}")
+    notes = [
+        "times are sums over an engine's threads, utilization is their mean;"
+        " engines work in parallel, so do not add them up"
+    ]
+    if any(str(row[2]) == "DMAIssue" for row in rows):
+        notes.append(
+            "DMAIssue only issues: its transfers are in the column of that name and in the report dma"
+        )
+    return Report(
+        "engines",
+        "Engines",
+        verdict,
+        [Table("engines", "Engines", _ENGINES, rows, "; ".join(notes)), categories],
+    )
+
+
+def utilization(thread: ThreadSums) -> float | None:
+    """Part of a thread's time in which it works, 0 to 1; None where its operations were not measured."""
+    if not thread.ops or not thread.span_u:
+        return None
+    return thread.busy_u / thread.span_u
+
+
+def _figures(readers: list[TraceReader], core: int, engine: str) -> tuple[Cell, ...]:
+    per_sample = [
+        [thread for thread in reader.threads if (thread.core, thread.engine) == (core, engine)]
+        for reader in readers
+    ]
+    us = readers[0].us
+
+    def summed(name: str, counted: str) -> float | None:
+        return median(
+            [
+                us(sum(getattr(thread, name) for thread in threads))
+                if any(getattr(thread, counted) for thread in threads)
+                else None
+                for threads in per_sample
+            ]
+        )
+
+    shares = [[100 * (utilization(thread) or 0) for thread in threads] for threads in per_sample]
+    measured = any(thread.ops for threads in per_sample for thread in threads)
+    return (
+        round(median([len(threads) for threads in per_sample]) or 0),
+        median([sum(values) / len(values) for values in shares if values]) if measured else None,
+        median([max(values) for values in shares if values]) if measured else None,
+        median([_of_pcycles(threads) for threads in per_sample]),
+        summed("busy_u", "ops"),
+        round(median([sum(thread.ops for thread in threads) for threads in per_sample]) or 0)
+        if measured
+        else None,
+        summed("sync_u", "sync_count"),
+        summed("barrier_u", "barrier_count"),
+        summed("transfer_u", "transfer_count"),
+    )
+
+
+def _of_pcycles(threads: list[ThreadSums]) -> float | None:
+    """Processor cycles of the operations, of those of the threads."""
+    both = [
+        (thread.op_pcycles, thread.pcycles)
+        for thread in threads
+        if thread.op_pcycles is not None and thread.pcycles
+    ]
+    return share(sum(op for op, _ in both), sum(cycles for _, cycles in both)) if both else None
+
+
+def _categories(capture: Capture) -> Table:
+    found = grouped(
+        capture, lambda facts: Coded.joined(facts.engines, facts.categories), {"time": own_time_us}
+    )
+    total = sum(group["time"] for group in found)
+    of_engine: dict[str, float] = {}
+    for group in found:
+        of_engine[group.key[0]] = of_engine.get(group.key[0], 0.0) + group["time"]
+    found.sort(key=lambda group: (group.key[0], CATEGORIES.index(group.key[1])))
+    rows = [
+        (
+            *group.key,
+            round(group["count"]),
+            group["time"],
+            share(group["time"], total),
+            share(group["time"], of_engine[group.key[0]]),
+        )
+        for group in found
+    ]
+    note = None if rows else f"operations: {NOT_MEASURED}, or the stats level is below 70"
+    return Table("categories", "Kinds of work", _CATEGORIES, rows, note)
+
+
+def _float(cell: Cell) -> float | None:
+    return cell if isinstance(cell, float) else None

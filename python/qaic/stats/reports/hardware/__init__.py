@@ -1,1 +1,0 @@
-"""Reports about cores, engines, memory and the traffic between them."""

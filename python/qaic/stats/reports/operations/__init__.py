@@ -1,1 +1,0 @@
-"""Reports about operations: by kind, node and layer of the model."""

@@ -1,0 +1,271 @@
+"""Which kinds of operations, nodes and layers of a model cost most, over all cores and devices."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import astuple
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qaic.stats.reports.capture import Capture, median_rows
+from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share, spreads
+from qaic.stats.reports.capture.op_info import CATEGORIES, Coded, OpInfo
+from qaic.stats.reports.capture.trace_reader import TraceReader
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.time.overhead import marked
+from qaic.support.text import duration
+
+_COLUMNS = (
+    Column("kind"),
+    Column("engine"),
+    Column("memory"),
+    Column("types"),
+    Column("category"),
+    Column("count", kind="int"),
+    Column("time", "us", "float"),
+    Column("share", kind="percent"),
+    Column("PCycles", kind="int"),
+    Column("output", "bytes", "bytes"),
+    Column("time per KB", "us", "float"),
+)
+
+
+def ops(capture: Capture) -> Report:
+    """Time by kind, engine, memory and types of the operands, and by category."""
+    capture = capture.typical
+
+    def key(facts: OpInfo) -> Coded:
+        return Coded.joined(facts.kinds, facts.engines, facts.memories, facts.types, facts.categories)
+
+    found = grouped(
+        capture,
+        key,
+        {
+            "time": own_time_us,
+            "pcycles": lambda reader: reader.ops.pcycles,
+            "cycled": lambda reader: reader.ops.pcycle_count,
+            "bytes": output_bytes,
+        },
+    )
+    total = sum(group["time"] for group in found)
+    found.sort(key=lambda group: (-group["time"], group.key))
+    rows = [
+        (
+            *group.key,
+            round(group["count"]),
+            group["time"],
+            share(group["time"], total),
+            round(group["pcycles"]) if group["cycled"] else None,
+            round(group["bytes"]),
+            group["time"] * 1024 / group["bytes"] if group["bytes"] else None,
+        )
+        for group in found
+    ]
+    note = (
+        None
+        if rows
+        else f"operations: {NOT_MEASURED}, or the program was compiled with a stats level below 70"
+    )
+    estimated = marked(capture, [group["time"] for group in found], [group["count"] for group in found])
+    verdict = []
+    if found:
+        first = found[0]
+        part = share(first["time"], total) or 0.0
+        verdict = [f"{first.key[0]} takes {part:.1f} % of the {duration(total)} that operations took"]
+    return Report(
+        "ops", "Operations by kind", verdict, [Table("kinds", "Kinds", _COLUMNS, rows, note, estimated)]
+    )
+
+
+_RANGE: Final = tuple(Column(name, "us", "float") for name in ("median", "least", "most"))
+NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
+
+
+def nodes(capture: Capture) -> Report:
+    """Time by the user's node, split into categories."""
+    table = split_by(capture, lambda facts: facts.nodes, "node")
+    verdict = []
+    ordinary = spreads(capture, lambda facts: facts.nodes)
+    first = next((row for row in table.rows if ordinary[row[0]].holds(float(row[2] or 0))), None)
+    if first is not None:
+        verdict = [f"{first[0]} takes {first[3] or 0:.1f} % of the time of all operations"]
+    return Report("nodes", "Nodes of the model", verdict, [table])
+
+
+def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Table:
+    """Table of time by a column of texts, with a column for each category that occurs.
+
+    The times are those of the typical inference. The median and range over all inferences follow them.
+    """
+    several = len(capture.samples) > 1
+    ordinary = spreads(capture, key)
+    capture = capture.typical
+    found = grouped(
+        capture,
+        lambda facts: Coded.joined(key(facts), facts.categories),
+        {
+            "time": own_time_us,
+            "bytes": output_bytes,
+            "sync": lambda reader: reader.ops.sync_u * (1e6 / reader.hz),
+            "synced": lambda reader: reader.ops.sync_count,
+        },
+    )
+    spans = wall_spans_us(capture, key)
+    present = [category for category in CATEGORIES if any(group.key[1] == category for group in found)]
+    synced = any(group["synced"] for group in found)
+    total = sum(group["time"] for group in found)
+    merged: dict[str, dict[str, float]] = {}
+    for group in found:
+        text, category = group.key
+        row = merged.setdefault(text, dict.fromkeys(("count", "time", "bytes", "sync", *present), 0.0))
+        for column in ("count", "time", "bytes", "sync"):
+            row[column] += group[column]
+        row[category] += group["time"]
+    ordered = sorted(merged.items(), key=lambda item: (-item[1]["time"], item[0]))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            text,
+            round(row["count"]),
+            row["time"],
+            share(row["time"], total),
+            *(astuple(ordinary[text]) if several else ()),
+            spans.get(text),
+            row["time"] / spans[text] if spans.get(text) else None,
+            row["sync"] if synced else None,
+            round(row["bytes"]),
+            *(row[category] for category in present),
+        )
+        for text, row in ordered
+    ]
+    columns = (
+        Column(name),
+        Column("count", kind="int"),
+        Column("time", "us", "float"),
+        Column("share", kind="percent"),
+        *(_RANGE if several else ()),
+        Column("wall span", "us", "float"),
+        Column("work per span", kind="float"),
+        Column("waited", "us", "float"),
+        Column("output", "bytes", "bytes"),
+        *(Column(category, "us", "float") for category in present),
+    )
+    note = None if rows else NO_OPERATIONS
+    estimated = marked(capture, [row["time"] for _, row in ordered], [row["count"] for _, row in ordered])
+    return Table(f"{name}s", f"{name.capitalize()}s", columns, rows, note, estimated)
+
+
+def wall_spans_us(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[str, float]:
+    """From the first start to the last end of what has a key in common; the longest of the devices."""
+    spans: dict[str, float] = {}
+    for readers in capture.by_device():
+        coded = key(readers[0].facts)
+        found = median_rows([_spans(coded, reader) for reader in readers])
+        for text, span in zip(coded.values, found, strict=True):
+            spans[text] = max(spans.get(text, 0.0), float(span))
+    return spans
+
+
+def _spans(coded: Coded, reader: TraceReader) -> NDArray[np.float64]:
+    first = np.full(len(coded.values), np.inf)
+    last = np.full(len(coded.values), -np.inf)
+    np.minimum.at(first, coded.codes, reader.ops.first_u)
+    np.maximum.at(last, coded.codes, reader.ops.last_u)
+    ran = np.isfinite(first) & np.isfinite(last)
+    spans = np.zeros(len(first))
+    spans[ran] = (last[ran] - first[ran]) * (1e6 / reader.hz)
+    return spans
+
+
+OUTSIDE: Final = "(outside of layers)"
+#: a number that ends a part of a path, as in `layers.3`, `h_11`, `block4` or a part `7` of its own
+_NUMBERED: Final = re.compile(r"(?<![0-9])([0-9]{1,6})(?=$|[/.])")
+
+_FAMILY = (
+    Column("family"),
+    Column("layers", kind="int"),
+    Column("time", "us", "float"),
+    Column("share", kind="percent"),
+    Column("median layer", "us", "float"),
+    Column("fastest", "us", "float"),
+    Column("slowest", "us", "float"),
+    Column("slowest layer"),
+)
+
+
+def layers(capture: Capture) -> Report:
+    """Time by layer, and families of layers with their median and slowest member."""
+    every = [path for readers in capture.by_device() for path in readers[0].facts.nodes.values]
+    known = layer_names(every)
+
+    def key(facts: OpInfo) -> Coded:
+        names = Coded.of(known[path] for path in facts.nodes.values)
+        return Coded(names.codes[facts.nodes.codes], names.values)
+
+    table = split_by(capture, key, "layer")
+    families = _families(table)
+    verdict = []
+    if families.rows:
+        first = families.rows[0]
+        verdict.append(
+            f"{first[1]} layers {first[0]} take {float(first[3] or 0):.1f} % of the time of all operations,"
+            f" {duration(float(first[4] or 0))} each in the median"
+        )
+    elif table.rows:
+        verdict.append("no part of the nodes' paths repeats with numbers, so there are no layers to compare")
+    return Report("layers", "Layers", verdict, [families, table])
+
+
+def layer_names(paths: Iterable[str]) -> dict[str, str]:
+    """Layer of each path: up to the first number that others have too, with another value."""
+    distinct = sorted(set(paths))
+    prefixes = {path: list(_prefixes(path)) for path in distinct}
+    numbers: dict[str, set[str]] = {}
+    for found in prefixes.values():
+        for family, number, _ in found:
+            numbers.setdefault(family, set()).add(number)
+    return {
+        path: next((layer for family, _, layer in found if len(numbers[family]) > 1), OUTSIDE)
+        for path, found in prefixes.items()
+    }
+
+
+def _prefixes(path: str) -> Iterable[tuple[str, str, str]]:
+    """Family, number and layer for each number in a path that more follows."""
+    # Several nodes made one: the first decides.
+    path = path.split(" + ", maxsplit=1)[0]
+    for match in _NUMBERED.finditer(path):
+        if match.end() < len(path):
+            yield f"{path[: match.start()]}*", match.group(1), path[: match.end()]
+
+
+def family_of(layer: str) -> str:
+    """Family of a layer."""
+    return re.sub(r"[0-9]+$", "*", layer)
+
+
+def _families(table: Table) -> Table:
+    places = [column.name for column in table.columns]
+    time, part = places.index("time"), places.index("share")
+    members: dict[str, list[tuple[Cell, ...]]] = {}
+    for row in table.rows:
+        if row[0] != OUTSIDE:
+            members.setdefault(family_of(str(row[0])), []).append(row)
+    rows: list[tuple[Cell, ...]] = []
+    for family, layers_of in members.items():
+        times = np.array([row[time] for row in layers_of], np.float64)
+        slowest = layers_of[int(times.argmax())]
+        rows.append(
+            (
+                family,
+                len(layers_of),
+                float(times.sum()),
+                sum(float(row[part] or 0) for row in layers_of),
+                float(np.median(times)),
+                float(times.min()),
+                float(times.max()),
+                slowest[0],
+            )
+        )
+    rows.sort(key=lambda row: (-float(row[2] or 0), str(row[0])))
+    return Table("families", "Families of layers", _FAMILY, rows)

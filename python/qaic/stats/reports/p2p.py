@@ -1,0 +1,126 @@
+"""Traffic between the devices of a program."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from qaic.stats.reports.capture import Capture, median_rows
+from qaic.stats.reports.capture.groups import output_bytes
+from qaic.stats.reports.table import Cell, Column, Report, Table
+
+_SEND: Final = re.compile(r"\s*(\d+)\s*->\s*(\d+(?:\s*,\s*\d+)*)\s*")
+_RECEIVE: Final = re.compile(r"\s*(\d+)\s*<-\s*(\d+)\s*")
+
+_MATRIX = (
+    Column("from device", kind="int"),
+    Column("to device", kind="int"),
+    Column("transfers", kind="int"),
+    Column("sent", "bytes", "bytes"),
+    Column("received", "bytes", "bytes"),
+)
+_NODES = (
+    Column("node"),
+    Column("from device", kind="int"),
+    Column("to device", kind="int"),
+    Column("transfers", kind="int"),
+    Column("sent", "bytes", "bytes"),
+)
+_PAIRS = (
+    Column("transaction"),
+    Column("from device", kind="int"),
+    Column("to device", kind="int"),
+    Column("finding"),
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a transfer, executed."""
+
+    source: int
+    target: int
+    transaction: str
+    node: str
+    size: float
+    executed: float
+    sends: bool
+
+
+def sides(capture: Capture) -> Iterator[Side]:
+    """Yield sends, one per target, and receives of all devices."""
+    for readers in capture.by_device():
+        facts = readers[0].facts
+        if not facts.transfers:
+            continue
+        sizes = median_rows([output_bytes(reader) for reader in readers])
+        counts = median_rows([reader.ops.count + reader.ops.transfer_count for reader in readers])
+        for side in facts.transfers:
+            node = facts.nodes.values[facts.nodes.codes[side.op]]
+            size, count = float(sizes[side.op]), float(counts[side.op])
+            if match := _SEND.fullmatch(side.description):
+                for target in match[2].split(","):
+                    ends = int(match[1]), int(target)
+                    yield Side(*ends, side.transaction, node, size, count, sends=True)
+            elif match := _RECEIVE.fullmatch(side.description):
+                ends = int(match[2]), int(match[1])
+                yield Side(*ends, side.transaction, node, size, count, sends=False)
+
+
+def p2p(capture: Capture) -> Report:
+    """Bytes from device to device, the nodes that send, and sides without their other side."""
+    capture = capture.typical
+    found = list(sides(capture))
+    matrix: dict[tuple[int, int], list[float]] = {}
+    by_node: dict[tuple[str, int, int], list[float]] = {}
+    pairs: dict[tuple[str, int, int], tuple[list[Side], list[Side]]] = {}
+    for side in found:
+        key = (side.source, side.target)
+        row = matrix.setdefault(key, [0.0, 0.0, 0.0])
+        if side.sends:
+            row[0] += side.executed
+            row[1] += side.size
+            node_row = by_node.setdefault((side.node, *key), [0.0, 0.0])
+            node_row[0] += side.executed
+            node_row[1] += side.size
+        else:
+            row[2] += side.size
+        pairs.setdefault((side.transaction, *key), ([], []))[0 if side.sends else 1].append(side)
+    odd = [
+        (*key, finding)
+        for key, (sent, received) in sorted(pairs.items())
+        if (finding := _unpaired(sent, received))
+    ]
+    matrix_rows: list[tuple[Cell, ...]] = [
+        (*key, round(count), round(sent), round(received))
+        for key, (count, sent, received) in sorted(matrix.items())
+    ]
+    node_rows: list[tuple[Cell, ...]] = [
+        (*key, round(count), round(sent))
+        for key, (count, sent) in sorted(by_node.items(), key=lambda item: (-item[1][1], item[0]))
+    ]
+    verdict = []
+    if found:
+        verdict.append(
+            f"{len(pairs)} transfers between devices, {len(odd)} of them without exactly one equal other side"
+        )
+    none = None if found else "the program transfers nothing between devices"
+    return Report(
+        "p2p",
+        "Traffic between devices",
+        verdict,
+        [
+            Table("matrix", "From device to device", _MATRIX, matrix_rows, none),
+            Table("nodes", "Nodes that send", _NODES, node_rows),
+            Table("unpaired", "Sides without the other", _PAIRS, [tuple(row) for row in odd]),
+        ],
+    )
+
+
+def _unpaired(sent: list[Side], received: list[Side]) -> str:
+    """Return the defect of a transaction: one send must meet one receive of the same size."""
+    if len(sent) != 1 or len(received) != 1:
+        return f"{len(sent)} sends, {len(received)} receives"
+    if sent[0].size != received[0].size:
+        return f"sends {sent[0].size:.0f} bytes, receives {received[0].size:.0f}"
+    return ""

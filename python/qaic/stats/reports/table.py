@@ -1,0 +1,151 @@
+"""A report before it is printed: titles, columns with units, rows.
+
+One value for all forms: text, CSV, JSON and the page show the same rows, so they cannot disagree.
+"""
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from qaic.errors import StateError
+from qaic.support.text import escape_html
+
+Kind = Literal["text", "int", "float", "percent", "change", "bytes", "significant"]
+#: ``None`` is what was not measured or does not apply; it is shown as N/A and is never a zero
+Cell = str | int | float | None
+
+NOT_MEASURED: Final = "not measured on this device"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Parameters
+    ----------
+    name
+        Title, unique in its table.
+    unit
+        Of the numbers, as ``us``; None for counts and text. Percent and change columns have none.
+    kind
+        How cells are shown: ``bytes`` cells are whole bytes, ``percent`` cells are 0 to 100,
+        ``change`` cells are percent of any size and sign; ``significant`` cells are numbers of very
+        different sizes, each with three digits.
+    """
+
+    name: str
+    unit: str | None = None
+    kind: Kind = "text"
+
+    @property
+    def title(self) -> str:
+        """Name and unit."""
+        if self.kind in {"percent", "change"}:
+            return f"{self.name} %"
+        if self.unit == self.name:
+            return self.name
+        return f"{self.name} {self.unit}" if self.unit else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one kind.
+
+    Parameters
+    ----------
+    name
+        Identifier, unique in its report.
+    title
+        For people.
+    columns, rows
+        Each row has one cell per column.
+    note
+        How to read it, or why it has no rows.
+    estimated_rows
+        Rows whose numbers mean little, as those at or below the cost of measuring them.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: list[tuple[Cell, ...]]
+    note: str | None = None
+    estimated_rows: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise ValueError(f"table {self.name}: columns of the same name: {names}")
+
+    def column(self, name: str) -> list[Cell]:
+        """Return the cells of one column, in the order of the rows."""
+        place = [column.name for column in self.columns].index(name)
+        return [row[place] for row in self.rows]
+
+    def to_columns(self) -> dict[str, list[Cell]]:
+        """Return title -> cells, with units in the titles: what data frames of any library are made of."""
+        return {column.title: [row[place] for row in self.rows] for place, column in enumerate(self.columns)}
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame``; what was not measured is missing there.
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pandas is not installed.
+        """
+        return _library("pandas").DataFrame(self.to_columns())
+
+    def to_arrow(self) -> Any:
+        """Return a ``pyarrow.Table``, which other libraries take by its capsules (``__arrow_c_stream__``).
+
+        Raises
+        ------
+        qaic.errors.StateError
+            pyarrow is not installed.
+        """
+        return _library("pyarrow").table(self.to_columns())
+
+    def _repr_html_(self) -> str:
+        from qaic.support.text import html_table
+
+        return html_table([column.title for column in self.columns], self.rows, caption=self.title)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report: sentences that answer its question, then the tables that show why."""
+
+    name: str
+    title: str
+    verdict: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+
+    def table(self, name: str) -> Table:
+        """Return the table of this name."""
+        return next(table for table in self.tables if table.name == name)
+
+    def __str__(self) -> str:
+        """Return the text that ``qaic-opstats report`` prints, 120 columns wide."""
+        from qaic.stats.reports.text import to_text
+
+        return to_text(self).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        verdict = "".join(f"<p>{escape_html(line)}</p>" for line in self.verdict)
+        tables = "".join(table._repr_html_() for table in self.tables if table.rows)
+        return f"<div><h4>{escape_html(self.title)}</h4>{verdict}{tables}</div>"
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise StateError(
+            f"{name} is not installed",
+            code="report.library",
+            context={"library": name},
+            hints=(f"pip install {name}; to_columns() needs no library",),
+        ) from None
