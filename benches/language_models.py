@@ -165,7 +165,7 @@ def _measured(container: str, threads: int, tokens: int, context: int) -> dict[s
     return medians | {
         "load": load,
         "private": _rollup("Anonymous") - before,
-        "resident": _rollup("Rss"),
+        "resident": _rollup("Pss"),
         "bytes": read,
     }
 

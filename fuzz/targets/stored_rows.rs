@@ -5,14 +5,13 @@ use libfuzzer_sys::fuzz_target;
 use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredRows};
 
-const NAMES: [&str; 6] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4"];
+const NAMES: [&str; 7] = ["float32", "float16", "bfloat16", "mxfp6_e2m3", "int8", "uint4", "mxint8"];
 /// Most elements that are computed with.
 const MOST: usize = 1 << 12;
 
 fuzz_target!(|input: (u8, usize, usize, usize, &[u8])| {
     let (form, group, rows, len, bytes) = input;
     let Some(form) = Form::from_name(NAMES[usize::from(form) % NAMES.len()], group) else { return };
-    let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
     let layout = if rows % 2 == 0 { Layout::Rows } else { Layout::Tiles };
     // As they are said to be, and as small ones that mostly have the right size.
     for (rows, len) in [(rows, len), (rows % 5, len % 200)] {

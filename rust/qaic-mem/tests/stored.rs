@@ -9,11 +9,12 @@ use qaic_mem::convert::Isa;
 use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT};
 use qaic_quant::mx::{self, MxFormat};
 
-const FORMS: [Form; 9] = [
+const FORMS: [Form; 10] = [
     Form::Float32,
     Form::Float16,
     Form::Bfloat16,
     Form::Mxfp6,
+    Form::Mxint8,
     Form::Int8 { group: 0 },
     Form::Int8 { group: 64 },
     Form::Uint4 { group: 0 },
@@ -70,8 +71,8 @@ fn stored_parts(form: Form, rows: usize, len: usize, numbers: &[f32]) -> (Vec<(V
                 halves.iter().map(|x| x.to_f32()).collect(),
             )
         }
-        Form::Mxfp6 => {
-            let format = MxFormat::Fp6E2M3;
+        Form::Mxfp6 | Form::Mxint8 => {
+            let format = MxFormat::from_name(form.name()).unwrap();
             let mut bytes = vec![0; format.stored_bytes(rows, padded_len).unwrap()];
             mx::encode(format, padded_len, &padded, &mut bytes);
             mx::decode(format, padded_len, &bytes, &mut padded);
@@ -218,7 +219,7 @@ proptest! {
 
     #[test]
     fn gathered_rows_are_the_stored_numbers(
-        (rows, len) in (1_usize..9, 1_usize..140), row in any::<prop::sample::Index>(),
+        (rows, len) in (1_usize..9, 1_usize..140), (row, count) in any::<(prop::sample::Index, prop::sample::Index)>(),
         (at, layout) in (0..FORMS.len(), prop::sample::select(&LAYOUTS[..])),
         numbers in prop::collection::vec(number(), 997),
     ) {
@@ -226,9 +227,12 @@ proptest! {
         let (bytes, meant) = matrix(FORMS[at], layout, rows, len, &numbers);
         let stored = StoredRows::new(FORMS[at], layout, rows, len, &bytes).unwrap();
         let row = row.index(rows);
-        let mut found = vec![9.0; len];
-        stored.gather(row, &mut found);
-        prop_assert_eq!(bits(&found), bits(&meant[row * len..(row + 1) * len]));
+        let end = row + 1 + count.index(rows - row);
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            let mut found = vec![9.0; (end - row) * len];
+            stored.gather_with(isa, row, &mut found);
+            prop_assert_eq!(bits(&found), bits(&meant[row * len..end * len]));
+        }
     }
 
     #[test]

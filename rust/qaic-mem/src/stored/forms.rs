@@ -2,9 +2,14 @@
 
 use std::ops::Range;
 
-use super::simd::{LANES, MX_BYTES, MX_FACTORS, Simd, Task, run};
+use super::simd::{LANES, MX_BYTES, MX_FACTORS, MXINT8_BYTES, Simd, Task, run};
 use super::{StoredError, TILE_ROWS, UNIT};
 use crate::convert::Isa;
+
+/// Bytes of a line of a cache.
+const LINE: usize = 64;
+/// Bytes from those that are computed with to those that are asked for.
+const AHEAD: usize = 4096;
 
 /// Form of the elements of stored rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub enum Form {
     Bfloat16,
     /// Blocks of [`UNIT`] elements with a common exponent ([`qaic_quant::mx`]).
     Mxfp6,
+    /// Blocks of [`UNIT`] signed bytes with a common exponent, which caches have.
+    Mxint8,
     /// Signed bytes. Behind the rows are a float32 scale for each group, then a signed zero point for each.
     Int8 {
         /// Elements of a group, 0 where a row is one.
@@ -37,6 +44,7 @@ impl Form {
             "float16" => Self::Float16,
             "bfloat16" => Self::Bfloat16,
             "mxfp6_e2m3" => Self::Mxfp6,
+            "mxint8" => Self::Mxint8,
             "int8" => Self::Int8 { group },
             "uint4" => Self::Uint4 { group },
             _ => return None,
@@ -50,6 +58,7 @@ impl Form {
             Self::Float16 => "float16",
             Self::Bfloat16 => "bfloat16",
             Self::Mxfp6 => "mxfp6_e2m3",
+            Self::Mxint8 => "mxint8",
             Self::Int8 { .. } => "int8",
             Self::Uint4 { .. } => "uint4",
         }
@@ -61,6 +70,7 @@ impl Form {
             Self::Float32 => 4 * UNIT,
             Self::Float16 | Self::Bfloat16 => 2 * UNIT,
             Self::Mxfp6 => MX_BYTES,
+            Self::Mxint8 => MXINT8_BYTES,
             Self::Int8 { .. } => UNIT,
             Self::Uint4 { .. } => UNIT / 2,
         }
@@ -192,16 +202,14 @@ impl<'a> StoredRows<'a> {
         self.units() * self.form.unit_bytes() + 5 * self.form.groups(self.units()).unwrap_or(0)
     }
 
-    /// Copies a row as float32 to `numbers`, as far as both reach.
-    pub fn gather(&self, row: usize, numbers: &mut [f32]) {
-        self.gather_with(Isa::best(), row, numbers);
+    /// Copies rows from `first` on as float32 to `numbers`, as far as both reach.
+    pub fn gather(&self, first: usize, numbers: &mut [f32]) {
+        self.gather_with(Isa::best(), first, numbers);
     }
 
     /// As [`Self::gather`], with the kernels of a family.
-    pub fn gather_with(&self, isa: Isa, row: usize, numbers: &mut [f32]) {
-        if row < self.rows {
-            run(isa, Gather { rows: self, row, numbers });
-        }
+    pub fn gather_with(&self, isa: Isa, first: usize, numbers: &mut [f32]) {
+        run(isa, Gather { rows: self, first, numbers });
     }
 }
 
@@ -215,6 +223,10 @@ pub(super) trait Row: Copy {
     fn group_units(self) -> usize;
     /// Reads the numbers of the group that a unit is in.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
+    /// Asks for what follows a unit of a tile at a distance, where reading waits for memory although computing is slower.
+    #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, _: S, _: usize) {}
     /// Reads a unit, but for the factor of [`Self::scaled`].
     fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
     /// Multiplies numbers of a unit by a power of two that they have in common.
@@ -246,7 +258,8 @@ impl StoredRows<'_> {
             Form::Float32 => task.run(simd, |row| Float32Row(self.units_of(row))),
             Form::Float16 => task.run(simd, |row| Float16Row(self.units_of(row))),
             Form::Bfloat16 => task.run(simd, |row| Bfloat16Row(self.units_of(row))),
-            Form::Mxfp6 => task.run(simd, |row| MxRow(self.units_of(row))),
+            Form::Mxfp6 => task.run(simd, |row| Mxfp6Row(self.units_of(row))),
+            Form::Mxint8 => task.run(simd, |row| Mxint8Row(self.units_of(row))),
             Form::Int8 { .. } => task.run(simd, |row| Int8Row(self.units_of(row), self.groups_of(row))),
             Form::Uint4 { .. } => task.run(simd, |row| Uint4Row(self.units_of(row), self.groups_of(row))),
         }
@@ -301,6 +314,14 @@ impl<'a, const N: usize> Units<'a, N> {
     fn at(self, index: usize) -> &'a [u8; N] {
         &self.units[index * self.step]
     }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, simd: S, index: usize) {
+        let ahead = self.at(index).as_ptr().wrapping_add(AHEAD);
+        for line in 0..(TILE_ROWS * N).div_ceil(LINE) {
+            simd.prefetch(ahead.wrapping_add(line * LINE));
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -310,7 +331,9 @@ struct Float16Row<'a>(Units<'a, { 2 * UNIT }>);
 #[derive(Clone, Copy)]
 struct Bfloat16Row<'a>(Units<'a, { 2 * UNIT }>);
 #[derive(Clone, Copy)]
-struct MxRow<'a>(Units<'a, MX_BYTES>);
+struct Mxfp6Row<'a>(Units<'a, MX_BYTES>);
+#[derive(Clone, Copy)]
+struct Mxint8Row<'a>(Units<'a, MXINT8_BYTES>);
 #[derive(Clone, Copy)]
 struct Int8Row<'a>(Units<'a, UNIT>, Groups<'a>);
 #[derive(Clone, Copy)]
@@ -405,41 +428,58 @@ row!(Bfloat16Row, |simd, unit| {
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
 
-/// The factors of a group of one unit are its exponent, which need not be applied to each element.
-#[allow(clippy::inline_always)] // it is part of what is compiled for a machine
-impl Row for MxRow<'_> {
-    type Factors<S: Simd> = S::V;
+/// A row of blocks that are read by `$unit` but for their exponents. A group is one unit, and its factor is applied to a sum.
+macro_rules! mx_row {
+    ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
+        #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
+        impl Row for $name<'_> {
+            type Factors<S: Simd> = S::V;
 
-    #[inline(always)]
-    fn part(self, units: Range<usize>) -> Self {
-        Self(self.0.part(units))
-    }
+            #[inline(always)]
+            fn part(self, units: Range<usize>) -> Self {
+                Self(self.0.part(units))
+            }
 
-    #[inline(always)]
-    fn group_units(self) -> usize {
-        1
-    }
+            #[inline(always)]
+            fn group_units(self) -> usize {
+                1
+            }
 
-    #[inline(always)]
-    fn factors<S: Simd>(self, simd: S, index: usize) -> S::V {
-        simd.splat(MX_FACTORS[usize::from(self.0.at(index)[0])])
-    }
+            #[inline(always)]
+            fn factors<S: Simd>(self, simd: S, index: usize) -> S::V {
+                simd.splat(MX_FACTORS[usize::from(self.0.at(index)[0])])
+            }
 
-    #[inline(always)]
-    fn unit<S: Simd>(self, simd: S, index: usize, _: S::V) -> [S::V; 2] {
-        simd.mxfp6(self.0.at(index))
-    }
+            #[inline(always)]
+            fn prefetch<S: Simd>(self, simd: S, index: usize) {
+                self.0.prefetch(simd, index);
+            }
 
-    #[inline(always)]
-    fn scaled<S: Simd>(simd: S, numbers: S::V, factor: S::V) -> S::V {
-        simd.mul(numbers, factor)
-    }
+            #[inline(always)]
+            fn unit<S: Simd>(self, $simd: S, index: usize, _: S::V) -> [S::V; 2] {
+                let $block = self.0.at(index);
+                $unit
+            }
 
-    #[inline(always)]
-    fn add_scaled<S: Simd>(simd: S, sum: S::V, factor: S::V, total: S::V) -> S::V {
-        simd.mul_add(sum, factor, total)
-    }
+            #[inline(always)]
+            fn scaled<S: Simd>(simd: S, numbers: S::V, factor: S::V) -> S::V {
+                simd.mul(numbers, factor)
+            }
+
+            #[inline(always)]
+            fn add_scaled<S: Simd>(simd: S, sum: S::V, factor: S::V, total: S::V) -> S::V {
+                simd.mul_add(sum, factor, total)
+            }
+        }
+    };
 }
+
+mx_row!(Mxfp6Row, |simd, block| simd.mxfp6(block));
+mx_row!(Mxint8Row, |simd, block| {
+    let [_, elements @ ..] = block;
+    let step = simd.splat(1.0 / 64.0);
+    halves(elements).map(|half| simd.mul(simd.int8(half), step))
+});
 
 #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
 impl Row for PlainRow<'_> {
@@ -489,6 +529,11 @@ macro_rules! quantized_row {
             }
 
             #[inline(always)]
+            fn prefetch<S: Simd>(self, simd: S, index: usize) {
+                self.0.prefetch(simd, index);
+            }
+
+            #[inline(always)]
             fn unit<S: Simd>(self, $simd: S, index: usize, $used: Self::Factors<S>) -> [S::V; 2] {
                 let $unit = self.0.at(index);
                 $numbers
@@ -505,10 +550,10 @@ quantized_row!(Uint4Row, S::Numbers4, |simd, zero, scale| simd.numbers4(zero, sc
     simd.uint4(unit, numbers)
 });
 
-/// Widens a row.
+/// Widens rows.
 struct Gather<'a> {
     rows: &'a StoredRows<'a>,
-    row: usize,
+    first: usize,
     numbers: &'a mut [f32],
 }
 
@@ -525,13 +570,14 @@ impl RowsTask for Gather<'_> {
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn run<S: Simd, R: Row>(self, simd: S, row: impl Fn(usize) -> R) {
-        let row = row(self.row);
-        let units = self.rows.units();
         let mut number = [0.0; UNIT];
-        let len = self.numbers.len().min(self.rows.len);
-        for (index, numbers) in self.numbers[..len].chunks_mut(UNIT).enumerate().take(units) {
-            widen(simd, row, index, &mut number);
-            numbers.copy_from_slice(&number[..numbers.len()]);
+        let rows = self.numbers.chunks_mut(self.rows.len.max(1));
+        for (numbers, at) in rows.zip(self.first..self.rows.rows) {
+            let row = row(at);
+            for (index, numbers) in numbers.chunks_mut(UNIT).enumerate().take(self.rows.units()) {
+                widen(simd, row, index, &mut number);
+                numbers.copy_from_slice(&number[..numbers.len()]);
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ use crate::convert::Isa;
 
 /// Units of a sum that is taken at a time.
 const CHUNK: usize = 32;
+/// Units up to which a row of activations stays in the nearest cache beside the weights that pass. The misses of a longer one
+/// keep the machine from reading weights ahead by itself.
+const LONG_ROW: usize = 96;
 /// Rows of activations up to which weights are widened in registers.
 const FEW_ROWS: usize = 2;
 /// Bytes of weights in a block of few rows, about.
@@ -266,7 +269,8 @@ impl Block<'_> {
         });
         let weights: [R; COLUMNS] =
             std::array::from_fn(|column| part((first_column + column).min(columns - 1)));
-        let sums = tile(simd, activations, weights, chunk.end - chunk.start);
+        let is_long = self.product.weights.units() > LONG_ROW;
+        let sums = tile(simd, activations, weights, chunk.end - chunk.start, is_long);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             let start = (first_row + row) * columns + first_column;
             // Of whole tiles the additions are one, of four numbers.
@@ -315,6 +319,7 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
     activations: [&[[f32; UNIT]]; ROWS],
     weights: [R; COLUMNS],
     units: usize,
+    is_long: bool,
 ) -> [[f32; COLUMNS]; ROWS] {
     // Loops over numbers, because neither `array::map` nor iterators over arrays of vectors are sure to be part of what is
     // compiled for the machine.
@@ -326,6 +331,9 @@ fn tile<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
             for column in 0..COLUMNS {
                 factors[column] = weights[column].factors(simd, index);
             }
+        }
+        if is_long {
+            weights[0].prefetch(simd, index);
         }
         let mut numbers = [[simd.splat(0.0); 2]; COLUMNS];
         for column in 0..COLUMNS {

@@ -10,6 +10,8 @@ use crate::convert::Isa;
 pub(super) const LANES: usize = 16;
 /// Bytes of an MXFP6 block.
 pub(super) const MX_BYTES: usize = 25;
+/// Bytes of an MXINT8 block.
+pub(super) const MXINT8_BYTES: usize = 33;
 
 /// The vector operations of a machine. A value is the proof that the machine has them.
 pub(super) trait Simd: Copy {
@@ -50,6 +52,8 @@ pub(super) trait Simd: Copy {
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
     /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
+    /// Asks for the line of memory at an address, which may be any.
+    fn prefetch(self, _: *const u8) {}
     /// Runs a task compiled for this machine.
     fn run<T: Task>(self, task: T);
 }

@@ -400,6 +400,7 @@ impl Simd for Avx2 {
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx2::mxfp6(block);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx2::pair_sums(vectors);
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 
     #[inline(always)]
@@ -434,6 +435,7 @@ impl Simd for Avx512 {
         numbers4(zero: Self::V, scale: Self::V) -> Self::Numbers4 = avx512::numbers4(zero, scale);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx512::uint4(bytes, numbers);
         sums(vectors: [Self::V; 4]) -> [f32; 4] = avx512::sums(vectors);
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 
     fn run<T: Task>(self, task: T) {

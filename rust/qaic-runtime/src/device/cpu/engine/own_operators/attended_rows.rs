@@ -14,12 +14,12 @@
 //!
 //! With the attribute `rounding` 10, numbers of the state are rounded to float16 as they are read.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt as _;
-use qaic_mem::stored::round_to_float16;
-use qaic_quant::mx::{self, MxFormat};
+use qaic_mem::stored::{Form, Layout, StoredRows, round_to_float16};
+use qaic_quant::mx::MxFormat;
 
 use super::call::Call;
 use super::{FLOAT16, UINT8};
@@ -34,6 +34,8 @@ const LENGTH: usize = 1;
 const INDICES: usize = 2;
 const ROWS: usize = 3;
 const BLANKED: usize = 4;
+/// Exponents with which all signed bytes in units of 1/64 are float16: the unit is at least 2^-24, and 128 units are finite.
+const FLOAT16_EXPONENTS: RangeInclusive<u8> = 109..=141;
 /// Numbers of a tuple of indices.
 const DEPTH: usize = 3;
 
@@ -171,7 +173,7 @@ impl<'a> AttendedRows<'a> {
     }
 
     /// Writes a block to memory that has the size of its range.
-    fn write(&self, block: usize, is_rounded: bool, result: &mut [f32]) {
+    fn write(&self, block: usize, mut is_rounded: bool, result: &mut [f32]) {
         let (pair, slots) = self.place(block);
         let (entry, group) = (pair / self.groups, pair % self.groups);
         let first = (pair * self.context + slots.start) * self.row_len;
@@ -188,8 +190,12 @@ impl<'a> AttendedRows<'a> {
                 }
             }
             StateNumbers::Blocks(bytes) => {
-                if let Some(bytes) = bytes.get(source) {
-                    mx::decode(MxFormat::Int8, self.width, bytes, result);
+                if let Some(bytes) = bytes.get(source)
+                    && let Ok(rows) =
+                        StoredRows::new(Form::Mxint8, Layout::Rows, slots.len(), self.width, bytes)
+                {
+                    rows.gather(0, result);
+                    is_rounded &= !are_float16(bytes);
                 }
             }
         }
@@ -215,6 +221,11 @@ impl<'a> AttendedRows<'a> {
             row.fill(0.0);
         }
     }
+}
+
+/// Returns true if the exponents of MXINT8 blocks say that their numbers are float16.
+fn are_float16(blocks: &[u8]) -> bool {
+    blocks.iter().step_by(MxFormat::Int8.block_bytes()).all(|exponent| FLOAT16_EXPONENTS.contains(exponent))
 }
 
 /// Runs the kernel once; numbers of the state are rounded to float16 if `is_rounded`.
@@ -269,6 +280,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
     use proptest::prelude::*;
+    use qaic_quant::mx;
 
     use super::*;
 
@@ -310,11 +322,12 @@ mod tests {
             length in any::<prop::sample::Index>(),
             tuples in prop::collection::vec((-1_i64..3, -1_i64..3, any::<prop::sample::Index>(), any::<bool>()), 0..6),
             blanked in prop::option::of((any::<bool>(), prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 1200))),
-            (form, is_rounded) in (0..3_usize, any::<bool>()),
+            (form, is_rounded, power) in (0..3_usize, any::<bool>(), -40_i32..25),
         ) {
             let length = length.index(context + 1);
             let sizes = (batch, groups, context, width);
-            let state: Vec<f32> = (0..2048_u16).map(f32::from).cycle().take(batch * groups * context * width).collect();
+            let numbers = (0..2048_u16).map(|number| (f32::from(number) - 1000.0) * 2_f32.powi(power));
+            let mut state: Vec<f32> = numbers.cycle().take(batch * groups * context * width).collect();
             let tuples: Vec<[i64; 3]> = tuples
                 .iter()
                 .map(|(entry, group, slot, is_outside)| {
@@ -324,8 +337,6 @@ mod tests {
                 .collect();
             let rows: Vec<f32> = (1..100_u8).map(|number| -f32::from(number)).take(tuples.len() * width).collect();
             let blanked = blanked.map(|(is_shared, flags)| flags[..if is_shared { length } else { batch * length }].to_vec());
-            // Numbers up to 2047 are those of float16; of blocks, what is left of them.
-            let mut state = state;
             let format = MxFormat::Int8;
             let mut blocks = vec![0; format.stored_bytes(state.len() / width, width).unwrap()];
             if form == 2 {
@@ -334,6 +345,8 @@ mod tests {
             }
             let row_len = if form == 2 { format.stored_bytes(1, width).unwrap() } else { width };
             let halves: Vec<f16> = state.iter().map(|&number| f16::from_f32(number)).collect();
+            let rounded: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
+            let meant = if is_rounded || form == 1 { &rounded } else { &state };
             let flat = tuples.concat();
             let operands = Operands {
                 state: match form {
@@ -360,7 +373,7 @@ mod tests {
             }
             prop_assert_eq!(next, result.len());
             let blanked = blanked.unwrap_or_default();
-            prop_assert_eq!(result, expected(&state, sizes, length, &tuples, &rows, &blanked));
+            prop_assert_eq!(result, expected(meant, sizes, length, &tuples, &rows, &blanked));
         }
     }
 
