@@ -20,7 +20,7 @@ use crate::convert::Isa;
 
 /// Units of a sum that is taken at a time.
 const CHUNK: usize = 32;
-/// Units up to which a row of activations stays in the nearest cache beside the weights that pass. The misses of a longer one
+/// Units up to which a row of activations stays in the nearest cache while weights pass through it. The misses of a longer row
 /// keep the machine from reading weights ahead by itself.
 const LONG_ROW: usize = 96;
 /// Rows of activations up to which weights are widened in registers.
