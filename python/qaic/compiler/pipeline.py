@@ -62,11 +62,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
 from qaic.compiler.passes.name_specializations import NameSpecializations
-from qaic.compiler.passes.partition_config import (
-    CheckPartitions,
-    CheckPlacement,
-    DumpPartitionTemplate,
-)
+from qaic.compiler.passes.partition_config import CheckPartitions, CheckPlacement, DumpPartitionTemplate
 from qaic.compiler.passes.prune_outputs import PruneOutputs
 from qaic.compiler.passes.retained_state import CheckRetainedState
 from qaic.compiler.passes.set_batch import BindSymbols
@@ -134,13 +130,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         AssignPrecision(),
         FoldForFloat16(),
     ),
-    "quantize": (
-        CompressWeights(),
-        RaiseOpsetVersion(),
-        FoldConstants(),
-        PlanQuantization(),
-        InsertQdq(),
-    ),
+    "quantize": (CompressWeights(), RaiseOpsetVersion(), FoldConstants(), PlanQuantization(), InsertQdq()),
     "emulate": (RoundPartitionTraffic(), EmulateFloat16()),
     "interface": (
         InlineFusedFunctions(),
@@ -176,10 +166,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def lower(
-    source: OnnxFile,
-    options: CompileOptions,
-    progress: Progress,
-    work_folder: WorkFolder = temporary_folder,
+    source: OnnxFile, options: CompileOptions, progress: Progress, work_folder: WorkFolder = temporary_folder
 ) -> tuple[Model, Context]:
     """Apply the options to a model.
 
@@ -217,10 +204,7 @@ def lower(
 
 
 def begin(
-    source: OnnxFile,
-    options: CompileOptions,
-    progress: Progress,
-    work_folder: WorkFolder = temporary_folder,
+    source: OnnxFile, options: CompileOptions, progress: Progress, work_folder: WorkFolder = temporary_folder
 ) -> tuple[Model, Context]:
     """Read a model, and make what its passes know; takes and raises what `lower` does."""
     progress.stage("read")

@@ -296,11 +296,7 @@ class CompileConfig(ConfigModel):
     def serialize(self, info: SerializationInfo) -> dict[str, Any]:
         """Serialize for pydantic; call `model_dump` or `model_dump_json`."""
         return self._as_dict(
-            info.context,
-            info.exclude,
-            info.include,
-            only_set=info.exclude_unset,
-            no_none=info.exclude_none,
+            info.context, info.exclude, info.include, only_set=info.exclude_unset, no_none=info.exclude_none
         )
 
     def _as_dict(

@@ -121,10 +121,7 @@ def _operators(one: Checked) -> Section:
     else:
         sentences.append("All operators are on the list of operators, which is an estimate.")
     return Section(
-        Report("operators", "Operators", sentences, tables),
-        verdict,
-        {"": one.compile_line()},
-        data,
+        Report("operators", "Operators", sentences, tables), verdict, {"": one.compile_line()}, data
     )
 
 

@@ -262,11 +262,7 @@ RULES: tuple[Rule, ...] = (
         _needs_sdk,
     ),
     exclusive(
-        "profile_sources",
-        "dump_profile",
-        "load_profile",
-        "convert_to_quantize",
-        "external_quantization_file",
+        "profile_sources", "dump_profile", "load_profile", "convert_to_quantize", "external_quantization_file"
     ),
     exclusive("preprocessing", "host_preproc", "aic_preproc", because="the one is the opposite of the other"),
     exclusive(
@@ -276,11 +272,7 @@ RULES: tuple[Rule, ...] = (
         because="several sets of sizes need preprocessing on the host",
     ),
     exclusive("pmu", "aic_pmu_recipe", "aic_pmu_events", because="a recipe is a list of events"),
-    exclusive(
-        "partition_files",
-        "mdp_load_partition_config",
-        "mdp_dump_partition_config",
-    ),
+    exclusive("partition_files", "mdp_load_partition_config", "mdp_dump_partition_config"),
     exclusive(
         "functions",
         "sub_functions",

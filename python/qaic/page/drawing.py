@@ -203,11 +203,7 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def draw_latencies(
-    distribution: Distribution,
-    path: str | os.PathLike[str],
-    *,
-    title: str,
-    reports: Sequence[Report] = (),
+    distribution: Distribution, path: str | os.PathLike[str], *, title: str, reports: Sequence[Report] = ()
 ) -> Path:
     """Write a picture of latencies; reports are shown on pages only. Blocking."""
     if suffix_of(path) == ".png":

@@ -77,8 +77,7 @@ class Distribution:
             value = metrics.get(key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise InputError(
-                    f"metrics: {key} is {value!r}; a number, 0 or more, is expected",
-                    code="plot.metrics",
+                    f"metrics: {key} is {value!r}; a number, 0 or more, is expected", code="plot.metrics"
                 )
         return cls(
             "run",

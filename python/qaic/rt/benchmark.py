@@ -369,10 +369,7 @@ class InferenceBenchmarkSet:
         return profiler
 
     def _tell_op_stats(
-        self,
-        samples: _core.Samples,
-        callback: OpStatsCallback,
-        form: QAicOpStatsFormatEnum,
+        self, samples: _core.Samples, callback: OpStatsCallback, form: QAicOpStatsFormatEnum
     ) -> None:
         from qaic.rt.sequences import vector_char
 

@@ -129,13 +129,7 @@ def virtual_info(facts: Mapping[str, Any]) -> QDevInfo:
         ),
         nspData=QHostApiInfoNspData(
             QHostApiInfoNspVersion(
-                major,
-                minor,
-                patch_number,
-                _BUILD_NOT_SHOWN,
-                image,
-                f"{kind} device",
-                variant,
+                major, minor, patch_number, _BUILD_NOT_SHOWN, image, f"{kind} device", variant
             )
         ),
     )

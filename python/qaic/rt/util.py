@@ -67,10 +67,7 @@ class Util:
     def getPerformanceInfo(self, devID: SupportsIndex) -> tuple[QStatus, QPerformanceInfo]:
         """Clocks of a device. Blocking: a card's firmware is asked."""
         return self._answer(
-            devID,
-            QPerformanceInfo,
-            device_info.card_performance,
-            lambda _: device_info.virtual_performance(),
+            devID, QPerformanceInfo, device_info.card_performance, lambda _: device_info.virtual_performance()
         )
 
     def getAicVersion(self) -> tuple[QStatus, int, int, str, str]:

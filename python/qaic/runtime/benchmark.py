@@ -47,13 +47,11 @@ def checked_count(num_inferences: int | None, inf_time: float | None) -> int | N
         num_inferences = _DEFAULT_INFERENCES
     if num_inferences is not None and not 1 <= num_inferences <= _LARGEST_COUNT:
         raise OptionError(
-            f"num_inferences is {num_inferences}; 1 to {_LARGEST_COUNT} is expected",
-            code="benchmark.count",
+            f"num_inferences is {num_inferences}; 1 to {_LARGEST_COUNT} is expected", code="benchmark.count"
         )
     if inf_time is not None and not 0 < inf_time < math.inf:
         raise OptionError(
-            f"inf_time is {inf_time}; a positive, finite number of seconds is expected",
-            code="benchmark.time",
+            f"inf_time is {inf_time}; a positive, finite number of seconds is expected", code="benchmark.time"
         )
     return num_inferences
 

@@ -63,11 +63,7 @@ class LatencyRecord:
         """Latencies that count, in the order in which the runs ended."""
         latencies = self._latencies_s or self._warm_up
         if not latencies:
-            raise StateError(
-                "no run was recorded yet",
-                code="metrics.empty",
-                hints=("call run() first",),
-            )
+            raise StateError("no run was recorded yet", code="metrics.empty", hints=("call run() first",))
         return np.array(latencies)
 
 

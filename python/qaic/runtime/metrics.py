@@ -56,12 +56,7 @@ class Measurements(ProgramView):
 
     @contextmanager
     def profile(
-        self,
-        *,
-        device: bool | None = None,
-        first: int = 0,
-        samples: int | None = None,
-        sampling: int = 1,
+        self, *, device: bool | None = None, first: int = 0, samples: int | None = None, sampling: int = 1
     ) -> Iterator[profiles.Profile]:
         """Record the inferences of a ``with`` block: times on the host, and what the device measures.
 

@@ -139,12 +139,7 @@ def _not_a_number(name: str, place: str, values: NDArray[np.float32]) -> Compile
 
 
 def collect(
-    model: Model,
-    context: Context,
-    measured: ObservedTensors,
-    source: SampleSource,
-    *,
-    with_histograms: bool,
+    model: Model, context: Context, measured: ObservedTensors, source: SampleSource, *, with_histograms: bool
 ) -> dict[str, TensorProfile]:
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
@@ -292,11 +287,7 @@ class _Run:
         return done
 
     def _run_one(
-        self,
-        inference: _core.Inference,
-        number: int,
-        sample: Sample,
-        inputs: Mapping[str, NDArray[Any]],
+        self, inference: _core.Inference, number: int, sample: Sample, inputs: Mapping[str, NDArray[Any]]
     ) -> None:
         with self._told(sample):
             inference.start()

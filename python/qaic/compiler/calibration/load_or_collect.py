@@ -112,10 +112,7 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
     found = read_profile(read_unchanged(file, "load_profile"), str(file.path))
     own = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
     if found.graph_hash is None:
-        warn(
-            "calibration.profile_without_hash",
-            "load_profile: the profile does not name its model",
-        )
+        warn("calibration.profile_without_hash", "load_profile: the profile does not name its model")
     elif found.graph_hash != own and not found.is_ours:
         writer = f"GlowToolsVersion {found.tool}" if found.tool else "without GlowToolsVersion"
         warn(

@@ -16,16 +16,7 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 #: operators whose first result holds exactly the values of the first input, each as often as before
 _REARRANGING: Final = frozenset(
-    {
-        "DepthToSpace",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "SpaceToDepth",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
+    {"DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"}
 )
 
 #: operators that limit values: what they are given may be limited before, without a difference

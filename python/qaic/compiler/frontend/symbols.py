@@ -246,8 +246,7 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
         raise _option_error(f"{option}: found type {spec.input_type!r}, the model has {declared!r}", name)
     if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
         raise _option_error(
-            f"{option}: found {len(shape)} dims, the model has the shape {_shape_text(value)}",
-            name,
+            f"{option}: found {len(shape)} dims, the model has the shape {_shape_text(value)}", name
         )
     if not tensor.HasField("shape"):
         tensor.shape.SetInParent()
@@ -332,12 +331,7 @@ def _require_static(
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
                 fix=f"it has no name, so give the shape of the input, e.g. model_inputs={[sized]}",
-                context={
-                    "tensor": value.name,
-                    "dim": position,
-                    "option": "model_inputs",
-                    "example": [sized],
-                },
+                context={"tensor": value.name, "dim": position, "option": "model_inputs", "example": [sized]},
             )
     if tensor.elem_type in TABLE:
         # Before anything is made of these sizes.

@@ -164,10 +164,7 @@ def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None
     if len(set(names)) != len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise refuse(
-            f"initializer {twice!r}",
-            code="invalid_model",
-            found="two of that name",
-            expected="unique names",
+            f"initializer {twice!r}", code="invalid_model", found="two of that name", expected="unique names"
         )
     for tensor in model.graph.initializer:
         if tensor.data_location != tensor.EXTERNAL:

@@ -217,9 +217,4 @@ class Model:
 
     def copy(self) -> Self:
         """Copy the graph and what changes with it; the numbers of weights are shared."""
-        return replace(
-            self,
-            proto=clone(self.proto),
-            weights=dict(self.weights),
-            facts=self.facts.copy(),
-        )
+        return replace(self, proto=clone(self.proto), weights=dict(self.weights), facts=self.facts.copy())

@@ -32,10 +32,7 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def classify(
-    model: onnx.ModelProto,
-    facts: ValueInfo,
-    options: CompileOptions,
-    profiled: Collection[str] | None,
+    model: onnx.ModelProto, facts: ValueInfo, options: CompileOptions, profiled: Collection[str] | None
 ) -> dict[str, PrecisionClass]:
     """Give what `decide` does, without the reasons."""
     return decide(model, facts, options, profiled).classes

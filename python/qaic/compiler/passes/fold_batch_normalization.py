@@ -101,9 +101,7 @@ def fold_batch_normalization(
 
 
 def _folded_constants(
-    statistics: list[npt.NDArray[np.float32]],
-    bias: npt.NDArray[np.float32] | None,
-    epsilon: float,
+    statistics: list[npt.NDArray[np.float32]], bias: npt.NDArray[np.float32] | None, epsilon: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Compute the factor and the bias of each channel."""
     import numpy as np

@@ -112,8 +112,7 @@ class StorePackedWeights(WithOption):
         for weight in found.values():
             model.weights[weight.name] = weight
         set_nodes(
-            graph,
-            [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node],
+            graph, [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node]
         )
         drop_unneeded_nodes(graph)
         counts = uses(graph)

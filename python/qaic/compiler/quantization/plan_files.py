@@ -12,12 +12,7 @@ from typing import Any
 import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.quantization import (
-    PlannedWeight,
-    QuantizationPlan,
-    QuantizedGroup,
-    QuantParams,
-)
+from qaic.compiler.ir.quantization import PlannedWeight, QuantizationPlan, QuantizedGroup, QuantParams
 from qaic.support.text import counted
 
 _BITS = {"Int8": 8, "Int16": 16}

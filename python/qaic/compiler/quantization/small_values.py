@@ -120,10 +120,7 @@ class SmallValues:
             )
 
     def _keep_joined(
-        self,
-        node: onnx.NodeProto,
-        joined: dict[str, onnx.NodeProto],
-        classes: Mapping[str, PrecisionClass],
+        self, node: onnx.NodeProto, joined: dict[str, onnx.NodeProto], classes: Mapping[str, PrecisionClass]
     ) -> None:
         """Keep a node that joins unlike values, or reads them; products read them with one scale."""
         origin = next((joined[name] for name in node.input if name in joined), None)

@@ -36,9 +36,7 @@ _BEFORE_BATCH_NORM: Final = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"
 
 
 def hints(
-    specialized_model: onnx.ModelProto,
-    weights: Mapping[str, Weight],
-    classes: Mapping[str, PrecisionClass],
+    specialized_model: onnx.ModelProto, weights: Mapping[str, Weight], classes: Mapping[str, PrecisionClass]
 ) -> list[str]:
     """Find what is slow on a card.
 

@@ -39,9 +39,7 @@ _MOST_SETS: Final = 64
 
 
 def why_dependent(
-    model: onnx.ModelProto,
-    input_shapes: Sequence[Mapping[str, Shape]],
-    weights: Mapping[str, NDArray[Any]],
+    model: onnx.ModelProto, input_shapes: Sequence[Mapping[str, Shape]], weights: Mapping[str, NDArray[Any]]
 ) -> str:
     """Return why rows are not proved to be independent; empty if they are.
 

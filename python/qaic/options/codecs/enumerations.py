@@ -10,16 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.options.codecs.scalars import (
-    Bool,
-    Codec,
-    Enum,
-    Int,
-    Json,
-    ListOf,
-    ValueMismatchError,
-    to_python,
-)
+from qaic.options.codecs.scalars import Bool, Codec, Enum, Int, Json, ListOf, ValueMismatchError, to_python
 
 if TYPE_CHECKING:
     import numpy as np

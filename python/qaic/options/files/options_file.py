@@ -9,15 +9,7 @@ from qaic.errors import OptionConflictError, OptionError
 from qaic.options.codecs.scalars import Bool, ValueMismatchError
 from qaic.options.names import normalize
 from qaic.options.raw_option import OptionSource, Origin, RawOption
-from qaic.support.yaml import (
-    DuplicateKeyError,
-    PlainValues,
-    YamlMistakeError,
-    compose,
-    is_null,
-    line,
-    pairs,
-)
+from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, compose, is_null, line, pairs
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode

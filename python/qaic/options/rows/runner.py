@@ -147,10 +147,7 @@ class RunnerOptions:
         FilePath("file"), None, "JSON file with files and shapes of each inference.", Effect.BEHAVIOR
     )
     aic_batch_max_memory: int | None = _row(
-        Int(ge=1, unit="MB"),
-        None,
-        "Limit of memory for the inputs of a batch; default: 1024.",
-        Effect.TIMING,
+        Int(ge=1, unit="MB"), None, "Limit of memory for the inputs of a batch; default: 1024.", Effect.TIMING
     )
     auto_batch_input: bool = _switch(
         "Combine files of batch size 1 to the batch size of the program.", Effect.BEHAVIOR
@@ -176,11 +173,7 @@ class RunnerOptions:
         ours=True,
     )
     atol: float | None = _row(
-        Float(ge=0),
-        None,
-        "Absolute tolerance of -o and -c for floats.",
-        Effect.BEHAVIOR,
-        ours=True,
+        Float(ge=0), None, "Absolute tolerance of -o and -c for floats.", Effect.BEHAVIOR, ours=True
     )
     write_output_start_iter: int | None = _row(
         Int(ge=0), None, "First inference whose outputs are written; default: 0.", Effect.FILE
@@ -216,10 +209,7 @@ class RunnerOptions:
         Effect.DIAGNOSTIC,
     )
     aic_profiling_duration: int | None = _row(
-        Int(ge=1, unit="ms"),
-        None,
-        "Duration of a stream; default: the whole run.",
-        Effect.DIAGNOSTIC,
+        Int(ge=1, unit="ms"), None, "Duration of a stream; default: the whole run.", Effect.DIAGNOSTIC
     )
     aic_profiling_sampling_rate: str | None = _row(
         Enum(*SAMPLING_RATES),

@@ -120,10 +120,7 @@ def _runs(paths: Sequence[tuple[str, ...]], first: int, end: int, depth: int) ->
 
 
 def _neighbors(
-    groups: list[Group],
-    children: Sequence[tuple[int, int, str]],
-    depth: int,
-    parent: int,
+    groups: list[Group], children: Sequence[tuple[int, int, str]], depth: int, parent: int
 ) -> list[tuple[int, int, int, int]]:
     """Put neighbors into groups where they are too many; returns the stretches to divide next."""
     size = MOST_CHILDREN

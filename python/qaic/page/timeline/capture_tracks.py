@@ -271,11 +271,7 @@ def _piece_rows(
     kinds = piece["kflags"]
     transfer, nested = (kinds & _ASYNC) != 0, (kinds & _NESTED) != 0
     for lane, (title, chosen) in enumerate(
-        [
-            (name, ~transfer & ~nested),
-            (f"{name} inside", ~transfer & nested),
-            (f"{name} DMA", transfer),
-        ]
+        [(name, ~transfer & ~nested), (f"{name} inside", ~transfer & nested), (f"{name} DMA", transfer)]
     ):
         picked = piece[chosen]
         if len(picked):

@@ -75,12 +75,7 @@ def loads(readers: list[TraceReader]) -> list[Load]:
     # Half the cycles would be no measure of the work.
     measured = all((reader.ops.pcycle_count[work] >= reader.ops.count[work]).all() for reader in readers)
     return [
-        Load(
-            core,
-            readers[0].us(times[core]),
-            float(cycles[core]) if measured else None,
-            float(counts[core]),
-        )
+        Load(core, readers[0].us(times[core]), float(cycles[core]) if measured else None, float(counts[core]))
         if core < count
         else Load(core, 0.0, None, 0.0)
         for core in (facts.core for facts in readers[0].cores)

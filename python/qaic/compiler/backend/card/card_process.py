@@ -116,11 +116,7 @@ def help_text(program: str) -> str:
     """Return what a compiler prints about its options; empty when it prints none."""
     try:
         found = subprocess.run(  # noqa: S603  # as above
-            [program, "-h"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_HELP_TIME,
-            check=False,
+            [program, "-h"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_HELP_TIME, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""

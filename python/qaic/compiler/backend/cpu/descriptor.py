@@ -121,12 +121,7 @@ def network_descriptor(
 
 
 def metadata(
-    name: str,
-    buffers: DmaBuffers,
-    *,
-    cores: int,
-    constants_size: int,
-    hardware: str | None = None,
+    name: str, buffers: DmaBuffers, *, cores: int, constants_size: int, hardware: str | None = None
 ) -> dict[str, object]:
     """Build the JSON form of the metadata.
 

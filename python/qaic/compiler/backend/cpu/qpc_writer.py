@@ -33,12 +33,7 @@ from qaic.compiler.ir.graph_walk import has_loops
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
-from qaic.support.program_names import (
-    DIAGNOSTICS_SECTION,
-    GRAPH_SECTION,
-    OPERATIONS_SECTION,
-    PLAN_SECTION,
-)
+from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERATIONS_SECTION, PLAN_SECTION
 
 if TYPE_CHECKING:
     import onnx
@@ -403,11 +398,7 @@ def canonical_json(value: object) -> bytes:
 
 
 def _write_constants(
-    writer: _core.QpcWriter,
-    model: Model,
-    places: Mapping[str, int],
-    total: int,
-    progress: Progress | None,
+    writer: _core.QpcWriter, model: Model, places: Mapping[str, int], total: int, progress: Progress | None
 ) -> None:
     """Stream the weights, each to its place."""
     done = 0

@@ -123,9 +123,7 @@ def _tensor(file: InputFile, name: str, entry: object, begin: int, data_bytes: i
     bits = math.prod(dims) * TYPES[dtype][0]
     if bits != 8 * (offsets[1] - offsets[0]):
         raise _wrong(
-            file,
-            f"{what} with {offsets[1] - offsets[0]} bytes",
-            f"{bits} bits for {dtype} {_shown(dims)}",
+            file, f"{what} with {offsets[1] - offsets[0]} bytes", f"{bits} bits for {dtype} {_shown(dims)}"
         )
     return StoredTensor(dtype, tuple(dims), FileRange(file, begin + offsets[0], offsets[1] - offsets[0]))
 

@@ -62,10 +62,7 @@ def node_key(node: onnx.NodeProto) -> str:
 
 
 def classify(
-    graph: onnx.GraphProto,
-    constants: Collection[str],
-    rules: FormatRules,
-    result: ConstantClasses,
+    graph: onnx.GraphProto, constants: Collection[str], rules: FormatRules, result: ConstantClasses
 ) -> None:
     """Classify the nodes of a graph, then those of the graphs nested in it.
 

@@ -10,12 +10,7 @@ from qaic.compiler.frontend.interface import check_hardware
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_edits import (
-    permute_shape,
-    rename_initializers,
-    rename_values,
-    set_nodes,
-)
+from qaic.compiler.ir.graph_edits import permute_shape, rename_initializers, rename_values, set_nodes
 from qaic.compiler.ir.interface import Interface, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Always

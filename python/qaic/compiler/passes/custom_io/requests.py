@@ -71,9 +71,7 @@ def requests_of(interface: Interface, options: CompileOptions) -> dict[str, Cust
     if problems:
         shown = problems[0] if len(problems) == 1 else "".join(f"\n  {text}" for text in problems)
         raise OptionError(
-            f"{FILE}: {shown}",
-            code="option.custom_io",
-            context={"options": [FILE], "problems": problems},
+            f"{FILE}: {shown}", code="option.custom_io", context={"options": [FILE], "problems": problems}
         )
     return {name: entry for name, entry in wanted.items() if changes(specs[name], entry)}
 

@@ -198,11 +198,7 @@ class _Builder:
         scale = self.cast(self.node("Max", [power, floor]), FLOAT)
         scaled = self.node("Mul", [self.node("Div", [blocks, scale]), self.number(_STEPS)])
         rounded = self.node("Round", [scaled])
-        return (
-            self.node("Clip", [rounded, self.number(-_LARGEST), self.number(_LARGEST)]),
-            scale,
-            poison,
-        )
+        return (self.node("Clip", [rounded, self.number(-_LARGEST), self.number(_LARGEST)]), scale, poison)
 
     def _block_maximum(self, blocks: str) -> str:
         if self.opset >= _AXES_INPUT_OPSET:

@@ -144,10 +144,7 @@ class _Divisions:
     """The divisions of a model that may trap."""
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        types: Mapping[str, int],
-        is_filled: Callable[[str], bool],
+        self, model: onnx.ModelProto, types: Mapping[str, int], is_filled: Callable[[str], bool]
     ) -> None:
         self.found: dict[tuple[str, ...], _Guard] = {}
         self._is_filled = is_filled

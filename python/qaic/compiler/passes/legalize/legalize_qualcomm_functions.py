@@ -216,10 +216,7 @@ def _nearest(writer: _Writer, indices: str, sizes: str) -> str:
     return writer.add("Max", writer.add("Min", indices, last), writer.ints([0]))
 
 
-_REWRITTEN: Final = {
-    "GatherND": _guard_gather,
-    "ScatterND": _guard_scatter,
-}
+_REWRITTEN: Final = {"GatherND": _guard_gather, "ScatterND": _guard_scatter}
 
 
 def _is_rms_norm(function: onnx.FunctionProto) -> bool:

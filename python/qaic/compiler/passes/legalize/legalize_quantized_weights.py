@@ -21,14 +21,7 @@ from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
-from qaic.compiler.ir.graph_walk import (
-    FreshNames,
-    all_graphs,
-    all_nodes,
-    find_nodes,
-    op_types,
-    subgraphs,
-)
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, op_types, subgraphs
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version

@@ -81,10 +81,7 @@ def _held(
         held = (holder >= 0) & (end[holder] > start[inner])
         if held.any():
             # Ticks are whole, so an end may be rounded past that of its holder.
-            yield (
-                ocs[holder[held]],
-                np.minimum(dur[inner[held]], end[holder[held]] - start[inner[held]]),
-            )
+            yield (ocs[holder[held]], np.minimum(dur[inner[held]], end[holder[held]] - start[inner[held]]))
 
 
 #: executions looked at together: 12 MB of records
