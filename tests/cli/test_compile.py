@@ -56,7 +56,7 @@ def test_flags_reach_the_container(model, out, capsys):
     assert printed.out.splitlines() == [
         f"reading {model}",
         "compiling for the cpu device, 4 cores",
-        "precision fp16",
+        "precision float16",
         f"compiled {out / 'programqpc.bin'}",
     ]
     assert printed.err == ""

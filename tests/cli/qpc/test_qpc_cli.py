@@ -168,7 +168,7 @@ def test_info_of_a_cpu_program(run, here):
         batch      1
         constants  2.00 KiB static in 1 initializer
         weights    float32 2.00 KiB
-        precision  fp16
+        precision  float16
         metadata   flatbuffer in metadata_fb, hardware version 0.0, 0 semaphores
         stats      none"""
     )
@@ -187,7 +187,7 @@ def test_info_of_a_cpu_program(run, here):
     ("options", "summary"),
     [
         ({}, "as in the model"),
-        ({"convert_to_fp16": True, "mxfp6_matmul": True}, "fp16; weights of matrix products in MXFP6"),
+        ({"convert_to_fp16": True, "mxfp6_matmul": True}, "float16; weights of matrix products in MXFP6"),
         (
             {"load_profile": "ab12", "enable_channelwise": True},
             "as in the model; Int8 (symmetric_with_uint8, whole ranges, by channel)",
@@ -201,7 +201,7 @@ def test_info_of_a_cpu_program(run, here):
                 "quantization_precision": "Int16",
                 "execute_nodes_in_fp16": ["Add", "Div"],
             },
-            "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); fp16 for Add, Div",
+            "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); float16 for Add, Div",
         ),
         # The plan is a part of the file and may hold anything.
         ({"execute_nodes_in_fp16": {"a": 1}, "load_profile": ["\x1b"], "quantization_precision": 7}, None),

@@ -17,11 +17,11 @@ def target_line(options: CompileOptions) -> str:
 
 def precision_line(options: CompileOptions) -> str:
     """Return the line about the program's precision."""
-    parts = [f"precision {'fp16' if options.convert_to_fp16 else 'as in the model'}"]
+    parts = [f"precision {'float16' if options.convert_to_fp16 else 'as in the model'}"]
     if is_quantizing(options):
         parts.append(f"quantized to {options.quantization_precision}")
     if options.execute_nodes_in_fp16:
-        parts.append(f"fp16 for {', '.join(options.execute_nodes_in_fp16)}")
+        parts.append(f"float16 for {', '.join(options.execute_nodes_in_fp16)}")
     if options.mxfp6_matmul:
         parts.append("weights of matrix products in MXFP6")
     return "; ".join(parts)
