@@ -9,6 +9,7 @@ import stats_captures as made
 from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
+from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
 from qaic.page.report_tables import is_facts
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 from qaic.support.text import duration
@@ -206,3 +207,42 @@ def test_two_fingers_zoom_and_one_moves(tmp_path, show):
     moved = view(show(path, HANDS + f"await after(() => {{ {pinch} {drag} }});"))
     assert moved[0] > low
     assert moved[1] - moved[0] == pytest.approx(high - low)
+
+
+def test_a_choice_in_graph_or_timeline_is_marked_in_the_other(tmp_path, show):
+    names = [("/a/Conv", "Conv"), ("/b/Relu", "Relu"), ("/b/Relu_1", "Relu")]
+    ops = [{"oc": at, "start_u": 100 + 10 * at, "dur_u": 10, "flags": 64} for at in range(3)]
+    buffer = made.buffer(made.cpu_program(names), {(0, 0): ops}, span=(90, 140), device=1)
+    graph = DrawnGraph(
+        [DrawnNode(name, kind) for name, kind in names],
+        [(0, 1, "v"), (1, 2, "w")],
+        [Coloring("time", amounts=[10.0, 10.0, 10.0])],
+    )
+    capture = Capture([buffer])
+    path = page.write(capture, [REPORTS["nodes"](capture)], tmp_path / "page.html", graphs=[graph])
+    dom = show(
+        path,
+        """
+        const drawn = document.querySelector("#graph");
+        const area = drawn.querySelector('[data-part="area"]');
+        const press = { key: "ArrowDown", cancelable: true };
+        const down = () => area.dispatchEvent(new KeyboardEvent("keydown", press));
+        const panel = document.querySelector('#timeline [data-part="panel"]');
+        const seen = document.documentElement.dataset;
+        down(); down();
+        await after(() => {});
+        seen.first = `${drawn.dataset.chosen} ${panel.querySelector("dd").textContent}`;
+        const found = document.querySelectorAll("tr.found td:first-child");
+        seen.rows = [...found].map((cell) => cell.textContent).join();
+        const search = document.querySelector('#timeline [data-part="search"]');
+        search.value = "relu_1";
+        search.dispatchEvent(new Event("input"));
+        key("n");
+        await after(() => {});
+        seen.second = drawn.dataset.chosen;
+        """,
+    )
+    assert_healthy(dom)
+    assert dom.root["data-first"] == "/b/Relu /b/Relu/__1"
+    assert dom.root["data-rows"] == "/b/Relu"
+    assert dom.root["data-second"] == "/b/Relu_1"

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
+    from qaic.page.graph import DrawnGraph
     from qaic.stats import reports as made
 else:
     made = LazyModule("qaic.stats.reports")
@@ -23,8 +24,14 @@ else:
 __all__ = ["write", "write_latency", "write_trace"]
 
 
-def write(capture: made.Capture, reports: Sequence[made.Report], path: str | os.PathLike[str]) -> Path:
-    """Write one HTML page: the reports with their verdicts, and a timeline of every operation.
+def write(
+    capture: made.Capture,
+    reports: Sequence[made.Report],
+    path: str | os.PathLike[str],
+    *,
+    graphs: Sequence[DrawnGraph] = (),
+) -> Path:
+    """Write one HTML page: the reports with their verdicts, a timeline of every operation, and graphs.
 
     Blocking: reads all buffers of the capture.
 
@@ -36,6 +43,8 @@ def write(capture: made.Capture, reports: Sequence[made.Report], path: str | os.
         Reports of it, in the order in which the page shows them; one called ``overview`` comes first.
     path
         File to write. It appears complete or not at all.
+    graphs
+        Graphs of the program, which the timeline and the tables lead to and back.
 
     Returns
     -------
@@ -50,7 +59,7 @@ def write(capture: made.Capture, reports: Sequence[made.Report], path: str | os.
     from qaic.page.document import write_bytes
     from qaic.page.timeline.capture_page import capture_page
 
-    return write_bytes(path, capture_page(capture, reports).encode())
+    return write_bytes(path, capture_page(capture, reports, graphs).encode())
 
 
 def write_latency(

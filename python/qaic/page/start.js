@@ -20,11 +20,12 @@ document.querySelector("nav").addEventListener("click", (event) => openPart(even
 window.addEventListener("beforeprint", () => document.querySelectorAll(".folded > details").forEach((part) => { part.open = true; }));
 openPart(location.hash);
 (async () => {
+  let timeline = null;
   const data = document.getElementById("timeline-data");
   if (data) {
     const section = document.getElementById("timeline");
     try {
-      const timeline = new Timeline(section, new TimelineModel(await payload.read(data)));
+      timeline = new Timeline(section, new TimelineModel(await payload.read(data)));
       // A search for the data in the document finds it once, in the model.
       data.remove();
       const { samples, shown } = timeline.model.header;
@@ -44,7 +45,11 @@ openPart(location.hash);
     try {
       const held = await payload.json(drawn);
       drawn.remove();
-      new Graph(section, held.map((graph) => new GraphModel(graph))).draw();
+      const graph = new Graph(section, held.map((one) => new GraphModel(one)));
+      graph.draw();
+      // A choice in one picture is marked in the other, and in the tables.
+      graph.chose = (name) => { if (!timeline?.find(name)) tables.find([name]); };
+      if (timeline) timeline.chose = (names) => graph.mark(names);
       section.dataset.state = "drawn";
     } catch (error) {
       section.querySelector('[data-part="panel"]').textContent =

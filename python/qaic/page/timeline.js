@@ -175,8 +175,22 @@ class Timeline {
     const name = this.model.name(label);
     const nodes = this.model.labels.nodes[label] ?? [];
     this.row = tables.find([name, name.replace(/\/__\d+$/, ""), ...nodes]);
+    this.chose?.([...nodes, name.replace(/\/__\d+$/, "")]);
     this.describe(track, index);
     this.schedule();
+  }
+
+  // Choose the first operation of a node in view, else of all; false where none has the name.
+  find(name) {
+    const { from } = this.state.view;
+    const { labels } = this.model;
+    const is = (label) => labels.nodes[label]?.includes(name) || this.model.name(label).replace(/\/__\d+$/, "") === name;
+    for (const track of this.model.tracks.filter(({ role }) => role === "ops")) {
+      const seen = track.label.findIndex((label, index) => track.start[index] >= from && is(label));
+      const index = seen >= 0 ? seen : track.label.findIndex(is);
+      if (index >= 0) { this.choose(track, index, { reveal: true }); return true; }
+    }
+    return false;
   }
 
   describe(track, index) {

@@ -201,7 +201,8 @@ def test_info_of_a_cpu_program(run, here):
                 "quantization_precision": "Int16",
                 "execute_nodes_in_fp16": ["Add", "Div"],
             },
-            "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); float16 for Add, Div",
+            "as in the model; Int16 (asymmetric, constants symmetric, calibrated by MSE); "
+            "float16 for Add, Div",
         ),
         # The plan is a part of the file and may hold anything.
         ({"execute_nodes_in_fp16": {"a": 1}, "load_profile": ["\x1b"], "quantization_precision": 7}, None),

@@ -17,7 +17,10 @@ from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
+    import onnx
+
     from qaic.cli.openqaic.drawn_program import NodeTimes
+    from qaic.stats.reports.capture import Capture
 
 #: from this level on a program measures its operations
 STATS_LEVEL: Final = 70
@@ -87,44 +90,45 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
 
 
 def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
-    from qaic.cli.compile.model_input import open_model
     from qaic.cli.openqaic import program_graph
-    from qaic.cli.openqaic.drawn_program import drawn_program
-    from qaic.compiler.driver import opened
+    from qaic.cli.openqaic.measurement import measured
 
+    times = node_times(measured(qpc)) if timed else (None, None)
+    if times[1] is not None and not times[1].own_us:
+        raise StateError(
+            f"{qpc.path} has no times of operations; onnxruntime 1.25 or newer measures them",
+            code="inspect.not_measured",
+        )
     program = program_graph.with_shapes(program_graph.read(qpc))
-    of_nodes, of_operations = measured_times(qpc) if timed else (None, None)
-    graphs = [drawn_program(program, of_operations, label="program")]
-    if model is not None:
-        with opened(open_model(model)) as source:
-            given = program_graph.with_shapes(source.parse())
-        graphs.insert(0, drawn_program(given, of_nodes, label="model"))
-    for graph in graphs:
-        # What was asked for is seen first.
-        graph.colorings.sort(key=lambda coloring: timed and coloring.name != "time")
-    own_us = None if of_operations is None else of_operations.own_us
+    graphs = program_graphs(program, model, *times)
+    own_us = None if times[1] is None else times[1].own_us
     return graphs, [_nodes_table(program_graph.nodes(program), own_us)]
 
 
-def measured_times(qpc: Qpc) -> tuple[NodeTimes, NodeTimes]:
-    """Run inferences with random inputs. Blocking.
+def program_graphs(
+    program: onnx.ModelProto, model: Path | None, of_nodes: NodeTimes | None, of_operations: NodeTimes | None
+) -> list[DrawnGraph]:
+    """Draw a user's model, if there is one, and the program that was compiled from it; times come first."""
+    from qaic.cli.compile.model_input import open_model
+    from qaic.cli.openqaic.drawn_program import drawn_program
+    from qaic.cli.openqaic.program_graph import with_shapes
+    from qaic.compiler.driver import opened
 
-    Returns
-    -------
-    tuple of NodeTimes
-        Medians of the inferences, by nodes of the user's model and by operations of the program.
+    graphs = [drawn_program(program, of_operations, label="program")]
+    if model is not None:
+        with opened(open_model(model)) as source:
+            graphs.insert(0, drawn_program(with_shapes(source.parse()), of_nodes, label="model"))
+    for graph in graphs:
+        # What was asked for is seen first.
+        graph.colorings.sort(key=lambda coloring: of_nodes is not None and coloring.name != "time")
+    return graphs
 
-    Raises
-    ------
-    StateError
-        The program does not measure its operations.
-    """
+
+def node_times(capture: Capture) -> tuple[NodeTimes, NodeTimes]:
+    """Return median times, by nodes of the user's model and by operations of the program."""
     from qaic.cli.openqaic.drawn_program import NodeTimes
-    from qaic.cli.openqaic.measurement import measured
     from qaic.stats.reports.capture.groups import grouped, own_time_us
     from qaic.stats.reports.capture.op_info import Coded
-
-    capture = measured(qpc)
 
     def times(names: Callable[[OpInfo], list[str]]) -> NodeTimes:
         groups = grouped(capture, lambda facts: Coded.of(names(facts)), {"time": own_time_us})
@@ -135,13 +139,7 @@ def measured_times(qpc: Qpc) -> tuple[NodeTimes, NodeTimes]:
                     within.setdefault(node, name)
         return NodeTimes({group.key: group["time"] for group in groups if group.key}, within)
 
-    found = times(_first_nodes), times(lambda facts: facts.paths)
-    if not found[1].own_us:
-        raise StateError(
-            f"{qpc.path} has no times of operations; onnxruntime 1.25 or newer measures them",
-            code="inspect.not_measured",
-        )
-    return found
+    return times(_first_nodes), times(lambda facts: facts.paths)
 
 
 def _first_nodes(facts: OpInfo) -> list[str]:

@@ -93,7 +93,7 @@ def precision(options: Mapping[str, Any], coverage: tuple[int, int] | None = Non
     coverage : tuple of int or None
         Number of its nodes that compute on integers, and of all; None where it is not known.
     """
-    parts = ["fp16" if options.get("convert_to_fp16") is True else "as in the model"]
+    parts = ["float16" if options.get("convert_to_fp16") is True else "as in the model"]
     if asks_for_integers(options):
         both = options.get("quantization_schema", _DEFAULT_SCHEMA)
         activations = options.get("quantization_schema_activations", both)
@@ -108,7 +108,7 @@ def precision(options: Mapping[str, Any], coverage: tuple[int, int] | None = Non
             share = "" if coverage is None else f" for {coverage[0]} of {counted(coverage[1], 'node')}"
             parts.append(f"{wanted}{share} ({schemas}, {ranges}{_granularity(options)})")
     for name, text in (
-        ("execute_nodes_in_fp16", "fp16 for {}"),
+        ("execute_nodes_in_fp16", "float16 for {}"),
         ("keep_original_precision_for_nodes", "unchanged for {}"),
     ):
         kinds = options.get(name)

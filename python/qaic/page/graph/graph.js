@@ -206,6 +206,16 @@ class Graph {
     this.center(box);
   }
 
+  // Choose the first node that has one of these names.
+  mark(names) {
+    const wanted = new Set(names);
+    const node = this.model.names.findIndex((name) => wanted.has(this.model.texts[name]));
+    if (node >= 0 && node !== this.chosen) this.goTo(node);
+  }
+
+  // A person chose a box: others follow.
+  tell(box) { if (box && box.group < 0) this.chose?.(this.model.texts[this.model.names[box.first]]); }
+
   // --- the chosen box ----------------------------------------------------------------------------------------
 
   choose(box) {
@@ -303,7 +313,7 @@ class Graph {
     if (next) this.pick(next);
   }
 
-  pick(box) { this.choose(box); this.center(box); }
+  pick(box) { this.choose(box); this.center(box); this.tell(box); }
 
   // --- hands -------------------------------------------------------------------------------------------------
 
@@ -339,7 +349,7 @@ class Graph {
     const lift = (event) => {
       if (!this.pointers.delete(event.pointerId)) return;
       area.classList.remove("held");
-      if (event.type === "pointerup" && !this.dragged) this.choose(this.boxAt(event));
+      if (event.type === "pointerup" && !this.dragged) { this.choose(this.boxAt(event)); this.tell(this.boxAt(event)); }
     };
     area.addEventListener("pointerup", lift);
     area.addEventListener("pointercancel", lift);

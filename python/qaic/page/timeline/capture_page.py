@@ -6,6 +6,8 @@ from typing import Final
 
 from qaic import __version__
 from qaic.page.document import Part, document
+from qaic.page.graph import DrawnGraph, graph_html
+from qaic.page.graph import pack as pack_graphs
 from qaic.page.report_tables import diff_html, empty_html, first_screen_html, folded, is_empty
 from qaic.page.timeline import pack, timeline_html
 from qaic.page.timeline.capture_tracks import timeline_of
@@ -19,8 +21,8 @@ _MUCH: Final = 20.0
 _FIRST = ("diff", "overview")
 
 
-def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
-    """Return the page as HTML."""
+def capture_page(capture: Capture, reports: Sequence[Report], graphs: Sequence[DrawnGraph] = ()) -> str:
+    """Return the page as HTML; graphs follow the timeline."""
     timeline = timeline_of(capture)
     parts: list[Part] = [
         (report.name, report.title, _body(report, capture)) if report.name in _FIRST else folded(report)
@@ -32,15 +34,24 @@ def capture_page(capture: Capture, reports: Sequence[Report]) -> str:
         titles = ", ".join(report.title for report in silent)
         parts.append(("silent", "Without figures", empty_html(silent), titles))
     data = None
+    after = sum(part[0] in _FIRST for part in parts)
+    if graphs:
+        parts.insert(after, ("graph", "Graph", graph_html(graphs)))
     if timeline.operations:
-        after = sum(part[0] in _FIRST for part in parts)
         parts.insert(after, ("timeline", "Timeline", timeline_html(timeline)))
         data = pack(timeline)
     networks = dict.fromkeys(reader.facts.network for reader in capture.each() if reader.facts.network)
     title = capture.name or ", ".join(networks) or "Measurements"
     if capture.samples:
         title += f"{_precision(capture)} on {_device(capture)}"
-    return document(title, _subtitle(capture), parts, data=data, by=_producers(capture))
+    return document(
+        title,
+        _subtitle(capture),
+        parts,
+        data=data,
+        graph=pack_graphs(graphs) if graphs else None,
+        by=_producers(capture),
+    )
 
 
 def _body(report: Report, capture: Capture) -> str:

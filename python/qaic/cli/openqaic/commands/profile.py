@@ -22,10 +22,11 @@ from qaic.cli.openqaic.compile_options import add_compile_options, for_model
 from qaic.cli.openqaic.measurement import measured
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_page, files_of, wrote
-from qaic.cli.openqaic.program import open_program
+from qaic.cli.openqaic.program import Program, open_program
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
+    from qaic.page.graph import DrawnGraph
     from qaic.stats.reports import Report
     from qaic.stats.reports.capture import Capture
 
@@ -82,18 +83,18 @@ def run(arguments: argparse.Namespace) -> int:
     more = [] if arguments.against is None else ["--against", str(arguments.against)]
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
     baseline = None if arguments.against is None else for_model(arguments, arguments.against)
-    capture = _measured(arguments)
+    program, capture = _measured(arguments)
     reports = [make(capture) for make in REPORTS.values()]
     if baseline is not None:
-        other = _measured(baseline)
+        _, other = _measured(baseline)
         other.name = other.name or str(arguments.against)
         reports.append(diff(other, capture))
-    _put_out(capture, reports, arguments, next_step=next_step)
+    _put_out(program, capture, reports, arguments, next_step=next_step)
     return SUCCESS
 
 
-def _measured(arguments: argparse.Namespace) -> Capture:
-    """Run a model or container; returns the measurements of its device."""
+def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
+    """Run a model or container; returns it and the measurements of its device."""
     program = open_program(arguments, stats_level=_STATS_LEVEL)
     capture = measured(
         program.path,
@@ -103,11 +104,27 @@ def _measured(arguments: argparse.Namespace) -> Capture:
         **device_options(arguments),
     )
     capture.name = "" if program.model is None else program.model.stem
-    return capture
+    return program, capture
+
+
+def _graphs(program: Program, capture: Capture) -> list[DrawnGraph]:
+    from qaic.cli.openqaic.graph_file import node_times, program_graphs
+    from qaic.cli.openqaic.program_graph import read, with_shapes
+    from qaic.qpc import Qpc
+
+    qpc = Qpc(program.path)
+    if qpc.graph is None or not qpc.is_program:
+        return []
+    return program_graphs(with_shapes(read(qpc)), program.model, *node_times(capture))
 
 
 def _put_out(
-    capture: Capture, reports: list[Report], arguments: argparse.Namespace, *, next_step: str
+    program: Program,
+    capture: Capture,
+    reports: list[Report],
+    arguments: argparse.Namespace,
+    *,
+    next_step: str,
 ) -> None:
     from qaic.stats.reports.files import rendered
 
@@ -117,7 +134,7 @@ def _put_out(
     if arguments.output is not None:
         from qaic import page
 
-        written = page.write(capture, reports, arguments.output)
+        written = page.write(capture, reports, arguments.output, graphs=_graphs(program, capture))
         if not arguments.json:
             for sentence in named.get("diff", named["overview"]).verdict:
                 print_line(sentence)
