@@ -296,14 +296,14 @@ def test_model_file_that_is_cut_off_while_it_is_walked_is_an_error(tmp_path):
     built = session_models.model(nodes, [("v0", "float32", [2])], [("v3000", "float32", [2])])
     code = """
 import os, sys, qaic
-from qaic.compiler.frontend.files import wire
+from qaic.compiler.frontend.files import tensor_record
 
-walk = wire.fields
+walk = tensor_record.fields
 def cut(buffer, start, end):
-    wire.fields = walk
+    tensor_record.fields = walk
     os.truncate(sys.argv[1], 0)
     return walk(buffer, start, end)
-wire.fields = cut
+tensor_record.fields = cut
 try:
     qaic.Session(sys.argv[1])
 except qaic.errors.CompileError as error:
