@@ -61,6 +61,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
 )
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
 from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
+from qaic.compiler.passes.legalize.legalize_unchecked import LegalizeUnchecked
 from qaic.compiler.passes.name_specializations import NameSpecializations
 from qaic.compiler.passes.partition_config import CheckPartitions, CheckPlacement, DumpPartitionTemplate
 from qaic.compiler.passes.prune_outputs import PruneOutputs
@@ -114,6 +115,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         InferShapes(),
         LegalizeWhere(),
         LegalizeDivision(),
+        LegalizeUnchecked(),
         AddEveryOutput(),
         # The sizes of every output that was added, in every set of shapes; nothing where none was.
         InferShapes(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 import onnx
 
@@ -16,6 +16,9 @@ from qaic.compiler.ir.graph_walk import all_graphs
 #: elements of a list, and of another dimension, up to which inference follows values
 _LONGEST_LIST: Final = 1 << 14
 _LONGEST_DIM: Final = 1 << 22
+
+
+ShapesInSets: TypeAlias = Callable[[str], tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,20 @@ def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
         dims = known_dims(value)
         if dims is not None:
             shapes[value.name] = dims
+    return shapes
+
+
+def shapes_in(*inferred: onnx.ModelProto) -> ShapesInSets:
+    """Make a function that returns the shapes of a value in several models; () if one is not known."""
+
+    @functools.cache
+    def collected() -> list[dict[str, tuple[int, ...]]]:
+        return [collect_shapes(specialized_model) for specialized_model in inferred]
+
+    def shapes(name: str) -> tuple[tuple[int, ...], ...]:
+        found = tuple(known[name] for known in collected() if name in known)
+        return found if len(found) == len(inferred) else ()
+
     return shapes
 
 

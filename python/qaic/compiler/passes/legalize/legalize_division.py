@@ -8,17 +8,15 @@ result changes its sign, so the smallest integer stays as it is, as with int8 an
 those of ONNX.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT32, INT64
@@ -28,16 +26,14 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.ir.value_info import Added, collect_shapes
+from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader
 
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
 
 #: types whose division is an instruction of the processor; narrower ones are divided as int32
 _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
-
-#: first operator set in which the axes of Unsqueeze are an input
-_AXES_AS_INPUT: Final = 13
 
 #: magnitude below which a number has a place in every type of integers
 _EVERYWHERE: Final = 128
@@ -52,22 +48,12 @@ _PASSING: Final = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze"
 
 def traps(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
     """Return whether a division of the main graph or of a nested one may end the process."""
-    divisions = _Divisions(model, types, has_no_empty(model))
+    divisions = _Divisions(model, types, shapes_in(model))
     return bool(divisions.found) or divisions.by_zero is not None
 
 
-def has_no_empty(*inferred: onnx.ModelProto) -> Callable[[str], bool]:
-    """Make a function that returns whether a value has no dimension of zero in any inferred model."""
-
-    @cache
-    def shapes() -> list[dict[str, tuple[int, ...]]]:
-        return [collect_shapes(specialized_model) for specialized_model in inferred]
-
-    return lambda name: all(0 not in known.get(name, (0,)) for known in shapes())
-
-
 def legalize_division(
-    model: onnx.ModelProto, types: Mapping[str, int], is_filled: Callable[[str], bool]
+    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets
 ) -> dict[str, Added]:
     """Rewrite the integer divisions that may end the process; changes `model` in place.
 
@@ -77,8 +63,8 @@ def legalize_division(
         Model without weight data and without model-local functions around such nodes.
     types : Mapping[str, int]
         Element types of values by name.
-    is_filled : callable
-        Returns whether no dimension of a value is zero.
+    shapes : ShapesInSets
+        Shapes of a value in the sets of sizes.
 
     Returns
     -------
@@ -91,7 +77,7 @@ def legalize_division(
         A constant divisor contains a zero.
     """
     _name_divisions(model, types)
-    divisions = _Divisions(model, types, is_filled)
+    divisions = _Divisions(model, types, shapes)
     if divisions.by_zero is not None:
         name = divisions.by_zero.name or node_key(divisions.by_zero)
         raise refuse(
@@ -105,12 +91,12 @@ def legalize_division(
     added: dict[str, Added] = {}
     if not divisions.found:
         return added
-    fresh = FreshNames(model.graph)
+    fresh, version = FreshNames(model.graph), standard_version(model)
     for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             guard = divisions.found.get(_key(node))
-            nodes += [node] if guard is None else _guarded(node, guard, fresh, added)
+            nodes += [node] if guard is None else _guarded(node, guard, GuardNodes(fresh, added, version))
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
@@ -135,7 +121,6 @@ class _Guard:
     """The divisors that a division has to be protected from, and the element type of its operands."""
 
     elem_type: int
-    has_axes_input: bool
     zero: bool
     minus_one: bool
 
@@ -144,10 +129,13 @@ class _Divisions:
     """The divisions of a model that may trap."""
 
     def __init__(
-        self, model: onnx.ModelProto, types: Mapping[str, int], is_filled: Callable[[str], bool]
+        self,
+        model: onnx.ModelProto,
+        types: Mapping[str, int],
+        shapes: ShapesInSets,
     ) -> None:
         self.found: dict[tuple[str, ...], _Guard] = {}
-        self._is_filled = is_filled
+        self._shapes = shapes
         #: a division by a constant that contains a zero
         self.by_zero: onnx.NodeProto | None = None
         nodes = [node for node in find_nodes(model.graph.node, DIVISIONS) if len(node.input) > 1]
@@ -156,9 +144,7 @@ class _Divisions:
         if not divisions:
             return
         self.makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
-        self.constants = {
-            tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
-        }
+        self._constant = constant_reader(model)
         for node, elem_type in divisions:
             divisor = self._constant(node.input[1])
             if divisor is not None and not divisor.all():
@@ -169,8 +155,7 @@ class _Divisions:
                 smallest < 0 and self._may_hold(node.input[1], -1) and self._may_hold(node.input[0], smallest)
             )
             if zero or minus_one:
-                has_axes_input = standard_version(model) >= _AXES_AS_INPUT
-                self.found[_key(node)] = _Guard(elem_type, has_axes_input, zero, minus_one)
+                self.found[_key(node)] = _Guard(elem_type, zero, minus_one)
 
     def _may_hold(self, name: str, number: int) -> bool:
         """Return whether a value may contain a number."""
@@ -180,7 +165,8 @@ class _Divisions:
             name = maker.input[0]
             maker = self.makers.get(name)
         if maker is not None and standard(maker, *_SIZES):
-            return number == 0 and not self._is_filled(maker.input[0])
+            known = self._shapes(maker.input[0])
+            return number == 0 and (not known or any(0 in shape for shape in known))
         values = self._constant(name)
         if values is None:
             return True
@@ -190,73 +176,34 @@ class _Divisions:
             return bool(((values == number) | ~(np.abs(values) < _EVERYWHERE)).any())
         return bool((values == number).any())
 
-    def _constant(self, name: str) -> npt.NDArray[Any] | None:
-        """Read a value of an initializer or of a Constant; None if it is neither."""
-        maker, tensor = self.makers.get(name), self.constants.get(name)
-        if maker is not None and standard(maker, "Constant"):
-            for attribute in maker.attribute:
-                if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
-                    return np.array(attribute.ints if attribute.name == "value_ints" else attribute.i)
-                if attribute.name == "value":
-                    tensor = attribute.t
-        return None if tensor is None else dense(tensor)
 
-
-def _guarded(
-    node: onnx.NodeProto, guard: _Guard, fresh: FreshNames, added: dict[str, Added]
-) -> list[onnx.NodeProto]:
+def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Write a division whose divisor is never 0 or -1."""
-    from onnx import helper, numpy_helper
+    from onnx import helper
 
     divisor, result, elem_type = node.input[1], node.output[0], guard.elem_type
-    nodes: list[onnx.NodeProto] = []
-
-    def value(base: str, suffix: str, like: str, code: int = elem_type) -> str:
-        name = fresh.make(base, suffix)
-        added[name] = Added(code, like)
-        return name
-
-    def add(op_type: str, operands: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(op_type, operands, [output], **attributes))
-        return output
-
-    def constant(array: npt.NDArray[Any]) -> str:
-        tensor = numpy_helper.from_array(array)
-        name = fresh.make(result, "constant")
-        added[name] = Added(tensor.data_type, "" if not array.ndim else name)
-        return add("Constant", [], name, value=tensor)
-
+    add, value = guards.add, guards.value
     division = clone(node)
     if guard.zero:
-        is_filled = add("Cast", [divisor], value(divisor, "is_not_zero", divisor, BOOL), to=BOOL)
-        is_zero = add("Not", [is_filled], value(divisor, "is_zero", divisor, BOOL))
-        ones = add("Cast", [is_zero], value(divisor, "zero", divisor, INT64), to=INT64)
-        zeros = add("ReduceSum", [ones], value(divisor, "zeros", "", INT64), keepdims=0)
-        # One row, so that the number of zeros is the index of a row that is there only without any.
-        rows = fresh.make(divisor, "rows")
-        added[rows] = Added(elem_type, rows)
-        if guard.has_axes_input:
-            add("Unsqueeze", [divisor, constant(np.zeros(1, np.int64))], rows)
-        else:
-            add("Unsqueeze", [divisor], rows, axes=[0])
-        divisor = add("Gather", [rows, zeros], value(divisor, "checked", divisor), axis=0)
-        nodes[-1].name = f"{node.name or result} (integer division by zero)"
+        title = f"{node.name or result} (integer division by zero)"
+        divisor = guards.reject(divisor, elem_type, title, guards.is_zero(divisor))
         replace_input_with(division, 1, divisor)
     if not guard.minus_one:
-        return [*nodes, division]
+        return [*guards.nodes, division]
     one = np.ones((), helper.tensor_dtype_to_np_dtype(elem_type))
     # 2 where the divisor is -1, and 0 elsewhere; arithmetic, because old operator sets choose no integers.
-    is_negative = add("Equal", [divisor, constant(-one)], value(divisor, "is_minus_one", divisor, BOOL))
-    flag = add("Cast", [is_negative], value(divisor, "flag", divisor), to=elem_type)
-    twice = add("Add", [flag, flag], value(divisor, "twice", divisor))
-    safe = add("Add", [divisor, twice], value(divisor, "divisor", divisor))
+    minus_one = guards.constant(result, -one)
+    is_negative = add("Equal", [divisor, minus_one], value(divisor, "is_minus_one", divisor, BOOL))
+    flag = add("Cast", [is_negative], value(divisor, "flag", divisor, elem_type), to=elem_type)
+    twice = add("Add", [flag, flag], value(divisor, "twice", divisor, elem_type))
+    safe = add("Add", [divisor, twice], value(divisor, "divisor", divisor, elem_type))
     replace_input_with(division, 1, safe)
-    nodes.append(division)
+    guards.nodes.append(division)
     if node.op_type == "Div":
-        rename_output(division, 0, value(result, "quotient", result))
-        sign = add("Sub", [constant(one), twice], value(divisor, "sign", divisor))
+        rename_output(division, 0, value(result, "quotient", result, elem_type))
+        sign = add("Sub", [guards.constant(result, one), twice], value(divisor, "sign", divisor, elem_type))
         add("Mul", [division.output[0], sign], result)
-    return nodes
+    return guards.nodes
 
 
 class LegalizeDivision(Always):
@@ -267,4 +214,4 @@ class LegalizeDivision(Always):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model."""
         del context
-        return model.rewrite(partial(legalize_division, is_filled=has_no_empty(*model.specialized)))
+        return model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))

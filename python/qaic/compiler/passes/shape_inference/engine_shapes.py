@@ -15,9 +15,9 @@ from qaic.compiler.ir.elem_types import CODES, FLOAT
 from qaic.compiler.ir.graph_edits import add_output, append_nodes, clone, describe_value, set_shape
 from qaic.compiler.ir.graph_walk import FreshNames, producers
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS
-from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, untyped_values
+from qaic.compiler.ir.value_info import collect_shapes, collect_types, known_dims, shapes_in, untyped_values
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
-from qaic.compiler.passes.legalize.legalize_division import has_no_empty, legalize_division
+from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
 from qaic.compiler.passes.shape_inference import loop_shapes, shape_arithmetic
 
@@ -52,7 +52,7 @@ def complete(
     types = collect_types(view)
     # The engine refuses a graph with operators that it has no kernels for, before it infers anything.
     legalize_where(probe, types)
-    legalize_division(probe, types, has_no_empty(view))
+    legalize_division(probe, types, shapes_in(view))
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)

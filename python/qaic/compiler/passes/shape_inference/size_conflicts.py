@@ -32,6 +32,7 @@ from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producer
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
+from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
@@ -207,6 +208,8 @@ class SizeCheck:
         if not all(kind in TABLE and TABLE[kind][1] for kind in kinds.values()):
             return ""
         constants = {name: values[name] for name in names if name in values}
+        if reason := fault(node, shapes, constants):
+            return reason
         key = (
             node.op_type,
             node.domain,
@@ -235,6 +238,8 @@ class SizeCheck:
 
 def _may_trap(node: onnx.NodeProto, kinds: Iterable[int]) -> bool:
     """Return true if the engine's process may end: integers are divided, or by an attribute that is 0."""
+    if standard(node, "Trilu"):
+        return True
     if any(kind in _DIVIDED for kind in kinds) and standard(node, "Div", "Mod"):
         return True
     return any(

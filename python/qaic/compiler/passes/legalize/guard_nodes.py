@@ -1,0 +1,105 @@
+"""Nodes that check values while a program runs, and the constants that need no check."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
+from qaic.compiler.ir.value_info import Added
+
+#: first operator set in which the axes of Unsqueeze are an input
+_AXES_AS_INPUT: Final = 13
+
+
+def constant_reader(model: onnx.ModelProto) -> Callable[[str], npt.NDArray[Any] | None]:
+    """Make a function that reads an initializer or the result of a Constant; None for other values."""
+    makers = {name: node for node in find_nodes(model.graph.node, {"Constant"}) for name in node.output}
+    stored = {tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer}
+
+    def read(name: str) -> npt.NDArray[Any] | None:
+        tensor = stored.get(name)
+        for attribute in makers[name].attribute if name in makers else ():
+            if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
+                return np.array(attribute.ints if attribute.name == "value_ints" else attribute.i)
+            if attribute.name == "value":
+                tensor = attribute.t
+        return None if tensor is None else dense(tensor)
+
+    return read
+
+
+class GuardNodes:
+    """Collects nodes that are written in front of one, and describes their values.
+
+    Parameters
+    ----------
+    fresh : FreshNames
+        Names of the graph.
+    added : dict of str to Added
+        Receives the values.
+    version : int
+        Operator set of the model.
+    """
+
+    def __init__(self, fresh: FreshNames, added: dict[str, Added], version: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._fresh, self._added, self._version = fresh, added, version
+
+    def value(self, base: str, suffix: str, like: str | None, elem_type: int) -> str:
+        """Name a value that has the shape of another one; "" for a scalar, None for a shape of its own."""
+        name = self._fresh.make(base, suffix)
+        self._added[name] = Added(elem_type, name if like is None else like)
+        return name
+
+    def add(self, op_type: str, operands: list[str], output: str, **attributes: Any) -> str:
+        """Append a node; returns its result."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(op_type, operands, [output], **attributes))
+        return output
+
+    def constant(self, base: str, array: npt.NDArray[Any]) -> str:
+        """Append a constant; returns its name."""
+        from onnx import numpy_helper
+
+        tensor = numpy_helper.from_array(array)
+        name = self.value(base, "constant", None if array.ndim else "", tensor.data_type)
+        return self.add("Constant", [], name, value=tensor)
+
+    def reject(self, name: str, elem_type: int, title: str, *wrong: str) -> str:
+        """Append nodes that pass a value on, and that fail with a title where a condition holds.
+
+        Parameters
+        ----------
+        name, elem_type
+            The value.
+        title
+            Name of the node that fails, which the engine reports.
+        *wrong
+            Boolean values of any shape.
+        """
+        count = ""
+        for condition in wrong:
+            flags = self.add("Cast", [condition], self.value(name, "flags", condition, INT64), to=INT64)
+            counted = self.add("ReduceSum", [flags], self.value(name, "wrong", "", INT64), keepdims=0)
+            total = [count, counted]
+            count = self.add("Add", total, self.value(name, "wrong", "", INT64)) if count else counted
+        # The number of wrong elements is the index of a row, and there is one row.
+        rows = self.value(name, "rows", None, elem_type)
+        if self._version >= _AXES_AS_INPUT:
+            self.add("Unsqueeze", [name, self.constant(name, np.zeros(1, np.int64))], rows)
+        else:
+            self.add("Unsqueeze", [name], rows, axes=[0])
+        checked = self.add("Gather", [rows, count], self.value(name, "checked", name, elem_type), axis=0)
+        self.nodes[-1].name = title
+        return checked
+
+    def is_zero(self, name: str) -> str:
+        """Append nodes that compare integers with zero; returns the boolean value."""
+        is_filled = self.add("Cast", [name], self.value(name, "is_not_zero", name, BOOL), to=BOOL)
+        return self.add("Not", [is_filled], self.value(name, "is_zero", name, BOOL))

@@ -1,0 +1,326 @@
+"""Operands that older engines do not check, so that numbers in them end the process.
+
+The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
+they are those of a MaxPool over a tensor that is not larger. So do indices of RoiAlign, the axis of DFT and
+the frame length of STFT. Sizes of Col2Im have to be constants that fit.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.opset_version import standard_version
+from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader
+
+_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "RoiAlign", "STFT", "Trilu"})
+#: positions of the axis of DFT from set 20 on, the frame length of STFT, and the indices of RoiAlign
+_AXIS: Final = 2
+_FRAME_LENGTH: Final = 3
+_BATCH_INDICES: Final = 2
+#: diagonals beyond all elements of a tensor
+_FARTHEST: Final = 2**40
+
+
+def fault(
+    node: onnx.NodeProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, npt.NDArray[Any]],
+) -> str:
+    """Return why constant operands of a node would let the engine read or write beyond a tensor.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+        A node.
+    shapes : Mapping[str, tuple of int]
+        Shapes of its operands and results.
+    values : Mapping[str, ndarray]
+        Values of its constant operands.
+
+    Returns
+    -------
+    str
+        Empty where nothing is wrong, or nothing is known.
+    """
+    if standard(node, "MaxUnpool") and node.input[1] in values and node.output[0] in shapes:
+        indices, count = values[node.input[1]], math.prod(shapes[node.output[0]])
+        is_inside = bool(((indices >= 0) & (indices < count)).all())
+        return "" if is_inside else f"an index that is not one of the {count} elements of the result"
+    if standard(node, "RoiAlign") and node.input[_BATCH_INDICES] in values and node.input[0] in shapes:
+        indices, count = values[node.input[_BATCH_INDICES]], shapes[node.input[0]][0]
+        is_inside = bool(((indices >= 0) & (indices < count)).all())
+        return "" if is_inside else f"an index that is none of the {count} images"
+    if standard(node, "STFT"):
+        length = values.get(_frame_length(node))
+        return "a frame length of 0" if length is not None and not length.all() else ""
+    if standard(node, "DFT"):
+        axis = _dft_axis(node, values.get)
+        return _dft_fault(axis, len(shapes[node.input[0]]) if node.input[0] in shapes else 0)
+    if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
+        return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Attributes of a Col2Im, one number for each dimension of the image."""
+
+    dilations: npt.NDArray[np.int64]
+    strides: npt.NDArray[np.int64]
+    padding: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, node: onnx.NodeProto, rank: int) -> Self:
+        given = {attribute.name: np.array(attribute.ints, np.int64) for attribute in node.attribute}
+        pads = given.get("pads", np.zeros(2 * rank, np.int64))
+        ones = np.ones(rank, np.int64)
+        if pads.size != 2 * rank:
+            raise _refused(node, f"{pads.size} numbers in 'pads'", f"{2 * rank} numbers")
+        found = cls(given.get("dilations", ones), given.get("strides", ones), pads[:rank] + pads[rank:])
+        if any(numbers.size != rank or numbers.min() < 1 for numbers in (found.dilations, found.strides)):
+            raise _refused(node, "strides or dilations below 1, or not one for each dimension", "others")
+        return found
+
+
+def _col2im_fault(
+    node: onnx.NodeProto, data: tuple[int, ...] | None, image: npt.NDArray[Any], block: npt.NDArray[Any]
+) -> str:
+    image, block = image.reshape(-1), block.reshape(-1)
+    if data is None or len(data) != 3 or image.shape != block.shape:
+        return "an operand of an unknown shape, or not as many sizes as the image has dims"
+    if block.min() < 1 or image.min() < 1 or max(block.max(), image.max()) > _FARTHEST:
+        return "sizes that are not positive, or too large"
+    given = _Blocks.of(node, image.size)
+    counts = (image + given.padding - given.dilations * (block - 1) - 1) // given.strides + 1
+    if counts.min() < 1 or math.prod(counts.tolist()) != data[2] or data[1] % math.prod(block.tolist()):
+        return f"blocks {block.tolist()} of an image {image.tolist()}, which {list(data)} does not hold"
+    return ""
+
+
+def _frame_length(node: onnx.NodeProto) -> str:
+    return node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
+
+
+def _dft_axis(node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | None]) -> int | None:
+    """Return the axis of a DFT, an attribute in old sets; None where it is not constant."""
+    if len(node.input) > _AXIS and node.input[_AXIS]:
+        value = read(node.input[_AXIS])
+        return None if value is None else int(value.reshape(-1)[0])
+    return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+
+
+def _dft_fault(axis: int | None, rank: int) -> str:
+    is_last = axis is not None and (axis == -1 or (rank and axis == rank - 1))
+    return f"axis {axis}, which has the real and imaginary parts" if is_last else ""
+
+
+def legalize_unchecked(
+    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets
+) -> dict[str, Added]:
+    """Guard the operands that engines do not check; changes `model` in place.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model without weight data and without model-local functions around such nodes.
+    types : Mapping[str, int]
+        Element types of values by name.
+    shapes : ShapesInSets
+        Shapes of a value in the sets of sizes.
+
+    Returns
+    -------
+    dict of str to Added
+        The values that were added.
+
+    Raises
+    ------
+    CompileError
+        An operand cannot be guarded.
+    """
+    added: dict[str, Added] = {}
+    if not find_nodes(model.graph.node, _UNCHECKED):
+        return added
+    fresh, version = FreshNames(model.graph), standard_version(model)
+    makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
+    read = constant_reader(model)
+    for graph in all_graphs(model.graph):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            guards = GuardNodes(fresh, added, version)
+            guarded = clone(node)
+            if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
+                diagonal = read(node.input[1])
+                if diagonal is not None and -_FARTHEST < diagonal.min() <= diagonal.max() < _FARTHEST:
+                    nodes.append(node)
+                    continue
+                replace_input_with(guarded, 1, _limited(node.input[1], guards))
+            elif standard(node, "MaxUnpool") and not _is_of_pool(node, makers.get(node.input[1]), shapes):
+                replace_input_with(guarded, 1, _inside(node, shapes(node.output[0]), guards))
+            elif standard(node, "Col2Im"):
+                image, block = (read(name) for name in node.input[1:3])
+                if image is None or block is None:
+                    replace_input_with(guarded, 2, _fitting(node, shapes, guards))
+                else:
+                    found = [
+                        _col2im_fault(node, data, image, block) for data in shapes(node.input[0]) or (None,)
+                    ]
+                    if reason := next(filter(None, found), ""):
+                        raise _refused(node, reason, "sizes that fit the operand")
+            elif standard(node, "RoiAlign"):
+                replace_input_with(guarded, _BATCH_INDICES, _of_batch(node, guards))
+            elif standard(node, "STFT") and _frame_length(node):
+                length = read(_frame_length(node))
+                if length is None:
+                    replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
+                elif not length.all():
+                    raise _refused(node, "a frame length of 0", "another length")
+            elif standard(node, "DFT"):
+                rank = next((len(shape) for shape in shapes(node.input[0])), 0)
+                axis = _dft_axis(node, read)
+                if reason := _dft_fault(axis, rank):
+                    raise _refused(node, reason, "another axis")
+                if axis is None:
+                    replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
+            nodes += [*guards.nodes, guarded] if guards.nodes else [node]
+        if len(nodes) != len(graph.node):
+            set_nodes(graph, nodes)
+    return added
+
+
+def _limited(diagonal: str, guards: GuardNodes) -> str:
+    low, high = (guards.constant(diagonal, np.array(number)) for number in (-_FARTHEST, _FARTHEST))
+    least = guards.add("Max", [diagonal, low], guards.value(diagonal, "least", diagonal, INT64))
+    return guards.add("Min", [least, high], guards.value(diagonal, "limited", diagonal, INT64))
+
+
+def _is_of_pool(node: onnx.NodeProto, pool: onnx.NodeProto | None, shapes: ShapesInSets) -> bool:
+    """Return whether the indices of a MaxUnpool come from a MaxPool over no larger tensor, in every set."""
+    if pool is None or not standard(pool, "MaxPool"):
+        return False
+    before, after = shapes(pool.input[0]), shapes(node.output[0])
+    return bool(before and after) and all(
+        math.prod(one) <= math.prod(other) for one, other in zip(before, after, strict=True)
+    )
+
+
+def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: GuardNodes) -> str:
+    counts = {math.prod(shape) for shape in results}
+    if len(counts) != 1:
+        raise _refused(
+            node,
+            "indices that are not those of a MaxPool, and results of several sizes, or of an unknown one",
+            "one set of sizes, or indices of a MaxPool over a tensor of the size of the result",
+        )
+    count = guards.constant(node.input[1], np.array(counts.pop()))
+    return _below(node.input[1], count, f"{node.name or node_key(node)} (index beyond the result)", guards)
+
+
+def _of_batch(node: onnx.NodeProto, guards: GuardNodes) -> str:
+    data, indices = node.input[0], node.input[_BATCH_INDICES]
+    sizes = guards.add("Shape", [data], guards.value(data, "sizes", None, INT64))
+    first = guards.constant(data, np.array(0))
+    count = guards.add("Gather", [sizes, first], guards.value(data, "count", "", INT64), axis=0)
+    return _below(indices, count, f"{node.name or node_key(node)} (index beyond the images)", guards)
+
+
+def _below(indices: str, count: str, title: str, guards: GuardNodes) -> str:
+    zero = guards.constant(indices, np.array(0))
+    is_low, is_inside, is_high = (
+        guards.value(indices, suffix, indices, BOOL) for suffix in ("is_low", "is_inside", "is_high")
+    )
+    guards.add("Less", [indices, zero], is_low)
+    guards.add("Not", [guards.add("Less", [indices, count], is_inside)], is_high)
+    return guards.reject(indices, INT64, title, is_low, is_high)
+
+
+def _not_empty(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
+    length = _frame_length(node)
+    title = f"{node.name or node_key(node)} (frame length of 0)"
+    return guards.reject(length, types.get(length, INT64), title, guards.is_zero(length))
+
+
+def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> str:
+    """Append nodes that compare the sizes of a Col2Im with the shapes of its operand and its result."""
+    known = {(*shapes(node.input[0]), *shapes(node.output[0]))}
+    if len(known) != 1 or len(pair := known.pop()) != 2 or len(pair[1]) < 3:
+        raise _refused(
+            node, "sizes that are not constant, and several shapes or an unknown one", "constant sizes"
+        )
+    (_, channels, columns), (_, made, *image) = pair
+    given = _Blocks.of(node, len(image))
+    sizes, block = node.input[1:3]
+
+    def computed(
+        op_type: str, *operands: str | npt.NDArray[Any], elem_type: int = INT64, **attributes: Any
+    ) -> str:
+        names = [x if isinstance(x, str) else guards.constant(block, x.astype(np.int64)) for x in operands]
+        result = guards.value(block, op_type.lower(), None, elem_type)
+        return guards.add(op_type, names, result, **attributes)
+
+    def differs(value: str, expected: npt.NDArray[Any]) -> str:
+        return computed("Not", computed("Equal", value, expected, elem_type=BOOL), elem_type=BOOL)
+
+    # Padded image, less the reach of a block, in steps.
+    reach = computed("Mul", computed("Sub", block, np.array(1)), given.dilations)
+    steps = computed("Div", computed("Sub", np.array(image) + given.padding - 1, reach), given.strides)
+    counts = computed("Add", steps, np.array(1))
+    title = f"{node.name or node_key(node)} (sizes that do not fit)"
+    return guards.reject(
+        block,
+        INT64,
+        title,
+        differs(sizes, np.array(image)),
+        computed("Less", block, np.array(1), elem_type=BOOL),
+        computed("Less", np.array(image) + given.padding, block, elem_type=BOOL),
+        differs(computed("ReduceProd", block, keepdims=0), np.array(channels // max(made, 1))),
+        differs(computed("ReduceProd", counts, keepdims=0), np.array(columns)),
+    )
+
+
+def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
+    axis = node.input[_AXIS]
+    names = [guards.value(axis, suffix, axis, BOOL) for suffix in ("is_minus_one", "is_last")]
+    for number, name in zip((-1, rank - 1), names, strict=True):
+        guards.add("Equal", [axis, guards.constant(axis, np.array(number))], name)
+    title = f"{node.name or node_key(node)} (axis of the real and imaginary parts)"
+    return guards.reject(axis, INT64, title, *names)
+
+
+def _refused(node: onnx.NodeProto, found: str, expected: str) -> Exception:
+    name = node.name or node_key(node)
+    return refuse(
+        f"node {name!r} ({node.op_type})",
+        code="engine_refused",
+        found=found,
+        expected=expected,
+        fix="export the model with such operands, or replace this node",
+        context={"node": name, "operator": node.op_type},
+    )
+
+
+class LegalizeUnchecked(Always):
+    """Check operands that the engine does not check."""
+
+    name = "legalize-unchecked"
+
+    def run(self, model: Model, context: Context) -> bool:
+        """Change the model."""
+        del context
+        return model.rewrite(partial(legalize_unchecked, shapes=shapes_in(*model.specialized)))
