@@ -315,7 +315,7 @@ wire! {
 }
 
 /// Size in bytes that a request code says its argument has.
-pub const fn argument_bytes(request: u32) -> usize {
+pub(crate) const fn argument_bytes(request: u32) -> usize {
     ((request >> 16) & 0x3FFF) as usize
 }
 

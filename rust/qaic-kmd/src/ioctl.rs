@@ -96,7 +96,7 @@ impl Default for VersionQuery {
 
 impl VersionQuery {
     /// The name, as much of it as there was room for.
-    pub fn name(&self) -> &[u8] {
+    pub(crate) fn name(&self) -> &[u8] {
         let len = usize::try_from(self.version.name_len).unwrap_or(usize::MAX);
         &self.name[..len.min(DRIVER_NAME_BYTES)]
     }

@@ -61,7 +61,7 @@ pub enum Kind {
 }
 
 /// A type of which fields are.
-pub trait Value: Pod {
+pub(crate) trait Value: Pod {
     /// Type of the field.
     const KIND: Kind;
 }
@@ -157,11 +157,6 @@ impl<const BYTES: usize> Text<BYTES> {
     /// Returns whether a 0 ends the text.
     pub fn has_end(&self) -> bool {
         self.0.contains(&0)
-    }
-
-    /// The bytes of the field.
-    pub fn bytes(&self) -> &[u8; BYTES] {
-        &self.0
     }
 }
 
@@ -285,8 +280,8 @@ mod tests {
         fn text_of_any_length_is_cut_and_always_ends(text in "\\PC{0,100}") {
             let field = Text::<64>::new(&text);
             let kept = text.len().min(63);
-            prop_assert_eq!(&field.bytes()[..kept], &text.as_bytes()[..kept]);
-            prop_assert!(field.bytes()[kept..].iter().all(|&byte| byte == 0));
+            prop_assert_eq!(&field.0[..kept], &text.as_bytes()[..kept]);
+            prop_assert!(field.0[kept..].iter().all(|&byte| byte == 0));
             if text.len() < 64 && !text.contains('\0') {
                 prop_assert_eq!(field.to_string(), text);
             }

@@ -85,7 +85,7 @@ impl<T: Send> DropList<T> {
 
     /// An empty list.
     #[cfg(loom)]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 

@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::ptr;
 use std::sync::Arc;
 
 use crate::loan::LoanGuard;
@@ -16,8 +15,6 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// The owner of the memory.
 enum Backing {
-    /// There are no bytes.
-    Nothing,
     Owner(#[allow(dead_code)] Owner),              // kept, never looked at
     Shared(#[allow(dead_code)] Arc<SharedMemory>), // kept, never looked at
     Storage(Storage),
@@ -28,7 +25,7 @@ impl Backing {
     fn into_storage(self) -> Option<Storage> {
         match self {
             Self::Storage(storage) => Some(storage),
-            Self::Nothing | Self::Owner(_) | Self::Shared(_) | Self::Loan(_) => None,
+            Self::Owner(_) | Self::Shared(_) | Self::Loan(_) => None,
         }
     }
 }
@@ -75,11 +72,6 @@ impl ForeignMemory {
         Self { ptr: view.as_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
-    /// No bytes.
-    pub const fn empty() -> Self {
-        Self { ptr: ptr::null(), len: 0, backing: Backing::Nothing }
-    }
-
     /// The bytes.
     pub fn as_slice(&self) -> HostSlice<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
@@ -120,11 +112,6 @@ impl ForeignMemoryMut {
         Self { ptr: view.as_mut_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
-    /// No bytes.
-    pub const fn empty() -> Self {
-        Self { ptr: ptr::null_mut(), len: 0, backing: Backing::Nothing }
-    }
-
     /// The bytes, for reading.
     pub fn as_slice(&self) -> HostSlice<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
@@ -135,11 +122,6 @@ impl ForeignMemoryMut {
     pub fn as_mut(&mut self) -> HostSliceMut<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSliceMut::new(self.ptr, self.len) }
-    }
-
-    /// Keeps the first `len` bytes only.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
     }
 
     /// The storage that the memory is, if it is one.
@@ -207,14 +189,9 @@ mod tests {
     fn storage_comes_back_as_it_was_left() {
         let mut memory = ForeignMemoryMut::from(Storage::new(6).unwrap());
         memory.as_mut().fill(7);
-        memory.truncate(4);
-        memory.as_mut().fill(8);
-        assert_eq!(memory.as_slice().to_vec(), [8; 4]);
-        assert_eq!(memory.into_storage().unwrap().memory().to_vec(), [8, 8, 8, 8, 7, 7]);
+        assert_eq!(memory.into_storage().unwrap().memory().to_vec(), [7; 6]);
         let input = ForeignMemory::from(Storage::of(&[3_u8; 2]).unwrap());
         assert_eq!(input.into_storage().map(|storage| storage.memory().to_vec()), Some(vec![3; 2]));
-        assert!(ForeignMemoryMut::empty().into_storage().is_none());
-        assert!(ForeignMemory::empty().as_slice().is_empty());
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Mapping {
     /// # Safety
     ///
     /// `len` bytes from `address` on are readable and writable as long as `owner` is not dropped.
-    pub unsafe fn new(address: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+    pub(crate) unsafe fn new(address: *mut u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         Self { address, len, _owner: owner }
     }
 

@@ -58,7 +58,7 @@ impl ConstantsDesc {
 
 /// Bytes of the two parts of `constants.bin`; the static one is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConstantsSplit {
+pub(crate) struct ConstantsSplit {
     /// Bytes of the static part.
     pub static_size: u64,
     /// Bytes of the dynamic part.
@@ -67,7 +67,7 @@ pub struct ConstantsSplit {
 
 /// The split that a payload of `size` bytes and the entry's `offset` field mean: `offset` is where the dynamic part
 /// begins, so 0 makes everything dynamic and `size` everything static.
-pub const fn split(size: u64, offset: u64) -> Result<ConstantsSplit, QpcError> {
+pub(crate) const fn split(size: u64, offset: u64) -> Result<ConstantsSplit, QpcError> {
     match size.checked_sub(offset) {
         Some(dynamic_size) => Ok(ConstantsSplit { static_size: offset, dynamic_size }),
         None => Err(QpcError::ConstantsOffset { offset, size }),

@@ -17,9 +17,9 @@ pub const MAGIC: u32 = 0x00A1_CD7C;
 /// The only compression type that can be stored: nothing is compressed, everything is inside.
 pub(crate) const SLOWPATH: u16 = 1;
 /// Bytes of the header.
-pub const HEADER_BYTES: u64 = 40;
+pub(crate) const HEADER_BYTES: u64 = 40;
 /// Bytes of a segment table entry.
-pub const ENTRY_BYTES: u64 = 32;
+pub(crate) const ENTRY_BYTES: u64 = 32;
 
 /// Segment names with a meaning.
 pub mod names {

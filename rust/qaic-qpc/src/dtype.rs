@@ -53,7 +53,7 @@ impl ElementType {
     }
 
     /// The type for a code on the wire; total, see [`ElementType::Unknown`].
-    pub const fn from_code(code: i32) -> Self {
+    pub(crate) const fn from_code(code: i32) -> Self {
         match code {
             0 => Self::Float32,
             1 => Self::Float16,

@@ -25,7 +25,7 @@ pub enum BufferIoType {
 
 impl BufferIoType {
     /// The code users see.
-    pub const fn code(self) -> u32 {
+    pub(crate) const fn code(self) -> u32 {
         match self {
             Self::Input => 1,
             Self::Output => 2,

@@ -98,7 +98,7 @@ fn required_memory(metadata: &Metadata) -> u64 {
 
 /// The constants segments. Sizes are 64-bit and right: the reference wraps them at 4 GiB, and counts constants that
 /// are all dynamic twice.
-pub fn constants_info(container: &Container) -> Result<Vec<ConstantsInfo>, QpcError> {
+pub(crate) fn constants_info(container: &Container) -> Result<Vec<ConstantsInfo>, QpcError> {
     let constants = container.segment(names::CONSTANTS).filter(|segment| segment.size() != 0);
     let descriptor = container.required(names::CONSTANTS_DESC)?;
     let info =

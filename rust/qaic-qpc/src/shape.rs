@@ -22,7 +22,7 @@ pub(crate) fn mapping_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> 
 }
 
 /// Bytes of one element, or an error naming the binding.
-pub fn element_bytes(binding: &str, dtype: ElementType) -> Result<u64, QpcError> {
+pub(crate) fn element_bytes(binding: &str, dtype: ElementType) -> Result<u64, QpcError> {
     dtype
         .size_bytes()
         .ok_or_else(|| QpcError::UnknownElementType { binding: binding.to_owned(), code: dtype.code() })

@@ -22,7 +22,7 @@ const PIECE: usize = 2048;
 
 /// Extent of a set of finite values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// Least value; infinity when there is none.
     pub minimum: f32,
     /// Greatest value; minus infinity when there is none.
@@ -46,7 +46,7 @@ impl Default for Extent {
 
 impl Extent {
     /// Widens the extent by these values.
-    pub fn add(&mut self, values: &[f32]) {
+    pub(crate) fn add(&mut self, values: &[f32]) {
         const LANES: usize = 16;
         let mut low = [self.minimum; LANES];
         let mut high = [self.maximum; LANES];
@@ -118,7 +118,7 @@ impl Histogram {
     }
 
     /// Makes room for values of this extent. Fails when one of them is not finite.
-    pub fn prepare(&mut self, extent: &Extent) -> Result<(), QuantError> {
+    pub(crate) fn prepare(&mut self, extent: &Extent) -> Result<(), QuantError> {
         let NotFinite { nan, infinite } = extent.not_finite;
         if extent.not_finite.any() {
             return Err(QuantError::NotFinite { nan, infinite, count: extent.count });
@@ -162,7 +162,7 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram.
-    pub fn merge(&mut self, mut other: Self) {
+    pub(crate) fn merge(&mut self, mut other: Self) {
         let log2 = self.log2.max(other.log2);
         self.widen(log2);
         other.widen(log2);

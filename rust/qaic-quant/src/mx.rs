@@ -44,7 +44,7 @@ pub struct NotFinite {
 
 impl NotFinite {
     /// Returns whether there was any.
-    pub const fn any(self) -> bool {
+    pub(crate) const fn any(self) -> bool {
         self.nan != 0 || self.infinite != 0
     }
 

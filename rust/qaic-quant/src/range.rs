@@ -77,7 +77,7 @@ impl Precision {
     }
 
     /// Lowest and highest quantized value.
-    pub const fn levels(self) -> (i32, i32) {
+    pub(crate) const fn levels(self) -> (i32, i32) {
         match self {
             Self::Int8 => (-128, 127),
             Self::Int16 => (-32768, 32767),

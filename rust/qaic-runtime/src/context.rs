@@ -106,7 +106,7 @@ impl Context {
     }
 
     /// Returns whether there is a device with this id that the context does not show.
-    pub fn hides(&self, id: DeviceId) -> bool {
+    pub(crate) fn hides(&self, id: DeviceId) -> bool {
         self.device(id).is_err() && self.registry.device(id).is_ok()
     }
 

@@ -22,7 +22,7 @@ use crate::error::{InputError, RuntimeError};
 const FILE_NAME: &str = "programqpc.bin";
 
 /// Containers inside containers are opened this deep.
-pub const MAX_NESTING: u32 = 2;
+pub(crate) const MAX_NESTING: u32 = 2;
 
 /// A container. Opening one reads its header, tables and descriptors, never its constants, so the cost does not depend
 /// on the size of the file.
@@ -148,7 +148,7 @@ impl Image {
     }
 
     /// The plan of a program for the host, decoded when it is first asked for; `None` of a program for silicon.
-    pub fn plan(&self) -> Result<Option<&Plan>, PlanError> {
+    pub(crate) fn plan(&self) -> Result<Option<&Plan>, PlanError> {
         let file = || self.segment(names::NETWORK_ELF).unwrap_or_default();
         self.plan.get_or_init(|| Plan::of_elf(file())).as_ref().map(Option::as_ref).map_err(Clone::clone)
     }
@@ -188,7 +188,7 @@ impl Image {
     }
 
     /// Payload of a segment.
-    pub fn segment(&self, name: &str) -> Option<&[u8]> {
+    pub(crate) fn segment(&self, name: &str) -> Option<&[u8]> {
         self.container.segment(name).map(|segment| segment.payload(self.bytes()))
     }
 }

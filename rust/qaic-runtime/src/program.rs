@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::shape::{RequestedShape, ShapeMatch};
 use qaic_sched::SchedulerOptions;
 use qaic_sync::{OwnerCounts, Slot};
 
@@ -14,7 +13,7 @@ use crate::binding;
 use crate::binding::{Bindings, IoOptions, Retained, RetainedPair, TransferPlan};
 use crate::context::Context;
 use crate::device::{Activation, DeviceKind, Executor, LoadOptions, LoadedProgram, Placement};
-use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
+use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::image::Image;
 use crate::process::priority::give_way_when_woken;
 use crate::process::{ForkGuard, WaitScope, log};
@@ -88,24 +87,6 @@ impl Default for ProgramOptions {
     }
 }
 
-/// States of a program; the numbers are those of `QAicProgramStatus` (docs/reference/card.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ProgramStatus {
-    /// Created, or unloaded.
-    Init = 0,
-    /// Loaded, without cores.
-    Loaded = 1,
-    /// Activated.
-    FullyActivated = 2,
-    /// The device was lost.
-    Error = 100,
-    /// The last load failed.
-    LoadError = 101,
-    /// The last activation failed.
-    ActivateError = 102,
-}
-
 /// One instance of a container. Activating it takes the program's cores; deactivating it, or dropping it and its exec
 /// objects, gives them back.
 #[derive(Debug)]
@@ -135,7 +116,6 @@ struct ProgramState {
     manual: Option<Arc<Activated>>,
     // Whether the user deactivated what exec objects still hold.
     is_ending: bool,
-    failed: Option<ProgramStatus>,
 }
 
 /// A program that holds cores, with what lives as long as it does.
@@ -258,12 +238,12 @@ impl Program {
     }
 
     /// How it is loaded and run.
-    pub fn options(&self) -> &ProgramOptions {
+    pub(crate) fn options(&self) -> &ProgramOptions {
         &self.options
     }
 
     /// Transfers for each permitted combination of shapes, at least one.
-    pub fn variants(&self) -> &[Arc<TransferPlan>] {
+    pub(crate) fn variants(&self) -> &[Arc<TransferPlan>] {
         &self.variants
     }
 
@@ -284,22 +264,13 @@ impl Program {
     }
 
     /// Tensors that stay on the device between inferences.
-    pub fn retained(&self) -> &[RetainedPair] {
+    pub(crate) fn retained(&self) -> &[RetainedPair] {
         &self.retained
     }
 
     /// Returns the program's options other than its computation.
-    pub fn io_options(&self) -> IoOptions {
+    pub(crate) fn io_options(&self) -> IoOptions {
         self.io_options
-    }
-
-    /// Position in [`Self::variants`] of the first combination that fits tensors of these shapes, inputs then outputs;
-    /// `None` in the list is a buffer that is left out.
-    pub fn match_shapes(&self, requested: &[Option<RequestedShape>]) -> Option<usize> {
-        match self.image.network().match_shapes(requested)? {
-            ShapeMatch::Static => Some(0),
-            ShapeMatch::Entry(entry) => Some(entry),
-        }
     }
 
     /// A number no other program of this process has.
@@ -341,20 +312,6 @@ impl Program {
     /// Returns whether the program holds cores. Blocks while another thread loads it.
     pub fn is_activated(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().activated.strong_count() > 0
-    }
-
-    /// Its state. Blocking while another thread loads it.
-    pub fn status(&self) -> ProgramStatus {
-        if !self.fork_guard.is_current() {
-            return ProgramStatus::Init;
-        }
-        let state = self.state.lock();
-        match state.failed {
-            Some(failed) => failed,
-            None if state.activated.strong_count() > 0 => ProgramStatus::FullyActivated,
-            None if state.loaded.is_some() => ProgramStatus::Loaded,
-            None => ProgramStatus::Init,
-        }
     }
 
     /// Prepares the program on its devices. A no-op when it is loaded.
@@ -421,7 +378,7 @@ impl Program {
     /// among the inferences.
     ///
     /// Blocking: until the inferences submitted before have ended, or until `scope` ends the wait.
-    pub fn read_state(
+    pub(crate) fn read_state(
         &self,
         input: usize,
         offset: usize,
@@ -438,7 +395,7 @@ impl Program {
 
     /// Replaces the bytes from `offset` on of the state of input `input`; the next inference reads them. Blocking as
     /// [`Self::read_state`].
-    pub fn write_state(
+    pub(crate) fn write_state(
         &self,
         input: usize,
         offset: usize,
@@ -491,9 +448,7 @@ impl Program {
             return Ok(Arc::clone(loaded));
         }
         let load = LoadOptions { wait: self.options.wait, ..self.options.load.clone() };
-        let result = self.context.load(&self.image, &self.placement, &load);
-        let loaded = result.inspect_err(|_| state.failed = Some(ProgramStatus::LoadError))?;
-        state.failed = None;
+        let loaded = self.context.load(&self.image, &self.placement, &load)?;
         state.loaded = Some(Arc::clone(&loaded));
         Ok(loaded)
     }
@@ -528,15 +483,7 @@ impl Program {
                 program_id: self.id(),
             }))
         };
-        let activated = activate().inspect_err(|error| {
-            state.failed = Some(match error.detail() {
-                ErrorDetail::Device(DeviceError::Lost { .. } | DeviceError::Unavailable { .. }) => {
-                    ProgramStatus::Error
-                }
-                _ => ProgramStatus::ActivateError,
-            });
-        })?;
-        state.failed = None;
+        let activated = activate()?;
         state.activated = Arc::downgrade(&activated);
         Ok(activated)
     }
@@ -554,7 +501,6 @@ impl ProgramState {
         if !self.is_ending {
             self.activated = Weak::new();
         }
-        self.failed = None;
         self.manual.take()
     }
 }

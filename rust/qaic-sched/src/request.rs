@@ -133,7 +133,7 @@ impl<J: Job> Request<J> {
     }
 
     /// Number among the requests of the scheduler.
-    pub fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 

@@ -45,7 +45,7 @@ impl RequestLists {
     }
 
     /// Its submission was taken back.
-    pub fn withdrawn(&self, number: u32) {
+    pub(crate) fn withdrawn(&self, number: u32) {
         self.ids.remove(number);
     }
 
@@ -65,7 +65,7 @@ impl RequestLists {
     }
 
     /// Wakes the threads that wait for a completed request: there may be none to wait for any more.
-    pub fn settled(&self) {
+    pub(crate) fn settled(&self) {
         self.completed.waiters().notify_all();
     }
 

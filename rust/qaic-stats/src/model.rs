@@ -100,7 +100,7 @@ pub struct Run {
 impl Run {
     /// Ticks as microseconds.
     #[allow(clippy::as_conversions, clippy::cast_precision_loss)] // a double has 53 bits: 15 years of ticks
-    pub fn microseconds(&self, ticks: u64) -> f64 {
+    pub(crate) fn microseconds(&self, ticks: u64) -> f64 {
         ticks as f64 * 1e6 / self.ucycle_hz.max(1) as f64
     }
 }
@@ -176,7 +176,7 @@ impl<'a> StatsModel<'a> {
     }
 
     /// Rings of pipelined inputs.
-    pub fn rings(&self) -> Records<'_, Ring> {
+    pub(crate) fn rings(&self) -> Records<'_, Ring> {
         self.records()
     }
 
@@ -187,7 +187,7 @@ impl<'a> StatsModel<'a> {
     }
 
     /// PMU values of threads.
-    pub fn pmu(&self) -> Records<'_, Pmu> {
+    pub(crate) fn pmu(&self) -> Records<'_, Pmu> {
         self.records()
     }
 

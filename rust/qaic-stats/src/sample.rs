@@ -78,7 +78,7 @@ impl HostSample {
     }
 
     /// From the call that started it until its outputs were there.
-    pub fn total_ns(&self) -> u64 {
+    pub(crate) fn total_ns(&self) -> u64 {
         self.completed_ns.saturating_sub(self.enqueued_ns)
     }
 }

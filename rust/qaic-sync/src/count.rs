@@ -23,7 +23,7 @@ pub struct Operations {
 
 impl Operations {
     /// Returns the counts of the calling thread.
-    pub fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self { locks: LOCKS.get(), updates: UPDATES.get(), loads: LOADS.get() }
     }
 

@@ -52,7 +52,7 @@ impl FreeList {
     }
 
     /// Numbers it has room for.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.below.len()
     }
 
@@ -107,14 +107,14 @@ impl FreeList {
     }
 
     /// Has the push of the next number say that a thread may sleep until then; false where there is a number.
-    pub fn await_next(&self) -> bool {
+    pub(crate) fn await_next(&self) -> bool {
         // Relaxed: nothing is read through it. Release: the push of the next number comes after what the caller did.
         let awaited = |top: u64| (number_of(top) == 0).then_some(top | AWAITED);
         self.top.fetch_update(Ordering::Release, Ordering::Relaxed, awaited).is_ok()
     }
 
     /// Returns whether the stack is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: a hint, like every answer to this question among threads.
         number_of(self.top.load(Ordering::Relaxed)) == 0
     }

@@ -73,7 +73,7 @@ impl Ring {
     }
 
     /// Numbers it has room for.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
@@ -138,7 +138,7 @@ impl Ring {
     }
 
     /// The oldest number; for the only consumer of a ring, which then finds it there.
-    pub fn peek(&self) -> Option<u32> {
+    pub(crate) fn peek(&self) -> Option<u32> {
         let (head, word) = self.front();
         #[allow(clippy::cast_possible_truncation)] // the lower half
         matches!(self.look(word, head), Look::Holds).then_some(word as u32)
@@ -150,7 +150,7 @@ impl Ring {
     }
 
     /// Numbers in the ring; only a guess while others push and pop.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let count = self.tail.load(Ordering::Acquire).wrapping_sub(head).cast_signed();
         usize::try_from(count).unwrap_or(0).min(self.slots.len())

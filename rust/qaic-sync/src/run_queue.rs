@@ -123,11 +123,6 @@ impl RunQueues {
 }
 
 impl Turn<'_> {
-    /// The queue that it is of.
-    pub fn queue(&self) -> u32 {
-        self.queue
-    }
-
     /// Hands the turn to another thread, which makes it again by [`RunQueues::adopt_turn`].
     pub fn hand_over(self) -> u32 {
         let queue = self.queue;

@@ -12,7 +12,7 @@ impl Semaphores {
     /// How many there are.
     pub const COUNT: usize = 32;
     /// Largest value; counting beyond begins at 0 again.
-    pub const MAX: u16 = 0xFFF;
+    pub(crate) const MAX: u16 = 0xFFF;
 
     /// Value of a semaphore; indices have five bits.
     pub fn get(&self, index: u8) -> u16 {

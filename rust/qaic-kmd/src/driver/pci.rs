@@ -20,7 +20,7 @@ const MOST_LANES: u32 = 32;
 
 impl PciAddress {
     /// The address that the kernel writes as `name`; `None` when it is not exactly one.
-    pub fn parse(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         let (domain, rest) = name.split_once(':')?;
         let (bus, rest) = rest.split_once(':')?;
         let (device, function) = rest.split_once('.')?;

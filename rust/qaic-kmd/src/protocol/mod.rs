@@ -6,7 +6,7 @@
 //! acts on: data that the card fetches, or the channel of an activation.
 
 #[allow(unsafe_code)] // plain-data casts of the structures
-pub mod card_status;
+pub(crate) mod card_status;
 #[allow(unsafe_code)] // plain-data casts of the structures
 pub mod command;
 pub mod message;

@@ -36,7 +36,7 @@ impl Log {
     /// Begins a transcript in place of what was there. `%p` in the name becomes the number of the process.
     ///
     /// Two processes must not write one file, so it is locked as long as this lives.
-    pub(super) fn create(path: &Path, warn: fn(&str)) -> Result<(Self, PathBuf), TranscriptError> {
+    pub(super) fn create(path: &Path, warn: fn(&str)) -> Result<Self, TranscriptError> {
         let path = PathBuf::from(path.to_string_lossy().replace("%p", &std::process::id().to_string()));
         let io = |source| TranscriptError::Io { path: path.clone(), source };
         let _reader = read_pipe(&path).map_err(io)?;
@@ -52,7 +52,7 @@ impl Log {
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(io)?;
         }
-        Ok((Self::to(Box::new(file), warn), path))
+        Ok(Self::to(Box::new(file), warn))
     }
 
     /// Writes a transcript to `sink`.

@@ -1,6 +1,6 @@
 //! A kernel whose calls are written down.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,7 +23,6 @@ use qaic_mem::Mapping;
 pub struct Recording {
     inner: Arc<dyn Kmd>,
     log: Arc<Log>,
-    path: PathBuf,
     files: AtomicU32,
 }
 
@@ -35,23 +34,17 @@ impl Recording {
     /// Lines are written whole, one for each call, so that what came before a crash is there. If a line cannot be written,
     /// as on a full disk, the transcript ends before it, and `warn` gets the reason.
     pub fn new(inner: Arc<dyn Kmd>, path: &Path, warn: fn(&str)) -> Result<Self, TranscriptError> {
-        let (log, path) = Log::create(path, warn)?;
-        Ok(Self::with(inner, log, path))
+        Ok(Self::with(inner, Log::create(path, warn)?))
     }
 
-    pub(super) fn with(inner: Arc<dyn Kmd>, log: Log, path: PathBuf) -> Self {
+    pub(super) fn with(inner: Arc<dyn Kmd>, log: Log) -> Self {
         let fields = object(&json!({
             "form": "openqaic transcript",
             "version": VERSION,
             "kmd": inner.name(),
         }));
         log.write(Line { name: "HEADER".to_owned(), fields, ..Line::default() });
-        Self { inner, log: Arc::new(log), path, files: AtomicU32::new(0) }
-    }
-
-    /// Path of the transcript.
-    pub fn path(&self) -> &Path {
-        &self.path
+        Self { inner, log: Arc::new(log), files: AtomicU32::new(0) }
     }
 
     fn note<T>(

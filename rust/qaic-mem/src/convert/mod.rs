@@ -13,7 +13,7 @@ mod dispatch;
 mod half;
 pub mod mx;
 pub mod pieces;
-pub mod pipeline;
+pub(crate) mod pipeline;
 mod portable;
 pub mod quantize;
 mod transpose;
@@ -23,7 +23,6 @@ mod x86;
 
 pub use dispatch::Isa;
 pub use pipeline::{Pipeline, PipelineError, Step};
-pub use transpose::MAX_RANK;
 
 use quantize::{QuantParams, QuantType};
 

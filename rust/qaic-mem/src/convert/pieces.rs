@@ -5,7 +5,7 @@ use crate::error::MemoryError;
 use crate::{HostSlice, Pod, Storage};
 
 /// Elements of a piece: with its result it fits the first-level cache.
-pub const PIECE: usize = 2048;
+pub(crate) const PIECE: usize = 2048;
 
 /// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
 pub fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usize, &[T])) {

@@ -8,7 +8,7 @@
 use crate::{HostSlice, HostSliceMut, copy_transposed};
 
 /// Most dimensions a tensor may have.
-pub const MAX_RANK: usize = 8;
+pub(crate) const MAX_RANK: usize = 8;
 
 /// A tile is at least this many bytes and elements wide and high.
 const TILE_LINE: usize = 64;

@@ -114,7 +114,7 @@ impl Layout {
     }
 
     /// Returns the name of the layout in plans.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Rows => "rows",
             Self::Tiles => "tiles",
@@ -177,11 +177,6 @@ impl<'a> StoredRows<'a> {
         Ok(Self { form, together, rows, len, codes, scales, zeros })
     }
 
-    /// The form of the elements.
-    pub const fn form(&self) -> Form {
-        self.form
-    }
-
     /// Rows, which are columns of a product.
     pub const fn rows(&self) -> usize {
         self.rows
@@ -198,7 +193,7 @@ impl<'a> StoredRows<'a> {
     }
 
     /// Bytes that reading a row reads.
-    pub fn row_bytes(&self) -> usize {
+    pub(crate) fn row_bytes(&self) -> usize {
         self.units() * self.form.unit_bytes() + 5 * self.form.groups(self.units()).unwrap_or(0)
     }
 

@@ -13,7 +13,7 @@ mod schema;
 mod types;
 
 pub use locate::{Encoding, LocatedMetadata};
-pub use required::is_known_field;
+pub(crate) use required::is_known_field;
 pub use types::{
     ConstantMapping, DmaRequest, DoorbellOp, HostMulticastEntry, HostMulticastTable, Metadata,
     NetworkHeapBehavior, NonZeroRegion, NspMulticastEntry, NspMulticastTable, PortEntry, QnnConfig,

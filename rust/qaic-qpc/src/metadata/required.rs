@@ -83,7 +83,7 @@ const NESTED_FIELDS: [(&str, &[&str]); 13] = [
 ];
 
 /// Returns whether a path of `requiredFields` names a known field. The comparison is exact.
-pub fn is_known_field(path: &str) -> bool {
+pub(crate) fn is_known_field(path: &str) -> bool {
     let Some(path) = path.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix("->")) else { return false };
     match path.rsplit_once("->") {
         None => ROOT_FIELDS.contains(&path),

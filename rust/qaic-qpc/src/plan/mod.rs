@@ -200,7 +200,7 @@ pub enum Dtype {
 
 impl Dtype {
     /// Name in plans.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",
             Self::Float64 => "float64",

@@ -10,7 +10,7 @@ use crate::bytes::{align_up, to_u64};
 use crate::error::QpcError;
 
 /// Bytes of a slice header: u32 offset of the data in the DMA buffer, u32 bytes of data.
-pub const HEADER_BYTES: u64 = 8;
+pub(crate) const HEADER_BYTES: u64 = 8;
 
 /// The data of one partial input in its DMA buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -91,7 +91,7 @@ pub struct Bindings {
 
 impl Bindings {
     /// Nothing bound, in the first combination of shapes.
-    pub fn new(inputs: usize, outputs: usize) -> Self {
+    pub(crate) fn new(inputs: usize, outputs: usize) -> Self {
         Self {
             shapes: Shapes::Variant(0),
             inputs: (0..inputs).map(|_| InputBinding::Unset).collect(),

@@ -8,7 +8,7 @@ use qaic_quant::mx::{MxFormat, decode, encode};
 const STEP_VALUES: usize = 4096;
 
 /// Numbers that arrays in place of blocks may have.
-pub trait Number: Pod + Default {
+pub(crate) trait Number: Pod + Default {
     /// Its value.
     fn value(self) -> f32;
     /// The nearest one, half to even; infinite where there is none.

@@ -226,7 +226,7 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
 
 /// Options of a program other than its computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoOptions {
+pub(crate) struct IoOptions {
     /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
     pub io_crc: Option<usize>,
     /// True if callers may read and write the state between inferences.
@@ -234,7 +234,7 @@ pub struct IoOptions {
 }
 
 /// Returns the options in the plan of a container; the defaults if there is no plan.
-pub fn io_options(image: &Image) -> Result<IoOptions, RuntimeError> {
+pub(crate) fn io_options(image: &Image) -> Result<IoOptions, RuntimeError> {
     let Some(plan) = read_plan(image)? else { return Ok(IoOptions::default()) };
     let bytes = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
     Ok(IoOptions { io_crc: plan.io_crc.map(bytes), split_state: plan.split_retained_state_io })

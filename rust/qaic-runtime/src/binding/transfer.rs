@@ -71,32 +71,32 @@ impl BindingTransfer {
     }
 
     /// Binding name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// How it travels.
-    pub fn route(&self) -> &Route {
+    pub(crate) fn route(&self) -> &Route {
         &self.route
     }
 
     /// Place of the device's tensor; `None` if it is optimized away.
-    pub fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<Place> {
         self.place
     }
 
     /// Bytes of the caller's tensor.
-    pub fn user_bytes(&self) -> usize {
+    pub(crate) fn user_bytes(&self) -> usize {
         self.user_bytes
     }
 
     /// Dims of the caller's tensor.
-    pub fn dims(&self) -> &[usize] {
+    pub(crate) fn dims(&self) -> &[usize] {
         &self.dims
     }
 
     /// Returns whether the caller may give fewer elements.
-    pub fn is_partial(&self) -> bool {
+    pub(crate) fn is_partial(&self) -> bool {
         self.partial
     }
 

@@ -47,7 +47,7 @@ impl TransferPlan {
     /// One plan per entry of `allowed_shapes`, in order; exactly one without entries. All use the same places in the
     /// same DMA buffers; the sizes are those of the entry. Fails as [`TransferPlan::new`], also when a binding whose dims
     /// differ between entries has a transpose.
-    pub fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
+    pub(crate) fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
         let mut made = HashMap::new();
         let checked = Checked::variants(network).map_err(refused)?;
         // The plans stay in a list while the map knows them by address.
@@ -78,12 +78,12 @@ impl TransferPlan {
     }
 
     /// Inputs in binding order.
-    pub fn inputs(&self) -> &[Arc<BindingTransfer>] {
+    pub(crate) fn inputs(&self) -> &[Arc<BindingTransfer>] {
         &self.inputs
     }
 
     /// Outputs in binding order.
-    pub fn outputs(&self) -> &[Arc<BindingTransfer>] {
+    pub(crate) fn outputs(&self) -> &[Arc<BindingTransfer>] {
         &self.outputs
     }
 
@@ -103,7 +103,7 @@ impl TransferPlan {
 
     /// Returns whether any input may be passed partially; then the place of inputs depends on the lengths of
     /// each inference.
-    pub fn has_partial_inputs(&self) -> bool {
+    pub(crate) fn has_partial_inputs(&self) -> bool {
         self.checked.has_partial_inputs()
     }
 
@@ -112,7 +112,7 @@ impl TransferPlan {
     ///
     /// Where inputs may be given short, `resize` receives one value per DMA buffer: the bytes in use where such inputs were
     /// packed, else 0.
-    pub fn stage<D: DmaBuffers + ?Sized>(
+    pub(crate) fn stage<D: DmaBuffers + ?Sized>(
         &self,
         inputs: &[Option<HostSlice<'_>>],
         dma: &mut D,
@@ -142,13 +142,13 @@ impl TransferPlan {
 
     /// Layout of the partial inputs for inputs of these many bytes. Fails when an input is longer than its tensor or the data
     /// do not fit.
-    pub fn lay_out(&self, given: &[u64]) -> Result<PartialLayout, RuntimeError> {
+    pub(crate) fn lay_out(&self, given: &[u64]) -> Result<PartialLayout, RuntimeError> {
         self.checked.pack(given).map_err(refused)
     }
 
     /// Moves input `index` to its place in `dma`, the whole DMA buffer the binding names. An input that is optimized
     /// away moves nothing. The place of a partial input depends on all the others ([`TransferPlan::lay_out`]).
-    pub fn stage_input(
+    pub(crate) fn stage_input(
         &self,
         index: usize,
         src: HostSlice<'_>,
@@ -167,7 +167,7 @@ impl TransferPlan {
 
     /// Moves output `index` from `dma`, the whole DMA buffer the binding names, to the caller; as much of it as fits.
     /// An output that is optimized away leaves `dst` as it is.
-    pub fn fetch_output(
+    pub(crate) fn fetch_output(
         &self,
         index: usize,
         dma: HostSlice<'_>,

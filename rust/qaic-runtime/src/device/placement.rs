@@ -87,7 +87,7 @@ impl Placement {
     }
 
     /// Devices that a client names out of `existing`: `device`, else those of a `mapping`, else the first.
-    pub fn named(
+    pub(crate) fn named(
         existing: &[DeviceId],
         device: Option<DeviceId>,
         mapping: &str,
@@ -107,7 +107,7 @@ impl Placement {
     }
 
     /// At least one device, and none twice.
-    pub fn check(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         if self.devices.is_empty() {
             return Err(InputError::Argument {
                 what: "the device mapping is empty; at least one device id is expected".to_owned(),
@@ -127,7 +127,7 @@ impl Placement {
     }
 
     /// The device that answers for all of them: the first.
-    pub fn first(&self) -> Option<DeviceId> {
+    pub(crate) fn first(&self) -> Option<DeviceId> {
         self.devices.first().copied()
     }
 }

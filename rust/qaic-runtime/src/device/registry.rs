@@ -107,10 +107,10 @@ impl RequestedKinds {
 
 impl Registry {
     /// Names [`RegistryOptions::kind`] may have.
-    pub const KINDS: &'static str = "cpu, kmd, noop";
+    pub(crate) const KINDS: &'static str = "cpu, kmd, noop";
 
     /// Makes the devices. Loads nothing, and opens no card.
-    pub fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
+    pub(crate) fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
         let requested = RequestedKinds::of(options.kind.as_deref())?;
         options.cards()?;
         options.hardware()?;
@@ -131,7 +131,7 @@ impl Registry {
     }
 
     /// The cards of a kernel that the caller brings along, and nothing else.
-    pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Self, RuntimeError> {
+    pub(crate) fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Self, RuntimeError> {
         Ok(Self {
             devices: CardDevice::enumerate(kernel)?,
             controls: Vec::new(),
@@ -199,17 +199,17 @@ impl Registry {
     }
 
     /// All devices in order of id.
-    pub fn devices(&self) -> &[Arc<dyn Device>] {
+    pub(crate) fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }
 
     /// The device with this id.
-    pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
+    pub(crate) fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         find(&self.devices, id)
     }
 
     /// The hand on the `noop` device with this id.
-    pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
+    pub(crate) fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         let device = self.device(id)?;
         // Where there are test devices there are no others.
         self.controls.get(id.0 as usize).ok_or_else(|| {
@@ -225,13 +225,13 @@ impl Registry {
 
     /// The hands on all emulated cards.
     #[cfg(feature = "emu")]
-    pub fn emulated_cards(&self) -> impl Iterator<Item = qaic_emu::Control> {
+    pub(crate) fn emulated_cards(&self) -> impl Iterator<Item = qaic_emu::Control> {
         self.emulator.iter().flat_map(|emulator| (0..).map_while(|id| emulator.control(id)))
     }
 
     /// The hand on the emulated card with this id.
     #[cfg(feature = "emu")]
-    pub fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
+    pub(crate) fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
         let device = self.device(id)?;
         let control = self.emulator.as_ref().and_then(|emulator| emulator.control(id.0));
         control.ok_or_else(|| {

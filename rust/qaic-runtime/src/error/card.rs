@@ -120,7 +120,7 @@ fn meaning(call: &str, source: &io::Error) -> String {
 
 impl CardError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::ChannelLost { .. } => "device.channel_lost",
             Self::Permission { .. } => "device.permission",

@@ -114,7 +114,7 @@ pub enum DeviceError {
 
 impl DeviceError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::WrongTarget { .. } => "device.wrong_target",
             Self::HardwareFamily { .. } => "device.hardware_family",

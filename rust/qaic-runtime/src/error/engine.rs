@@ -43,7 +43,7 @@ pub enum EngineError {
 
 impl EngineError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "engine.missing",
             Self::Unusable { .. } => "engine.unusable",

@@ -99,7 +99,7 @@ pub enum InputError {
 
 impl InputError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Arguments(source) => source.code(),
             Self::UnsupportedTransform { .. } => "program.unsupported_transform",

@@ -29,30 +29,6 @@ pub use input::InputError;
 pub use state::StateError;
 pub use status::QStatus;
 
-/// Kind of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The bytes of a container.
-    Container,
-    /// A file.
-    File,
-    /// A device, or the choice of one.
-    Device,
-    /// A card, its firmware or its driver.
-    Card,
-    /// The engine of the host device.
-    Engine,
-    /// The caller's input.
-    Input,
-    /// Nothing but the time of the call.
-    State,
-    /// A wait, which ended without its event.
-    Wait,
-    /// This library.
-    Internal,
-}
-
 /// An error; [`RuntimeError::detail`] has the figures. One pointer, because every step of an inference
 /// returns it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -204,11 +180,6 @@ impl RuntimeError {
         }
     }
 
-    /// Kind of the error.
-    pub fn kind(&self) -> ErrorKind {
-        self.detail().kind()
-    }
-
     /// Stable slug of the case; texts may change, slugs do not.
     pub fn code(&self) -> &'static str {
         self.detail().code()
@@ -216,23 +187,8 @@ impl RuntimeError {
 }
 
 impl ErrorDetail {
-    /// Kind of the error.
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Qpc(_) => ErrorKind::Container,
-            Self::Io { .. } => ErrorKind::File,
-            Self::Device(_) => ErrorKind::Device,
-            Self::Card(_) => ErrorKind::Card,
-            Self::Engine(_) => ErrorKind::Engine,
-            Self::Input(_) => ErrorKind::Input,
-            Self::State(_) => ErrorKind::State,
-            Self::Timeout { .. } | Self::Interrupted | Self::Cancelled => ErrorKind::Wait,
-            Self::Internal { .. } => ErrorKind::Internal,
-        }
-    }
-
     /// Stable slug of the case; texts may change, slugs do not.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Qpc(source) => source.code(),
             Self::Device(source) => source.code(),

@@ -50,7 +50,7 @@ pub enum StateError {
 
 impl StateError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::Forked => "call.forked",
             Self::InFlight => "inference.in_flight",

@@ -21,7 +21,7 @@ pub struct Lease<'a> {
 
 impl Lease<'_> {
     /// Its number.
-    pub fn handle(&self) -> HandleId {
+    pub(crate) fn handle(&self) -> HandleId {
         self.handle
     }
 

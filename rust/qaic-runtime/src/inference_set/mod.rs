@@ -23,7 +23,8 @@ use crate::request::{ExecObj, INFERENCE, Request, Scheduler};
 pub use benchmark::{BenchmarkOutcome, BenchmarkProgress};
 pub use completion_queue::CompletionQueue;
 pub use lease::Lease;
-pub use pending::{PendingInference, PendingInput, PendingOutput};
+pub use pending::PendingInference;
+pub(crate) use pending::PendingInput;
 
 /// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
 const MAX_EXEC_OBJECTS: u32 = 1 << 16;
@@ -146,7 +147,7 @@ impl InferenceSet {
     }
 
     /// Position in [`Self::programs`] of the one a handle belongs to.
-    pub fn activation_of(&self, handle: HandleId) -> u32 {
+    pub(crate) fn activation_of(&self, handle: HandleId) -> u32 {
         let activations = u32::try_from(self.programs.len()).unwrap_or(u32::MAX);
         handle.0 % activations.max(1)
     }

@@ -20,10 +20,10 @@ use crate::request::{ExecObj, INFERENCE};
 use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
 
 /// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
-pub type PendingInput = Option<(Storage, usize)>;
+pub(crate) type PendingInput = Option<(Storage, usize)>;
 
 /// The memory of an output; `None` where it is not wanted.
-pub type PendingOutput = Option<Storage>;
+pub(crate) type PendingOutput = Option<Storage>;
 
 /// One inference, from its preparation to the fetching of its result.
 ///
@@ -97,11 +97,6 @@ impl PendingInference {
         if self.state.is_asked_to_end() {
             queue.watch(Instant::now() + CHECK_PERIOD, &self.this);
         }
-    }
-
-    /// When it has to have ended.
-    pub fn deadline(&self) -> Option<Deadline> {
-        self.deadline
     }
 
     /// The set, until the inference has ended.

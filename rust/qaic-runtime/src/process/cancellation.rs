@@ -61,7 +61,7 @@ impl CancellationToken {
     }
 
     /// [`ErrorDetail::Interrupted`] once the work was asked to end.
-    pub fn check(&self) -> Result<(), RuntimeError> {
+    pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         if self.is_cancelled() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
     }
 
@@ -85,7 +85,7 @@ impl CancellationToken {
     }
 
     /// Runs work of the calling thread that this token ends: inside, it is [`Self::current`].
-    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let _restored = Restored(CURRENT.replace(Some(self.clone())));
         work()
     }
@@ -94,7 +94,7 @@ impl CancellationToken {
     ///
     /// For what is far below the caller: the control messages of a card, and the cores of emulated cards, which make their
     /// programs on the thread that activates them.
-    pub fn current() -> Self {
+    pub(crate) fn current() -> Self {
         CURRENT.with_borrow(Clone::clone).unwrap_or_default()
     }
 

@@ -88,7 +88,7 @@ const CHILD_ATTEMPTS: u32 = 100;
 
 impl Logger {
     /// The logger of context `id`; logs errors only.
-    pub fn new(id: u32) -> Self {
+    pub(crate) fn new(id: u32) -> Self {
         Self {
             name: format!("Aic-{id}"),
             level: AtomicU8::new(Level::Error as u8),
@@ -129,20 +129,15 @@ impl Logger {
         self.log(Level::Warn, text);
     }
 
-    /// Logs an event.
-    pub fn info(&self, text: impl FnOnce() -> String) {
-        self.log(Level::Info, text);
-    }
-
     /// Logs a line of `level`.
-    pub fn log(&self, level: Level, text: impl FnOnce() -> String) {
+    pub(crate) fn log(&self, level: Level, text: impl FnOnce() -> String) {
         if self.is_enabled(level) {
             self.deliver(level, &text());
         }
     }
 
     /// Logs a failure, and calls the error handler if there is one.
-    pub fn failure(&self, kind: ErrorType, text: &str) {
+    pub(crate) fn failure(&self, kind: ErrorType, text: &str) {
         if self.is_enabled(Level::Error) {
             self.deliver(Level::Error, text);
         }
@@ -228,7 +223,7 @@ mod tests {
         logger.error(|| "first".to_owned());
         logger.set_level(Level::Warn);
         logger.warn(|| "second".to_owned());
-        logger.info(|| unreachable!("below warnings"));
+        logger.log(Level::Info, || unreachable!("below warnings"));
         logger.failure(ErrorType(0x501), "third");
         let lines = recording.lines.lock().unwrap();
         assert_eq!(

@@ -107,7 +107,7 @@ impl Drop for Ended {
 }
 
 /// Tears an object down if `last` is the last reference to it; `None` when it is not. Does not wait.
-pub fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Teardown>> {
+pub(crate) fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Teardown>> {
     let teardown = Teardown::new();
     release_as(&teardown, last).then_some(teardown)
 }
@@ -160,7 +160,7 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
 }
 
 /// Returns whether nothing is being torn down.
-pub fn is_idle() -> bool {
+pub(crate) fn is_idle() -> bool {
     reaper().is_idle()
 }
 

@@ -6,7 +6,7 @@
 //! Without a subscription an inference takes one branch at its submission and one at its completion.
 
 mod collector;
-pub mod observer;
+pub(crate) mod observer;
 mod profiler;
 mod quota;
 mod recorder;
@@ -21,6 +21,7 @@ pub use quota::SamplingRule;
 pub use recorder::{Collected, DeviceStats, Limits, Sample};
 pub use registry::SubscriptionRegistry;
 pub use samples::ProgramSamples;
-pub use stages::{Identity, Stages, Watch};
+pub(crate) use stages::Watch;
+pub use stages::{Identity, Stages};
 
 pub(crate) use registry::{ActiveSample, Arrival};

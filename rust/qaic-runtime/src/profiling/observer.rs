@@ -9,13 +9,13 @@ use crate::process::fork::ForkLocal;
 static OBSERVERS: ForkLocal<Vec<Weak<dyn ProgramObserver>>> = ForkLocal::new();
 
 /// Receives each program that this process makes.
-pub trait ProgramObserver: Debug + Send + Sync {
+pub(crate) trait ProgramObserver: Debug + Send + Sync {
     /// Called for a new program on the thread that makes it, without a lock held.
     fn created(&self, program: &Arc<SubscriptionRegistry>);
 }
 
 /// Registers an observer of later programs. It stays registered while it exists.
-pub fn register(observer: Weak<dyn ProgramObserver>) {
+pub(crate) fn register(observer: Weak<dyn ProgramObserver>) {
     OBSERVERS.with(|observers| {
         observers.retain(|observer| observer.strong_count() > 0);
         observers.push(observer);

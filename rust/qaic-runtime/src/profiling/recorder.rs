@@ -59,7 +59,7 @@ pub struct Collected {
 impl Collected {
     /// The samples of one program, and its count of dropped samples.
     #[must_use]
-    pub fn of_program(&self, program: u32) -> Self {
+    pub(crate) fn of_program(&self, program: u32) -> Self {
         let samples = self.samples.iter().filter(|sample| sample.host.program == program).cloned();
         let dropped = self.dropped.get_key_value(&program).map(|(program, count)| (*program, *count));
         Self { samples: samples.collect(), dropped: dropped.into_iter().collect() }

@@ -75,7 +75,7 @@ impl SubscriptionRegistry {
     }
 
     /// The container.
-    pub fn image(&self) -> &Arc<Image> {
+    pub(crate) fn image(&self) -> &Arc<Image> {
         &self.image
     }
 
@@ -85,17 +85,17 @@ impl SubscriptionRegistry {
     }
 
     /// Returns whether the program has device statistics.
-    pub fn has_stats(&self) -> bool {
+    pub(crate) fn has_stats(&self) -> bool {
         self.image.network().stats.is_some()
     }
 
     /// Exec objects of each activation of an inference set; `None` outside of an inference set.
-    pub fn set_size(&self) -> Option<u32> {
+    pub(crate) fn set_size(&self) -> Option<u32> {
         self.set_size
     }
 
     /// Number of activations.
-    pub fn activations(&self) -> u32 {
+    pub(crate) fn activations(&self) -> u32 {
         u32::try_from(self.completed.len()).unwrap_or(u32::MAX)
     }
 

@@ -42,7 +42,7 @@ impl Identity {
 
 /// Requested and taken measurements of an inference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Times of the stages.
     pub stages: Stages,
     /// Which inference it is.

@@ -97,7 +97,7 @@ pub enum Part {
 
 impl Part {
     /// Returns the name of the buffers.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::All => "buffers",
             Self::Inputs => "inputs",

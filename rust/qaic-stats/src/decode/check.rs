@@ -16,7 +16,7 @@ const TOLERANCE_U: u64 = 1;
 /// # Errors
 ///
 /// The first defect.
-pub fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
+pub(crate) fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
     let run = &model.run;
     let (cores, threads) = (model.cores(), model.threads());
     if cores.len() != usize::from(run.cores) {

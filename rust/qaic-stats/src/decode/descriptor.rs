@@ -198,7 +198,7 @@ impl OpsDescriptor {
     }
 
     /// Operation `oc` of a core.
-    pub fn op(&self, core: u16, oc: u32) -> Option<&OpDesc> {
+    pub(crate) fn op(&self, core: u16, oc: u32) -> Option<&OpDesc> {
         self.cores.get(usize::from(core))?.ops.get(usize::try_from(oc).ok()?)
     }
 

@@ -45,7 +45,7 @@ impl ProgramOperations {
     }
 
     /// Returns the facts about the operations that a layout needs.
-    pub fn program(&self) -> Program<'_> {
+    pub(crate) fn program(&self) -> Program<'_> {
         Program { descriptor: &self.ops, fingerprint: self.fingerprint }
     }
 }
@@ -133,7 +133,7 @@ impl Registry {
     /// # Errors
     ///
     /// [`StatsError::UnknownLayoutName`], [`StatsError::Empty`] and [`StatsError::UnknownLayout`].
-    pub fn layout(
+    pub(crate) fn layout(
         &self,
         bytes: &[u8],
         program: Option<Program<'_>>,
@@ -177,7 +177,7 @@ impl Registry {
 }
 
 /// Why no layout is sure of a buffer.
-pub fn unknown(bytes: &[u8], program: Option<Program<'_>>) -> StatsError {
+pub(crate) fn unknown(bytes: &[u8], program: Option<Program<'_>>) -> StatsError {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if bytes.iter().all(|byte| *byte == 0) {
         return StatsError::Empty { bytes: size };

@@ -37,7 +37,7 @@ impl Kind {
     ];
 
     /// The kind with this number; `None` for an unknown one.
-    pub fn from_code(code: u32) -> Option<Self> {
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
@@ -226,9 +226,9 @@ macro_rules! record {
 /// Flags of [`Core`].
 pub mod core_flags {
     /// DDR bytes are valid.
-    pub const DDR: u32 = 1;
+    pub(crate) const DDR: u32 = 1;
     /// Multicast bytes are valid.
-    pub const MULTICAST: u32 = 2;
+    pub(crate) const MULTICAST: u32 = 2;
     /// `PCycles` are valid.
     pub const PCYCLES: u32 = 4;
 }
@@ -282,7 +282,7 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// The engine with this number.
-    pub const fn from_code(code: u8) -> Self {
+    pub(crate) const fn from_code(code: u8) -> Self {
         match code {
             0 => Self::Hvx,
             1 => Self::Hmx,
@@ -306,7 +306,7 @@ impl EngineKind {
     }
 
     /// As it is printed where the descriptor does not name the thread group.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Hvx => "HVX",
             Self::Hmx => "HMX",

@@ -11,14 +11,14 @@ use crate::number::Us;
 use crate::sample::HostSample;
 
 /// Name of the process.
-pub const HOST_PROCESS: &str = "HOST_PROC";
+pub(crate) const HOST_PROCESS: &str = "HOST_PROC";
 
 /// Its number; devices count from 1.
 const HOST_PID: u32 = 1000;
 
 /// One slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostEvent<'a> {
+pub(crate) struct HostEvent<'a> {
     /// `total`, or one of its parts: `enqueue`, `preProcess`, `device`, `postProcess`.
     pub name: &'static str,
     /// Position of its thread in [`HostEvents::threads`].
@@ -33,7 +33,7 @@ pub struct HostEvent<'a> {
 
 impl HostEvent<'_> {
     /// Arguments by name.
-    pub fn arguments(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn arguments(&self) -> [(&'static str, u64); 4] {
         [
             ("sample", self.sample.inference),
             ("activation", self.sample.activation.into()),
@@ -45,7 +45,7 @@ impl HostEvent<'_> {
 
 /// Which inference is drawn on which thread.
 #[derive(Clone, Debug)]
-pub struct HostEvents<'a> {
+pub(crate) struct HostEvents<'a> {
     samples: &'a [HostSample],
     /// Samples in order of their begins, each with its thread.
     placed: Vec<(usize, usize)>,
@@ -78,7 +78,7 @@ impl Rows {
 
 impl<'a> HostEvents<'a> {
     /// Places the samples; they may be in any order.
-    pub fn new(samples: &'a [HostSample]) -> Self {
+    pub(crate) fn new(samples: &'a [HostSample]) -> Self {
         let mut order: Vec<(usize, &HostSample)> = samples.iter().enumerate().collect();
         order.sort_by_key(|(_, sample)| (sample.enqueued_ns, sample.inference));
         let mut activations: BTreeMap<(u32, u32), Rows> = BTreeMap::new();
@@ -106,12 +106,12 @@ impl<'a> HostEvents<'a> {
     }
 
     /// Names of the threads.
-    pub fn threads(&self) -> &[String] {
+    pub(crate) fn threads(&self) -> &[String] {
         &self.threads
     }
 
     /// All slices, of a sample the whole before its parts. Those of one thread ascend.
-    pub fn events(&self) -> impl Iterator<Item = HostEvent<'a>> + '_ {
+    pub(crate) fn events(&self) -> impl Iterator<Item = HostEvent<'a>> + '_ {
         let placed = self.placed.iter().filter_map(|&(index, thread)| {
             let sample = self.samples.get(index)?;
             Some((sample, thread))
@@ -136,7 +136,7 @@ impl<'a> HostEvents<'a> {
 }
 
 /// The slices of some samples on their threads.
-pub fn host_events(samples: &[HostSample]) -> HostEvents<'_> {
+pub(crate) fn host_events(samples: &[HostSample]) -> HostEvents<'_> {
     HostEvents::new(samples)
 }
 

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use self::block::Target;
 use self::clock::Timeline;
 pub use self::foreign::HostTrace;
-pub use self::host_events::{HOST_PROCESS, HostEvent, HostEvents, host_events, write_host_trace};
+pub use self::host_events::write_host_trace;
 use self::json::JsonSink;
 use self::perfetto::PerfettoSink;
 use self::sink::Sink;

@@ -29,7 +29,7 @@ impl Argument<'_> {
     }
 
     /// Bytes of all elements; `None` when they are more than the address space.
-    pub fn len_bytes(&self) -> Option<usize> {
+    pub(crate) fn len_bytes(&self) -> Option<usize> {
         self.elements()?.checked_mul(self.item_bytes)
     }
 

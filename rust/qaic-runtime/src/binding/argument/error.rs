@@ -121,7 +121,7 @@ pub enum ArgumentError {
 
 impl ArgumentError {
     /// Stable slug of the variant.
-    pub const fn code(&self) -> &'static str {
+    pub(crate) const fn code(&self) -> &'static str {
         match self {
             Self::UnknownName { .. } => "input.unknown_name",
             Self::Missing { .. } => "input.missing",

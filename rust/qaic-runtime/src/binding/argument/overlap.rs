@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Two of the pieces of memory that have a byte in common, the one with the smaller number first. Pieces are given with a
 /// number each, in no order, and are left in another; empty ones share nothing.
-pub fn first_overlap(pieces: &mut Vec<(usize, Range<usize>)>) -> Option<(usize, usize)> {
+pub(crate) fn first_overlap(pieces: &mut Vec<(usize, Range<usize>)>) -> Option<(usize, usize)> {
     pieces.retain(|(_, piece)| !piece.is_empty());
     pieces.sort_unstable_by_key(|(_, piece)| piece.start);
     // Of pieces that begin in order, one that meets any other meets the next.

@@ -32,7 +32,7 @@ impl fmt::Display for ShapeError {
 
 impl ShapeError {
     /// Returns the passed shapes and the allowed ones.
-    pub fn details(&self) -> String {
+    pub(crate) fn details(&self) -> String {
         let passed = self.passed.iter().zip(&self.item_bytes).map(|((name, found, dims), &expected)| {
             if usize::try_from(*found) == Ok(expected) {
                 format!("{name} {dims:?}")
@@ -51,12 +51,12 @@ impl ShapeError {
 
 impl GivenShape {
     /// Returns whether the shape leaves the tensor out.
-    pub fn is_left_out(&self) -> bool {
+    pub(crate) fn is_left_out(&self) -> bool {
         self.dims.contains(&0)
     }
 
     /// Bytes of all elements; `None` when they are more than the address space.
-    pub fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         let bytes = self.dims.iter().try_fold(self.item_bytes, |bytes, &dim| bytes.checked_mul(dim))?;
         usize::try_from(bytes).ok()
     }

@@ -153,13 +153,8 @@ impl BindingSpecs {
     }
 
     /// Number of bindings.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.len()
-    }
-
-    /// Returns whether there are no bindings.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
     }
 
     /// Permitted combinations of shapes; at least one.
@@ -395,7 +390,7 @@ impl TensorShape {
 
     /// Bytes of the blocks that the device has in place of it; `None` when they are more than the address space, and of a
     /// scalar, which has none.
-    pub fn block_bytes(&self) -> Option<usize> {
+    pub(crate) fn block_bytes(&self) -> Option<usize> {
         let (&columns, outer) = self.dims.split_last()?;
         let rows = outer.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim))?;
         MxFormat::Int8.stored_bytes(rows, columns)

@@ -5,7 +5,7 @@ use super::{ArgumentError, BindingSpecs};
 
 /// A state, or the part of it that belongs to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatePart {
+pub(crate) struct StatePart {
     /// The input whose value it is.
     pub input: usize,
     /// Dims of it as an array.

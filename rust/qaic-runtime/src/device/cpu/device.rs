@@ -19,7 +19,7 @@ use crate::process::CancellationToken;
 
 /// One virtual card.
 #[derive(Debug)]
-pub struct CpuDevice {
+pub(crate) struct CpuDevice {
     resource_tracker: Arc<ResourceTracker>,
     engine_candidates: Vec<PathBuf>,
     family: &'static str,
@@ -27,7 +27,7 @@ pub struct CpuDevice {
 
 impl CpuDevice {
     /// A card whose resources this tracker counts. Loads nothing.
-    pub fn new(
+    pub(crate) fn new(
         resource_tracker: Arc<ResourceTracker>,
         engine_candidates: Vec<PathBuf>,
         family: &'static str,

@@ -19,8 +19,11 @@ mod program;
 mod state_rows;
 mod stats;
 
-pub use device::{CpuDevice, check_program, save_optimized};
-pub use engine::{Engine, MINIMUM_VERSION, custom_ops, libraries_of_package};
+pub use device::{check_program, save_optimized};
+
+pub(crate) use device::CpuDevice;
+pub(crate) use engine::MINIMUM_VERSION;
+pub use engine::{Engine, custom_ops, libraries_of_package};
 #[cfg(feature = "emu")]
 pub(in crate::device) use executable::{Constants, Executable, ExecutableOptions, Parts};
 #[cfg(feature = "emu")]

@@ -131,14 +131,14 @@ impl ResourceTracker {
     }
 
     /// The card.
-    pub fn card(&self) -> DeviceId {
+    pub(crate) fn card(&self) -> DeviceId {
         self.card
     }
 
     /// The figures of the card. In a forked process, whose parent counts, those of an unused card.
     ///
     /// Blocking: where cores are counted across processes, until it is this process's turn.
-    pub fn resources(&self) -> Resources {
+    pub(crate) fn resources(&self) -> Resources {
         if !self.fork_guard.is_current() {
             return self.summary(&Reservations::default());
         }

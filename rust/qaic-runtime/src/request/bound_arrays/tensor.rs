@@ -159,7 +159,7 @@ impl BindingSpec {
     }
 
     /// How arrays of these dims lie in memory.
-    pub fn layout(&self, dims: &[usize]) -> Arc<ArrayLayout> {
+    pub(crate) fn layout(&self, dims: &[usize]) -> Arc<ArrayLayout> {
         ArrayLayout::new(dims, self.element_type().0, self.largest.item_bytes)
     }
 }

@@ -11,10 +11,11 @@ use crate::error::StatsError;
 use crate::model::StatsModel;
 
 pub use encode::{capacity_bytes, encode, encode_to_vec};
-pub use header::{ENTRY_BYTES, HEADER_BYTES, Header, LAYOUT_ID, MAGIC};
+pub(crate) use header::LAYOUT_ID;
+pub use header::{HEADER_BYTES, Header, MAGIC};
 
 /// Name of the layout.
-pub const NAME: &str = "oqstats";
+pub(crate) const NAME: &str = "oqstats";
 
 /// The open layout.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,7 +18,7 @@ use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::fork::ForkLocal;
 
 /// The oldest onnxruntime whose function table has what we call.
-pub const MINIMUM_VERSION: &str = "1.22";
+pub(crate) const MINIMUM_VERSION: &str = "1.22";
 
 /// The loaded library. It is never unloaded: worker threads of the engine may outlive every session.
 #[derive(Debug)]

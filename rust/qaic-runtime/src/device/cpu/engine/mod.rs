@@ -26,5 +26,6 @@ mod weights;
 pub(super) use bindings::Bindings;
 pub use candidates::libraries_of_package;
 pub(super) use graph::{Graph, GraphOptions, Purpose, SavePaths};
-pub use library::{Engine, MINIMUM_VERSION};
+pub use library::Engine;
+pub(crate) use library::MINIMUM_VERSION;
 pub(in crate::device) use terminator::Terminator;
