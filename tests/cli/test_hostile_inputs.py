@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import re
+import tracemalloc
 import warnings
 from functools import cache
 from pathlib import Path
@@ -443,11 +444,45 @@ def test_no_argument_is_a_defect(sound, tmp_path_factory, capfd, name, data):
     assert RAW.search(printed.out + printed.err) is None
 
 
-@pytest.mark.parametrize("suffix", ["npy", "npz", "raw"])
-def test_a_pipe_in_place_of_an_array_does_not_wait(sound, tmp_path, capfd, suffix):
-    os.mkfifo(tmp_path / f"x.{suffix}")
-    assert openqaic(["run", str(sound / "m.onnx"), ONE, "-i", str(tmp_path / f"x.{suffix}")]) == 1
-    assert "No regular file" in capfd.readouterr().err
+#: kind of a file that has no end or no content -> what makes one
+ENDLESS = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "kernel": lambda path: path.symlink_to("/proc/self/pagemap"),
+    "circle": lambda path: path.symlink_to(path),
+    "holes": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+}
+
+
+#: files of text; arrays, containers and traces have readers of their own
+TEXTS = ["profile.yaml", "encodings.json", "parts.json", "list.txt", "runs.txt", "runs.csv", "options.yaml"]
+TEXTS += ["precision.yaml", "io.yaml", "sizes.json", "batch.json"]
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_text_is_read_without_end(sound, tmp_path, capfd, name, kind):
+    """Each command ends, with little memory, and states an error."""
+    path = tmp_path / Path(name).name
+    ENDLESS[kind](path)
+    (tmp_path / "list").write_text(f"{path}\n")
+    for number, (main, words) in enumerate(READERS[name]):
+        if "{e}" in words:
+            continue
+        out = tmp_path / str(number)
+        out.mkdir() if main is qaic_opstats else None
+        places = {"s": sound, "d": tmp_path, "out": out, "l": tmp_path / "list"}
+        tracemalloc.start()
+        try:
+            code = main([word.format(path, **places) for word in words])
+        except SystemExit as usage:
+            code = usage.code
+        finally:
+            held = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert code in {1, 2, 3}, words
+        assert held < 1 << 30
+        assert "Traceback" not in capfd.readouterr().err
 
 
 SIZES = """

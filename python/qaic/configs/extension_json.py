@@ -15,6 +15,7 @@ from qaic.configs import htp, htp_mcp
 from qaic.configs.base import BackendType, OpenModel
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
+from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
     from qaic.configs.compile_config import CompileConfig
@@ -68,8 +69,7 @@ def read_extension_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a JSON file that holds one object; errors as for `read_extension_file`."""
     file = Path(path)
-    with file.open("rb") as stream:
-        data = stream.read(_MOST_BYTES + 1)
+    data = read_regular(file, _MOST_BYTES)
     if len(data) > _MOST_BYTES:
         raise _bad_file(file, f"the file has more than {_MOST_BYTES >> 20} MiB; is this the right one?")
     try:

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from qaic.errors import OptionError
 from qaic.serving.batcher import MAX_QUEUE_SIZE
 from qaic.serving.request_body import datatype_of
+from qaic.support.open_regular import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,12 +97,10 @@ def read_settings(name: str, path: Path) -> ModelSettings:
     qaic.errors.OptionError
         It is no configuration of a model for this backend.
     """
-    if path.stat().st_size > _MOST_BYTES:
-        raise _wrong(path, f"has {path.stat().st_size} bytes; {_MOST_BYTES} at most are expected")
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path, _MOST_BYTES)
         config = _parse(text, path)
-    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+    except (text_format.ParseError, ValueError, RecursionError) as error:
         raise _wrong(path, f"is no model configuration: {str(error)[:300]}") from error
     if config.backend != BACKEND:
         found = config.backend or config.platform

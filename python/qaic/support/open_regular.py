@@ -37,7 +37,7 @@ def _refuse_others(mode: int, path: str) -> None:
         raise NotRegularError(errno.EINVAL, "No regular file", path)
 
 
-def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
+def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
     """Read a regular file of UTF-8 text, with or without a mark of byte order. Blocking.
 
     Raises
@@ -47,8 +47,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
     OSError
         As for :func:`open_regular`.
     """
-    with open_regular(path) as file:
-        content = file.read(most_bytes + 1)
+    content = read_regular(path, most_bytes)
     if len(content) > most_bytes:
         raise ValueError(f"found more than {most_bytes} bytes")
     try:
@@ -57,7 +56,8 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
         raise ValueError(f"found bytes that are no UTF-8 at {error.start}") from error
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Read the whole of a regular file; errors as for :func:`open_regular`."""
+def read_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> bytes:
+    """Read a regular file, or one byte more than `most_bytes`; errors as for :func:`open_regular`."""
     with open_regular(path) as file:
-        return file.read()
+        # The log of the kernel is a regular file that may have nothing to read yet.
+        return file.read(-1 if most_bytes is None else most_bytes + 1) or b""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
 from qaic.model_path import find_model, missing_file
+from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:
     import onnx
@@ -41,8 +42,7 @@ def open_model(path: Path) -> Path | onnx.ModelProto:
 
 
 def _from_text(path: Path) -> onnx.ModelProto:
-    with path.open("rb") as file:
-        content = file.read(_LONGEST_TEXT + 1)
+    content = read_regular(path, _LONGEST_TEXT)
     if len(content) > _LONGEST_TEXT:
         raise _wrong(path, f"it is larger than {_LONGEST_TEXT >> 20} MiB")
     import onnx

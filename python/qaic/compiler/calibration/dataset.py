@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
+from qaic.support.open_regular import read_regular
 
 #: of the text file
 _MOST_LIST_BYTES: Final = 256 << 20
@@ -237,8 +238,7 @@ def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
             context={"file": str(path)},
         )
 
-    with path.open("rb") as stream:
-        data = stream.read(_MOST_LIST_BYTES + 1)
+    data = read_regular(path, _MOST_LIST_BYTES)
     if len(data) > _MOST_LIST_BYTES:
         raise wrong("", f"more than {_MOST_LIST_BYTES >> 20} MiB", "a list of file names")
     empty = True

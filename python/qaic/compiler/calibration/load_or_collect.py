@@ -30,6 +30,7 @@ from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
+from qaic.support.open_regular import read_regular
 
 
 class DumpProfile:
@@ -234,8 +235,7 @@ def read_unchanged(file: InputFileContent, option: str) -> bytes:
     OptionError
         It is too large, or not what it was when the options were resolved.
     """
-    with file.path.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
+    data = read_regular(file.path, MOST_BYTES)
     if len(data) > MOST_BYTES:
         raise OptionError(
             f"{option}: found more than {MOST_BYTES >> 20} MiB in {file.path}, expected at most that",

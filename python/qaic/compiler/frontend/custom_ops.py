@@ -17,6 +17,7 @@ from qaic.compiler.ir.custom_ops import CustomOps, Library
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
+from qaic.support.open_regular import read_regular
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ def _operators(path: Path) -> Iterator[tuple[str, Path | None]]:
 
 
 def _document(path: Path) -> object:
-    with path.open("rb") as stream:
-        data = stream.read(_MOST_BYTES + 1)
+    data = read_regular(path, _MOST_BYTES)
     if len(data) > _MOST_BYTES:
         raise _error(path, f"the file is larger than {_MOST_BYTES >> 20} MiB")
     try:

@@ -9,6 +9,7 @@ from qaic.errors import OptionConflictError, OptionError
 from qaic.options.codecs.scalars import Bool, ValueMismatchError
 from qaic.options.names import normalize
 from qaic.options.raw_option import OptionSource, Origin, RawOption
+from qaic.support.open_regular import read_regular
 from qaic.support.yaml import DuplicateKeyError, PlainValues, YamlMistakeError, compose, is_null, line, pairs
 
 if TYPE_CHECKING:
@@ -37,11 +38,7 @@ def read_options_file(path: Path) -> list[RawOption]:
     """
     import yaml
 
-    if path.is_fifo():
-        # Opening a pipe without a writer would never end.
-        raise _error(path, None, "expected a file, found a pipe")
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
+    data = read_regular(path, MOST_BYTES)
     if len(data) > MOST_BYTES:
         raise _error(
             path,

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from qaic.options.codecs.scalars import Codec, FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.support.json import parse_json
+from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.yaml import YamlMistakeError, compose
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
 T = TypeVar("T")
+
+#: bytes of the largest file that is digested, and that are read at a time
+_MOST_BYTES: Final = 512 << 20
+_PIECE_BYTES: Final = 1 << 20
 
 
 class ParsedFile(Codec[T]):
@@ -73,11 +77,7 @@ class ParsedFile(Codec[T]):
             return value
         file = repr(str(value))
         try:
-            # Opening a pipe without a writer would never end.
-            if value.is_fifo():
-                raise ValueMismatchError(f"a readable file {file}", "a pipe")
-            with value.open("rb") as stream:
-                data = stream.read(self.most_bytes + 1)
+            data = read_regular(value, self.most_bytes)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ValueMismatchError(f"a readable file {file}", f"the error {reason!r}") from error
@@ -167,11 +167,16 @@ class FileContent(Codec[InputFileContent]):
         if not isinstance(value, Path):
             return value
         try:
-            # A pipe or a device could be read only once, or without end.
-            if not stat.S_ISREG(value.stat().st_mode):
-                raise ValueMismatchError(self.expected, f"{str(value)!r}, which is no regular file")
-            with value.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256")
+            with open_regular(value) as stream:
+                digest, size = hashlib.sha256(), 0
+                while piece := stream.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    size += len(piece)
+                    if size > _MOST_BYTES:
+                        expected = f"a {self.noun} of at most {_MOST_BYTES >> 20} MiB"
+                        raise ValueMismatchError(expected, f"{str(value)!r}, which is larger")
+        except (NotRegularError, IsADirectoryError):
+            raise ValueMismatchError(self.expected, f"{str(value)!r}, which is no regular file") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ValueMismatchError(

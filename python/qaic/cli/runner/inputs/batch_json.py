@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from qaic.cli.runner.inputs.requests import SKIPPED, Part, Request, file_bytes, resolve
 from qaic.cli.runner.network import Binding, Network
 from qaic.errors import InputError
+from qaic.support.open_regular import read_text
 
 # Halves of characters: JSON can write them, no name of a file or binding has them.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -33,7 +34,7 @@ def refuse(where: str, why: str) -> NoReturn:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file; what holds no object gives an empty one."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         refuse(str(path), f"not JSON: {error}")
     return document if isinstance(document, dict) else {}

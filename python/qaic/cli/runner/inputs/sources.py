@@ -20,6 +20,7 @@ from qaic.cli.runner.inputs.requests import (
 from qaic.cli.runner.network import Binding, Network
 from qaic.errors import InputError
 from qaic.rt import BufferDataTypeEnum as Type
+from qaic.support.open_regular import read_text
 
 if TYPE_CHECKING:
     from qaic.options.rows.runner import RunnerOptions
@@ -123,8 +124,8 @@ def _folder(folder: Path, network: Network, *, join: bool) -> list[Request]:
 
 def _listed(path: Path, network: Network, *, join: bool) -> list[Request]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
+        lines = read_text(path).splitlines()
+    except ValueError as error:
         raise InputError(f"{path}: not a list of file names: {error}", code="runner.file_list") from error
     rows = []
     for number, line in enumerate(lines, 1):
