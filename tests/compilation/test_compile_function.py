@@ -12,6 +12,7 @@ import qaic
 import session_models
 from child_process import WATCHDOG_S
 from qaic import compilation
+from qaic.compiler import driver
 from qaic.configs import AicCompilerConfig, AicRuntimeConfig, CompileConfig
 from qaic.errors import (
     CompileError,
@@ -270,6 +271,28 @@ def test_binaries_of_the_back_end(path, tmp_path, name):
 
 def test_a_folder_of_its_own(path):
     assert qaic.compile(path, output_dir="out").path == Path("out/programqpc.bin")
+
+
+def test_a_large_container_in_a_folder_has_no_copy_in_the_cache(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
+    expected = content(qaic.compile(path, output_dir="small", aic_num_cores=2))
+    monkeypatch.setattr(driver, "_WRITTEN_ONCE_BYTES", path.stat().st_size)
+
+    def programs():
+        return sorted((tmp_path / "cache").glob("*/programqpc.bin"))
+
+    (kept,) = programs()
+    kept.unlink()
+    for _ in range(2):
+        assert content(qaic.compile(path, output_dir="large", aic_num_cores=2)) == expected
+        assert not programs()
+    # What is in the cache is used, and a container without a folder has no other place.
+    assert content(qaic.compile(path, aic_num_cores=2)) == expected
+    assert content(qaic.compile(path, output_dir="again", aic_num_cores=2)) == expected
+    assert len(programs()) == 1
+    monkeypatch.setattr(driver, "_WRITTEN_ONCE_BYTES", path.stat().st_size + 1)
+    qaic.compile(path, output_dir="small", aic_num_cores=3)
+    assert len(programs()) == 2
 
 
 def test_nothing_is_left_of_a_failure(tmp_path):

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qaic.compiler import cache
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from qaic.compiler.ir.model import Model
 
 _LOG = logging.getLogger("qaic.compiler")
+#: size of a model from which a container in an output folder has no copy in the cache
+_WRITTEN_ONCE_BYTES: Final = 2 << 30
 
 
 def compile_model(
@@ -81,7 +83,7 @@ def compile_model(
         check_container(folder / QPC_FILE_NAME)
     with writable_folder(folder):
         path = _compiled(model, options, set_options, folder)
-        if folder is None:
+        if folder is None or path.parent == folder:
             return path
         target = folder / QPC_FILE_NAME
         # A copy, not a link: an edit of the copy must not edit the cache.
@@ -136,7 +138,7 @@ def _compiled(
     set_options: Mapping[str, object],
     output_dir: Path | None,
 ) -> Path:
-    """Return the container in the cache."""
+    """Return the container in the cache, or in the output folder if the model is too large for both."""
     store = cache.open_cache()
     keyed = {"set": dict(set_options), "effective": effective_options(options)}
     samples = _listed_samples(options, store)
@@ -175,19 +177,23 @@ def _compiled(
                 keyed["profile"] = {"digest": _profile_digest(lowered[1])}
             key = cache.cache_key(content, keyed)
             found = store.lookup(key) if is_kept else None
-            result = found or store.build(
-                key,
-                lambda temporary: _write(
+
+            def write(temporary: Path) -> None:
+                made = lowered or _lowered(source, options, samples, progress, store)
+                _write(
                     temporary,
                     source,
-                    lowered or _lowered(source, options, samples, progress, store),
+                    made,
                     options,
                     set_options,
                     progress=progress,
                     diagnostics=diagnostics,
-                ),
-                again=not is_kept,
-            )
+                )
+
+            if found is None and output_dir is not None and _size(source) >= _WRITTEN_ONCE_BYTES:
+                write_replacing(output_dir / QPC_FILE_NAME, write)
+                return output_dir / QPC_FILE_NAME
+            result = found or store.build(key, write, again=not is_kept)
         if found:
             note_cached()
             if lowered is None:
@@ -195,6 +201,10 @@ def _compiled(
         if path is not None and not any(file.changed() for file in source.files):
             store.index.store(path, source.files, content, source.data.search())
     return result
+
+
+def _size(source: OnnxFile) -> int:
+    return sum(file.path.stat().st_size for file in source.files)
 
 
 def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles | None:
