@@ -19,7 +19,7 @@ fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>
     let refused = |why: String| {
         RuntimeError::from(InputError::Argument {
             what: format!(
-                "{subject} {text:?}: {why}; device ids separated by '{separator}' are expected, as in \
+                "{subject} {text:?}: {why}; device ids joined with '{separator}' are expected, as in \
                  \"0{separator}1\""
             ),
         })
