@@ -100,11 +100,11 @@ def binary(head, data, length=None):
 @pytest.mark.parametrize(
     ("size", "nbytes", "length", "part"),
     [
-        (65, 64, None, "says it has 65 bytes; 64 are left"),
+        (65, 64, None, "claims 65 bytes; 64 are left"),
         (2**70, 64, None, "e+21 bytes; 64 are left"),
         (2**60, 64, None, "64 are left"),
-        (-1, 64, None, "says it has -1 bytes"),
-        (True, 64, None, "says it has True bytes"),
+        (-1, 64, None, "claims -1 bytes"),
+        (True, 64, None, "claims True bytes"),
         ("64", 64, None, "says it has 64 bytes"),
         (60, 60, None, "has 60 bytes of data; FP32 of shape [1, 16] has 64"),
         (64, 70, None, "6 bytes are left over"),

@@ -190,7 +190,7 @@ def _input(
         raise _malformed(f"input {name!r} has 'data' and 'binary_data_size'")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= binary.nbytes:
         raise _malformed(
-            f"input {name!r} says it has {str(size)[:40]} bytes; {binary.nbytes} are left behind the JSON"
+            f"input {name!r} claims {str(size)[:40]} bytes; {binary.nbytes} are left behind the JSON"
         )
     return name, from_bytes(name, datatype, shape, binary[:size]), size
 

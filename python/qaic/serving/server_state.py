@@ -171,4 +171,4 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Failure(503, "UNAVAILABLE", f"{where}{error.strerror or error}")
-    return Failure(500, "INTERNAL", "internal error; the server's log says more")
+    return Failure(500, "INTERNAL", "internal error; the server's log has the details")
