@@ -490,10 +490,20 @@ def test_a_wrong_input_list_is_refused_with_line_and_input(files, text, message)
         listed(files, text)
 
 
-def test_a_pipe_in_a_list_does_not_hang(files):
-    os.mkfifo(files / "pipe")
-    (files / "list.txt").write_text("a0.raw,pipe\n")
-    with pytest.raises(OptionError, match="regular file"):
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "regular file"),
+        (
+            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+            f"found {1 << 40} bytes",
+        ),
+    ],
+)
+def test_no_file_in_a_list_is_read_without_end(files, make, message):
+    make(files / "endless")
+    (files / "list.txt").write_text("a0.raw,endless\n")
+    with pytest.raises(OptionError, match=message):
         qaic.Session(save(files, two_inputs()), convert_to_quantize=True, input_list_file=files / "list.txt")
 
 
