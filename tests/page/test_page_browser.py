@@ -209,6 +209,39 @@ def test_two_fingers_zoom_and_one_moves(tmp_path, show):
     assert moved[1] - moved[0] == pytest.approx(high - low)
 
 
+def test_each_node_of_a_fused_operation_leads_to_it_and_keeps_the_choice(tmp_path, show):
+    program = made.Program()
+    program.op(0, "fused", "FusedConv", nodes=["/a/Conv", "/a/Relu"])
+    op = {"oc": 0, "start_u": 100, "dur_u": 10, "flags": 64}
+    buffer = made.buffer(program, {(0, 0): [op]}, span=(90, 140), device=1)
+    # The result has the name of the node that makes it, as a node without a name has.
+    boxes = [DrawnNode("/a/Conv", "Conv"), DrawnNode("/a/Relu", "Relu"), DrawnNode("/a/Relu", "output")]
+    graph = DrawnGraph(boxes, [(0, 1, "v"), (1, 2, "w")], [Coloring("time", amounts=[10.0, 10.0, 0.0])])
+    capture = Capture([buffer])
+    path = page.write(capture, [REPORTS["nodes"](capture)], tmp_path / "page.html", graphs=[graph])
+    dom = show(
+        path,
+        """
+        const drawn = document.querySelector("#graph");
+        const area = drawn.querySelector('[data-part="area"]');
+        const press = { key: "ArrowDown", cancelable: true };
+        const down = () => area.dispatchEvent(new KeyboardEvent("keydown", press));
+        const panel = document.querySelector('#timeline [data-part="panel"]');
+        const seen = document.documentElement.dataset;
+        down();
+        await after(() => {});
+        seen.first = `${drawn.dataset.chosen} ${panel.querySelector("dd").textContent}`;
+        down(); down();
+        await after(() => {});
+        seen.last = [...drawn.querySelectorAll("dd")].map((fact) => fact.textContent).join();
+        """,
+    )
+    assert_healthy(dom)
+    assert dom.root["data-first"] == "/a/Conv fused/__0"
+    # The time of the output, not that of the node.
+    assert dom.root["data-last"].startswith("0 ns, 0.0 %,/a/Relu ")
+
+
 def test_a_choice_in_graph_or_timeline_is_marked_in_the_other(tmp_path, show):
     names = [("/a/Conv", "Conv"), ("/b/Relu", "Relu"), ("/b/Relu_1", "Relu")]
     ops = [{"oc": at, "start_u": 100 + 10 * at, "dur_u": 10, "flags": 64} for at in range(3)]

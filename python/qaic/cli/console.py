@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO
 
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
-from qaic.support.status_line import erase
+from qaic.support.status_line import erase, exclusive
 from qaic.support.text import escape_json, escape_lines, escape_unprintable
 
 SUCCESS = 0
@@ -56,8 +56,9 @@ def print_text(text: str, *, to: TextIO | None = None, color: str = "") -> None:
     if color and not is_plain and stream.isatty():
         word, colon, rest = shown.partition(":")
         shown = f"\x1b[{color}m{word}\x1b[0m{colon}{rest}"
-    erase()
-    stream.write(shown + "\n")
+    with exclusive():
+        erase()
+        stream.write(shown + "\n")
 
 
 def print_json(value: object) -> None:

@@ -70,8 +70,6 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
         metrics = _metrics(path, head)
         if metrics is None:
             return _plot_trace(path, target)
-        from qaic.page.latency import Distribution
-
         return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
     if b"totalRoundtripTimeUs" in head:
         return _plot_report(path, target)
@@ -93,7 +91,6 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
 def _plot_report(path: Path, target: Path | None) -> int:
     import numpy as np
 
-    from qaic.page.latency import Distribution
     from qaic.stats.reports import REPORTS, HostLatencies
 
     latencies = HostLatencies.of_file(path)

@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
-    from qaic.page.graph import DrawnGraph
+    from qaic.page import graph as drawn
     from qaic.stats import reports as made
 else:
+    drawn = LazyModule("qaic.page.graph")
     made = LazyModule("qaic.stats.reports")
 
 __all__ = ["write", "write_latency", "write_trace"]
@@ -29,7 +30,7 @@ def write(
     reports: Sequence[made.Report],
     path: str | os.PathLike[str],
     *,
-    graphs: Sequence[DrawnGraph] = (),
+    graphs: Sequence[drawn.DrawnGraph] = (),
 ) -> Path:
     """Write one HTML page: the reports with their verdicts, a timeline of every operation, and graphs.
 

@@ -1,4 +1,4 @@
-"""Which picture a file name asks for: ``.html``, a page of ours; ``.png``, by matplotlib."""
+"""Pictures as files: the form that a name asks for (``.html``, ``.png``), and the PNGs of matplotlib."""
 
 import io
 import os

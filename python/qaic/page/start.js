@@ -13,7 +13,7 @@ document.addEventListener("securitypolicyviolation", (event) => fault(event.viol
 tables.enhance(document);
 // A link opens the closed part that it leads to; paper has all of them.
 const openPart = (hash) => {
-  const details = hash && document.getElementById(decodeURIComponent(hash.slice(1)))?.querySelector("details");
+  const details = hash && document.getElementById(decodeURIComponent(hash.slice(1)))?.querySelector(":scope > details");
   if (details) details.open = true;
 };
 document.querySelector("nav").addEventListener("click", (event) => openPart(event.target.hash));

@@ -175,7 +175,7 @@ class Timeline {
     const name = this.model.name(label);
     const nodes = this.model.labels.nodes[label] ?? [];
     this.row = tables.find([name, name.replace(/\/__\d+$/, ""), ...nodes]);
-    this.chose?.([...nodes, name.replace(/\/__\d+$/, "")]);
+    this.chose?.([...nodes.flatMap((text) => text.split(" + ")), name.replace(/\/__\d+$/, "")].filter(Boolean));
     this.describe(track, index);
     this.schedule();
   }
@@ -184,7 +184,7 @@ class Timeline {
   find(name) {
     const { from } = this.state.view;
     const { labels } = this.model;
-    const is = (label) => labels.nodes[label]?.includes(name) || this.model.name(label).replace(/\/__\d+$/, "") === name;
+    const is = (label) => labels.nodes[label]?.some((text) => text.split(" + ").includes(name)) || this.model.name(label).replace(/\/__\d+$/, "") === name;
     for (const track of this.model.tracks.filter(({ role }) => role === "ops")) {
       const seen = track.label.findIndex((label, index) => track.start[index] >= from && is(label));
       const index = seen >= 0 ? seen : track.label.findIndex(is);

@@ -5,6 +5,8 @@ import io
 import os
 import stat
 
+from qaic.support.text import bytes_text
+
 
 class NotRegularError(OSError):
     """It is a pipe or a device."""
@@ -49,7 +51,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:
     """
     content = read_regular(path, most_bytes)
     if len(content) > most_bytes:
-        raise ValueError(f"found more than {most_bytes} bytes")
+        raise ValueError(f"found more than {bytes_text(most_bytes)}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

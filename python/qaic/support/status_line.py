@@ -19,6 +19,7 @@ _ERASE: Final = "\r\x1b[K"
 _goes_to_pipes: ContextVar[bool] = ContextVar("goes_to_pipes", default=False)
 #: true while a terminal shows a line
 _is_shown = False
+_writing: Final = threading.RLock()
 
 
 @contextmanager
@@ -32,6 +33,17 @@ def lines_in_pipes() -> Iterator[None]:
         yield
     finally:
         _goes_to_pipes.reset(token)
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Keep other threads from writing to the terminal; waits at most a second for one that is stopped."""
+    has_lock = _writing.acquire(timeout=_LONGEST_END_S)
+    try:
+        yield
+    finally:
+        if has_lock:
+            _writing.release()
 
 
 @contextmanager
@@ -78,9 +90,11 @@ def status_line(text: Callable[[], str], patience_s: float = _PERIOD_S) -> Itera
         global _is_shown  # noqa: PLW0603 (a process has one terminal)
         elapsed_s = time.monotonic() - began
         if not is_terminal or elapsed_s >= patience_s:
-            _is_shown = is_terminal
-            stream.write(f"{begin}{escape_unprintable(text())} ({elapsed_s:.0f} s){end}")
-            stream.flush()
+            line = f"{begin}{escape_unprintable(text())} ({elapsed_s:.0f} s){end}"
+            with exclusive():
+                _is_shown = is_terminal
+                stream.write(line)
+                stream.flush()
 
     try:
         with repeated(show, _PERIOD_S if is_terminal else _PIPE_PERIOD_S):
@@ -92,8 +106,9 @@ def status_line(text: Callable[[], str], patience_s: float = _PERIOD_S) -> Itera
 def erase() -> None:
     """Remove the line from the terminal, so that other output has a line of its own."""
     global _is_shown  # noqa: PLW0603 (as above)
-    if _is_shown:
-        _is_shown = False
-        with suppress(OSError, ValueError):
-            sys.stderr.write(_ERASE)
-            sys.stderr.flush()
+    with exclusive():
+        if _is_shown:
+            _is_shown = False
+            with suppress(OSError, ValueError):
+                sys.stderr.write(_ERASE)
+                sys.stderr.flush()

@@ -28,7 +28,11 @@ _NEWEST_KNOWN = "standard_v3_3"
 
 @dataclass(frozen=True)
 class FileTypeModel:
-    """The model file and the preparation of its inputs."""
+    """The model file and the preparation of its inputs.
+
+    Features (Magika's model card): up to 1024 bytes from the start of a file and 1024 from its end, white
+    space stripped, padded with the token 256.
+    """
 
     path: Path
     labels: tuple[str, ...]

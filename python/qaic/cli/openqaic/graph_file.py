@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qaic import __version__
 from qaic.errors import OptionError, StateError
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from qaic.cli.openqaic.drawn_program import NodeTimes
     from qaic.stats.reports.capture import Capture
-
-#: from this level on a program measures its operations
-STATS_LEVEL: Final = 70
 
 
 def check_output(output: Path | None, command: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.errors import StateError
 from qaic.support.status_line import status_line
@@ -13,6 +13,9 @@ from qaic.support.text import counted
 if TYPE_CHECKING:
     from qaic.qpc import Qpc
     from qaic.stats.reports.capture import Capture
+
+#: from this level on a program measures its operations
+STATS_LEVEL: Final = 70
 
 
 def measured(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -34,14 +35,18 @@ class RequestRate(Generic[T]):
     def __init__(self, value: T, rate: float, *, seconds: float, count: int | None) -> None:
         self._value = value
         self._rate = rate
-        self._numbers = range(max(1, int(rate * seconds)) if count is None else count)
+        self._seconds = seconds
+        self._count = count
         #: seconds by which each value was taken too late
         self.late_s: list[float] = []
 
     def __iter__(self) -> Iterator[T]:
         began = time.perf_counter()
-        for number in self._numbers:
-            late_s = time.perf_counter() - began - number / self._rate
+        for number in itertools.count() if self._count is None else range(self._count):
+            elapsed_s, due_s = time.perf_counter() - began, number / self._rate
+            if self._count is None and number and max(elapsed_s, due_s) >= self._seconds:
+                return
+            late_s = elapsed_s - due_s
             if late_s < 0:
                 time.sleep(-late_s)
             self.late_s.append(max(late_s, 0.0))

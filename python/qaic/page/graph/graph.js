@@ -209,6 +209,9 @@ class Graph {
   // Choose the first node that has one of these names.
   mark(names) {
     const wanted = new Set(names);
+    // A node without a name has that of its result, which is a box, too.
+    const box = this.chosen === null ? null : this.layout.boxes[this.layout.boxOf[this.chosen]];
+    if (box && box.group < 0 && wanted.has(this.model.texts[this.model.names[this.chosen]])) return;
     const node = this.model.names.findIndex((name) => wanted.has(this.model.texts[name]));
     if (node >= 0 && node !== this.chosen) this.goTo(node);
   }

@@ -18,7 +18,7 @@ _STAGES: Final = (
     ("pre-processing", "begun_ns", "inputs_ready_ns"),
     ("execution", "inputs_ready_ns", "executed_ns"),
     ("post-processing", "executed_ns", "outputs_ready_ns"),
-    # TraceReader what the device measured, if it was to, and telling the caller.
+    # Reading what the device measured, if that was asked for, and telling the caller.
     ("completion", "outputs_ready_ns", "completed_ns"),
 )
 # Inferences up to which each has a name of its own.

@@ -229,7 +229,8 @@ def _of_openqaic(
             requests = RequestRate(feeds, arguments.rate, seconds=seconds, count=inferences)
             began = time.perf_counter()
             completed = sum(1 for _ in session.map(requests))
-            rate = completed / (time.perf_counter() - began)
+            # The last of N requests is due after N - 1 periods.
+            rate = completed / max(time.perf_counter() - began, completed / arguments.rate)
     latencies_s = profile.latencies_s if arguments.rate is None else requests.latencies_s(profile.samples)
     return {
         "runtime": "openqaic",

@@ -98,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw_graph(arguments: argparse.Namespace) -> int:
-    from qaic.cli.openqaic.graph_file import STATS_LEVEL, check_output, write_graph
+    from qaic.cli.openqaic.graph_file import check_output, write_graph
+    from qaic.cli.openqaic.measurement import STATS_LEVEL
     from qaic.qpc import Qpc
 
     output = check_output(arguments.output, next_command("inspect", arguments, "graph"))

@@ -19,7 +19,7 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
 )
 from qaic.cli.openqaic.compile_options import add_compile_options, for_model
-from qaic.cli.openqaic.measurement import measured
+from qaic.cli.openqaic.measurement import STATS_LEVEL, measured
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_page, files_of, wrote
 from qaic.cli.openqaic.program import Program, open_program
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from qaic.stats.reports import Report
     from qaic.stats.reports.capture import Capture
 
-#: from this level on a program measures its operators
-_STATS_LEVEL: Final = 70
 _SHOWN: Final = ("overview", "ops", "nodes")
 _PIPE_WIDTH: Final = 120
 
@@ -95,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
     """Run a model or container; returns it and the measurements of its device."""
-    program = open_program(arguments, stats_level=_STATS_LEVEL)
+    program = open_program(arguments, stats_level=STATS_LEVEL)
     capture = measured(
         program.path,
         arguments.inputs,

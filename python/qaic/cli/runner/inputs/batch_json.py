@@ -36,7 +36,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        refuse(str(path), f"not JSON: {error}")
+        refuse(str(path), f"not JSON that can be read: {error}")
     return document if isinstance(document, dict) else {}
 
 
