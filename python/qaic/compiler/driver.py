@@ -1,4 +1,4 @@
-"""The way of a model through the compiler: find it in the cache, else lower it and write it there."""
+"""The way of a model through the compiler: read from the cache, or lowered and written there or elsewhere."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compile_model(
     set_options : Mapping[str, object]
         The compile options that were set, in canonical JSON form; recorded in the container.
     output_dir : path or None
-        Folder that receives a copy of the container; created if needed.
+        Folder that receives the container; created if needed.
 
     Returns
     -------

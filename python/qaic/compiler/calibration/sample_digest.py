@@ -103,8 +103,7 @@ def _read(file: Path) -> tuple[_Seen, bytes] | None:
         with open_regular(file) as stream:
             found = os.fstat(stream.fileno())
             if found.st_size > _MOST_BYTES:
-                facts = (found.st_ino, found.st_size, found.st_mtime_ns)
-                return _Seen(file, found), repr(facts).encode()
+                return _Seen(file, found), repr((found.st_ino, found.st_size, found.st_mtime_ns)).encode()
             return _Seen(file, found), hashlib.file_digest(stream, "sha256").digest()
     except (OSError, ValueError):
         return None

@@ -168,13 +168,15 @@ class FileContent(Codec[InputFileContent]):
             return value
         try:
             with open_regular(value) as stream:
+                # Files of the kernel state no size, so bytes are counted, too.
                 digest, size = hashlib.sha256(), 0
-                while piece := stream.read(_PIECE_BYTES):
+                stated = os.fstat(stream.fileno()).st_size
+                while max(size, stated) <= _MOST_BYTES and (piece := stream.read(_PIECE_BYTES)):
                     digest.update(piece)
                     size += len(piece)
-                    if size > _MOST_BYTES:
-                        expected = f"a {self.noun} of at most {_MOST_BYTES >> 20} MiB"
-                        raise ValueMismatchError(expected, f"{str(value)!r}, which is larger")
+                if max(size, stated) > _MOST_BYTES:
+                    expected = f"a {self.noun} of at most {_MOST_BYTES >> 20} MiB"
+                    raise ValueMismatchError(expected, f"{str(value)!r}, which is larger")
         except (NotRegularError, IsADirectoryError):
             raise ValueMismatchError(self.expected, f"{str(value)!r}, which is no regular file") from None
         except OSError as error:

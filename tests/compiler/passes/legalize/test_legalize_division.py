@@ -146,6 +146,19 @@ def test_a_size_of_zero_is_a_zero_and_no_divisor_is_none():
         run(program, feeds | {"x": np.zeros(4, np.float32)})
 
 
+@pytest.mark.parametrize("kind", [TensorProto.UINT8, TensorProto.INT8, TensorProto.INT16])
+def test_a_size_that_a_cast_makes_zero_is_an_error_of_the_inference(kind):
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    nodes = [
+        node("Shape", ["x"], ["size"]),
+        node("Cast", ["size"], ["narrow"], to=kind),
+        node("Div", ["a", "narrow"], ["y"]),
+    ]
+    model = model_of(nodes, [info("x", [2**16]), info("a", [1], kind)], [info("y", [1], kind)], opset=14)
+    with pytest.raises(Exception, match=r"division by zero"):
+        run(whole(lowered(model)), {"x": np.zeros(2**16, np.float32), "a": np.array([7], dtype)})
+
+
 def test_division_of_sizes_or_by_constants_stays_one_operation():
     """What exporters write to compute shapes cannot trap."""
     nodes = [

@@ -79,7 +79,7 @@ def columns(image, block, count=9, given=(), **attributes):
     return model_of(
         [node("Col2Im", ["x", "image", "block"], ["y"], **attributes)],
         inputs,
-        [info("y", [1, 1, 4, 4])],
+        [info("y", [1, 1, *(image if len(image) == 2 and min(image) > 0 else [4, 4])])],
         constants,
         opset=18,
     )
@@ -124,6 +124,55 @@ def test_sizes_of_columns_that_come_as_inputs_are_checked(image, block):
     expected = ReferenceEvaluator(columns([4, 4], [2, 2])).run(None, {"x": feeds["x"]})[0]
     feeds |= {"image": np.array([4, 4]), "block": np.array([2, 2])}
     np.testing.assert_array_equal(run(program, feeds)["y"], expected)
+
+
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.sampled_from([(2, 2), (1, 4), (4, 1)]),
+    st.lists(st.integers(1, 4), min_size=4, max_size=4),
+    st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    st.integers(1, 9),
+)
+def test_sizes_of_columns_are_judged_alike_as_constants_and_as_inputs(image, block, steps, pads, count):
+    attributes = {"dilations": steps[:2], "strides": steps[2:], "pads": pads}
+    shape = (1, 1, *image)
+    feeds = {"x": np.ones((1, 4, count), np.float32)}
+    sizes = {"image": np.array(image), "block": np.array(block)}
+    program = lowered(
+        columns(image, block, count, given=["image", "block"], **attributes), output_shapes={"y": shape}
+    )
+    try:
+        expected = run(whole(lowered(columns(image, block, count, **attributes))), feeds)["y"]
+    except CompileError:
+        with pytest.raises(Exception, match=r"y .sizes that do not fit"):
+            run(whole(program), feeds | sizes)
+    else:
+        np.testing.assert_array_equal(run(whole(program), feeds | sizes)["y"], expected)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        columns([], []),
+        model_of(
+            [node("Trilu", ["x", "k"], ["y"])],
+            [info("x", [3, 5])],
+            [info("y", [3, 5])],
+            [("k", np.zeros(0, np.int64))],
+        ),
+        model_of(
+            [node("DFT", ["x", "", "a"], ["y"])],
+            [info("x", [1, 4, 1])],
+            [info("y", [1, 4, 2])],
+            [("a", np.zeros(0, np.int64))],
+            opset=20,
+        ),
+    ],
+    ids=["Col2Im", "Trilu", "DFT"],
+)
+def test_empty_operands_are_refused(model):
+    with pytest.raises(CompileError):
+        lowered(model)
 
 
 @pytest.mark.parametrize("given", [[], ["image", "block"]])

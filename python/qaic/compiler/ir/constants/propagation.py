@@ -1,4 +1,4 @@
-"""Which nodes compute constants, and which of them must be folded before anything is rounded.
+"""Constants of a graph: their reader, the nodes that compute them, and those to fold before rounding.
 
 Constant sub-expressions are folded in float32 and then rounded. So a node that computes
 on constants only is left as it is, and its result is rounded where it enters the rest of the graph. Once

@@ -1,4 +1,4 @@
-"""Which small computed constants float16 does not have: an epsilon that is cast, a mask that is multiplied.
+"""Small computed constants that float16 does not have: an epsilon that is cast, a mask that is multiplied.
 
 A constant that is stored is counted where it is rounded. The value of a computed one is known only to the
 engine, so this module computes the few nodes of a small one.

@@ -19,7 +19,7 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT32, INT64
+from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
@@ -34,6 +34,9 @@ DIVISIONS: Final = frozenset({"Div", "Mod"})
 
 #: types whose division is an instruction of the processor; narrower ones are divided as int32
 _SMALLEST: Final = {INT32: -(2**31), INT64: -(2**63)}
+
+#: types in which a size that is no zero may be one
+_NARROW: Final = frozenset({INT8, UINT8, INT16, UINT16})
 
 #: magnitude below which a number has a place in every type of integers
 _EVERYWHERE: Final = 128
@@ -159,14 +162,17 @@ class _Divisions:
 
     def _may_hold(self, name: str, number: int) -> bool:
         """Return whether a value may contain a number."""
-        maker, is_cast = self.makers.get(name), False
+        maker, is_cast, is_narrow = self.makers.get(name), False, False
         while maker is not None and standard(maker, *_CASTING, *_PASSING) and maker.input:
             is_cast = is_cast or maker.op_type in _CASTING
+            is_narrow = (
+                is_narrow or maker.op_type == "CastLike" or any(a.i in _NARROW for a in maker.attribute)
+            )
             name = maker.input[0]
             maker = self.makers.get(name)
         if maker is not None and standard(maker, *_SIZES):
             known = self._shapes(maker.input[0])
-            return number == 0 and (not known or any(0 in shape for shape in known))
+            return number == 0 and (is_narrow or not known or any(0 in shape for shape in known))
         values = self._constant(name)
         if values is None:
             return True

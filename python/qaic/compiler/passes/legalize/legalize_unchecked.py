@@ -104,7 +104,7 @@ def _col2im_fault(
     image, block = image.reshape(-1), block.reshape(-1)
     if data is None or len(data) != 3 or image.shape != block.shape:
         return "an operand of an unknown shape, or not as many sizes as the image has dims"
-    if block.min() < 1 or image.min() < 1 or max(block.max(), image.max()) > _FARTHEST:
+    if not block.size or block.min() < 1 or image.min() < 1 or max(block.max(), image.max()) > _FARTHEST:
         return "sizes that are not positive, or too large"
     given = _Blocks.of(node, image.size)
     counts = (image + given.padding - given.dilations * (block - 1) - 1) // given.strides + 1
@@ -121,7 +121,7 @@ def _dft_axis(node: onnx.NodeProto, read: Callable[[str], npt.NDArray[Any] | Non
     """Return the axis of a DFT, an attribute in old sets; None where it is not constant."""
     if len(node.input) > _AXIS and node.input[_AXIS]:
         value = read(node.input[_AXIS])
-        return None if value is None else int(value.reshape(-1)[0])
+        return None if value is None or value.size != 1 else int(value.reshape(-1)[0])
     return next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
 
 
@@ -167,6 +167,8 @@ def legalize_unchecked(
             guarded = clone(node)
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
+                if diagonal is not None and diagonal.size != 1:
+                    raise _refused(node, f"a diagonal of {diagonal.size} elements", "one element")
                 if diagonal is not None and -_FARTHEST < diagonal.min() <= diagonal.max() < _FARTHEST:
                     nodes.append(node)
                     continue
@@ -258,8 +260,8 @@ def _not_empty(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNode
 
 def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> str:
     """Append nodes that compare the sizes of a Col2Im with the shapes of its operand and its result."""
-    known = {(*shapes(node.input[0]), *shapes(node.output[0]))}
-    if len(known) != 1 or len(pair := known.pop()) != 2 or len(pair[1]) < 3:
+    known = set(zip(shapes(node.input[0]), shapes(node.output[0]), strict=False))
+    if len(known) != 1 or len((pair := known.pop())[0]) != 3 or len(pair[1]) < 3:
         raise _refused(
             node, "sizes that are not constant, and several shapes or an unknown one", "constant sizes"
         )
@@ -288,7 +290,7 @@ def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> 
         title,
         differs(sizes, np.array(image)),
         computed("Less", block, np.array(1), elem_type=BOOL),
-        computed("Less", np.array(image) + given.padding, block, elem_type=BOOL),
+        computed("Less", np.array(image) + given.padding - 1, reach, elem_type=BOOL),
         differs(computed("ReduceProd", block, keepdims=0), np.array(channels // max(made, 1))),
         differs(computed("ReduceProd", counts, keepdims=0), np.array(columns)),
     )
