@@ -156,7 +156,7 @@ java: ## Install Java for the tests of Spark, if it is missing
 		|| echo 'java could not be installed: the tests of Spark are skipped'; \
 	fi
 
-TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples
+TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
 
 lint: setup ## Check formatting, lints, layers, texts, sizes, types and the stub
 	cargo fmt --all --check

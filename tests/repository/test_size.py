@@ -22,6 +22,7 @@ def test_each_source_counts_for_its_crate_or_package():
         "python/qaic/session.py": "python/qaic",
         "python/qaic/compiler/ir/graph.py": "python/qaic/compiler",
         "python/qaicrt/__init__.py": "python/qaicrt",
+        "tests/kernel/pci_card/src/card.rs": "tests/kernel/pci_card",
         "docs/index.md": None,
         "tests/repository/test_size.py": None,
         "benches/report.py": None,

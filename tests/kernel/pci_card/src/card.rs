@@ -45,7 +45,7 @@ const WINDOW_FILL: u8 = 5;
 const INTERRUPT: u8 = 7;
 const ACCESS_HEADER_BYTES: usize = 16;
 const MAX_ACCESS_BYTES: usize = 1 << 16;
-/// Interrupts that wait for a buffer of the guest. They say that there is something to look at, so a few are enough.
+/// Interrupts that wait for a buffer of the guest. They report that there is something to look at, so a few are enough.
 const MAX_PENDING_INTERRUPTS: usize = 256;
 /// The card's clock has 19.2 million ticks in a second.
 const CLOCK_TICKS_PER_10_MICROSECONDS: u128 = 192;

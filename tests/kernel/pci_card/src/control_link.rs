@@ -185,7 +185,7 @@ impl ControlLink {
         Answer { reply: Some(reply), activated, fault }
     }
 
-    /// Adds data to a message that has not all of its own. `Err` says how much there is, or that the message is given up.
+    /// Adds data to a message that has not all of its own. `Err` contains how much there is, or states that the message is given up.
     fn continue_data(
         &mut self,
         key: (u32, u32),

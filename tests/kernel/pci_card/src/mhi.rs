@@ -93,7 +93,7 @@ struct Channel {
     message: Vec<u8>,
 }
 
-/// A ring as its context says.
+/// A ring, from its context.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     context: u64,
@@ -247,7 +247,7 @@ impl Mhi {
         self.pending_replies.clear();
     }
 
-    /// All of the card begins again, and says so as an error of its own.
+    /// Starts all of the card again, and reports this as an error of its own.
     pub(super) fn reset_all(&mut self, effects: &mut Effects) {
         self.forget();
         self.set(CONTROL, 0);
@@ -407,7 +407,7 @@ impl Mhi {
         }
     }
 
-    /// Writes the next event, where there is room; the vector that says so.
+    /// Writes the next event if there is room, and returns the vector that reports it.
     fn flush_one(&mut self, number: u64, memory: &GuestMemory) -> Option<usize> {
         let event = *self.pending_events.get(&number)?.front()?;
         let context = self.long(EVENT_CONTEXTS).checked_add(CONTEXT_BYTES.checked_mul(number)?)?;
