@@ -48,7 +48,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     """Compile an ONNX model to a program container.
 
     Blocking: takes about as long as onnxruntime needs to open the model. The same model with the same
-    options is taken from the compile cache.
+    options is taken from the compile cache, except a model of 2 GiB or more that is compiled into a folder.
 
     Parameters
     ----------

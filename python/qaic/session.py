@@ -293,8 +293,8 @@ class Session(Measurements):
             Return only these outputs. Default: all, without the next values (``*_RetainedState``) of inputs
             that were left out.
         timeout
-            Seconds for the whole call; ``None``: the options ``submit_timeout`` and ``submit_num_retries``
-            decide, and without them there is no limit.
+            Seconds for the inference, and before it for the load if this call loads the program; ``None``:
+            ``submit_timeout`` and ``submit_num_retries`` decide, and without them there is no limit.
         **inputs
             Inputs by name, unless the name is a parameter of this method.
 

@@ -396,7 +396,7 @@ def test_tools_tell_what_is_measured(model, tmp_path, capsys):
     assert qpc_tool.main(["info", str(tmp_path / "a")]) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = (line for line in lines if line.startswith("stats  "))
-    shown = f"{size / 1024:.1f} KiB"
+    shown = f"{size / 1024:.3g} KiB"
     assert line.split(None, 1)[1] == (
         f"level 70, 2 operations, DDR traffic, {shown} in DMA buffer 2, output aiccyclecounts"
     )

@@ -144,7 +144,13 @@ def test_devices_outside_the_context_are_unknown(affine, cards):
 
 @pytest.mark.parametrize(
     ("mapping", "what"),
-    [("0:7", "device 7"), ("0:0", "twice"), ("0,1", "separated by"), ("x", "'x'|\"x\""), ("0:", "separated")],
+    [
+        ("0:7", "device 7"),
+        ("0:0", "twice"),
+        ("0,1", "joined with"),
+        ("x", "'x'|\"x\""),
+        ("0:", "joined with"),
+    ],
 )
 def test_bad_mappings(affine, cards, mapping, what):
     properties = rt_programs.properties(devMapping=mapping)

@@ -1,7 +1,5 @@
-//! A card's resources: the free ones, and the source of each taken one.
-//!
-//! Whatever is taken is a [`Resources`] of its own, and is given back by adding it to where it came from. It is neither
-//! copied nor made up, so nothing is lost or doubled.
+//! Resources of a card. Taken resources are a [`Resources`] of their own, which is given back to the card. Resources are
+//! neither copied nor made up, so none is lost or doubled.
 
 use qaic_kmd::protocol::NncStatus;
 

@@ -6,7 +6,7 @@ use crate::wire::{ProcessId, Reserved, Text, wire};
 
 /// Zero bytes behind a command. Firmware checks the lengths of commands, and only this form is known to pass.
 const TRAILING_BYTES: usize = 8;
-/// Resource group, reservation or pool: none in particular, the whole device.
+/// Id of the whole device, in place of a resource group or a reservation.
 pub const WHOLE_DEVICE: i32 = -1;
 /// Reservation of a channel for an activation without a channel.
 pub const SKIP_CHANNEL: i32 = 0xFE;
@@ -23,8 +23,8 @@ pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
 }
 
 wire! {
-    /// A network image, in a dma transaction of the same message. Tag and process are the other way round than in the
-    /// commands that load constants.
+    /// A network image, in a dma transaction of the same message. Tag and process are the other way round than in
+    /// [`LoadConstantsPayload`].
     pub struct LoadElf: 96 = 3 "load_elf" {
         /// Tag of the dma transaction.
         tag: u32,

@@ -1,4 +1,4 @@
-//! Recording a kernel and replaying what was recorded.
+//! Recording the calls to a kernel.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! The forms in which weights are stored, and the one body that reads each.
+//! The forms in which weights and caches are stored, and the reader of each.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::convert::Isa;
 
 /// Bytes of a line of a cache.
 const LINE: usize = 64;
-/// Bytes from those that are computed with to those that are asked for.
+/// Distance in bytes from the unit that is read to the memory that is prefetched.
 const AHEAD: usize = 4096;
 
 /// Form of the elements of stored rows.
@@ -218,7 +218,7 @@ pub(super) trait Row: Copy {
     fn group_units(self) -> usize;
     /// Reads the numbers of the group that a unit is in.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
-    /// Asks for what follows a unit of a tile at a distance, where reading waits for memory although computing is slower.
+    /// Prefetches the memory [`AHEAD`] bytes behind a unit. Does nothing for forms that this makes slower.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}

@@ -3,7 +3,7 @@
 //! A matrix is stored as rows along which products sum, each padded with zeros to whole units of [`UNIT`] elements. So a
 //! product with one row of activations reads every stored byte once, in order, and widens it in registers. The rows of a tile
 //! lie together, so that what is computed side by side is one stream ([`Layout`]). [`Product`] is the
-//! matrix product, [`StoredRows::gather`] copies a row.
+//! matrix product, [`StoredRows::gather`] copies rows.
 //!
 //! * `simd` names the operations on vectors of sixteen numbers, and has them in portable code, which defines the results;
 //! * `x86` has the same operations as instructions, so results are equal bit by bit on every machine. aarch64 has vectors and

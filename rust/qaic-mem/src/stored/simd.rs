@@ -52,7 +52,7 @@ pub(super) trait Simd: Copy {
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
     /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
-    /// Asks for the line of memory at an address, which may be any.
+    /// Prefetches the line of memory at an address, which need not be valid.
     fn prefetch(self, _: *const u8) {}
     /// Runs a task compiled for this machine.
     fn run<T: Task>(self, task: T);

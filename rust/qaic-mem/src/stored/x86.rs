@@ -373,8 +373,8 @@ macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
         fn $name(self, $($argument: $type),*) -> $result {
-            // SAFETY: there is a value of this type, so the machine has its instructions; what is read and written is
-            // behind references of that size.
+            // SAFETY: there is a value of this type, so the machine has its instructions. What is read and written is
+            // behind references of that size; a prefetch takes any address, accesses no memory and cannot fault.
             unsafe { $call }
         }
     )*};

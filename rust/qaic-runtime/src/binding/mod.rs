@@ -31,19 +31,15 @@ pub use argument::{
     SlicingSpec, TensorShape, native_format,
 };
 
-pub(crate) use argument::StatePart;
-
-pub(crate) use argument::first_overlap;
+pub(crate) use argument::{StatePart, first_overlap};
 pub use bindings::{Bindings, InputBinding, OutputBinding, Shapes, Window, WindowArray};
 pub use client_buffer::ClientBuffer;
 pub use input_source::{BufferSlot, BufferSlots, InputSource, RandomBytes};
 pub(crate) use io_binding::{CancellationCheck, IoBinding, StatsPlace};
-pub(crate) use io_crc::IoCheck;
-pub(crate) use io_crc::IoCrcs;
+pub(crate) use io_crc::{IoCheck, IoCrcs};
 pub(crate) use retained::Retained;
 pub use shape_list::ShapeList;
-pub(crate) use tensor_spec::IoOptions;
-pub(crate) use tensor_spec::io_options;
 pub use tensor_spec::{ArrayType, RetainedPair, ShapeVariant, TensorSpec, retained_pairs, tensor_specs};
+pub(crate) use tensor_spec::{IoOptions, io_options};
 pub use transfer::{BindingTransfer, Place, Route};
 pub use transfer_plan::{DmaBuffers, TransferPlan};
