@@ -105,7 +105,7 @@ def binary(head, data, length=None):
         (2**60, 64, None, "64 are left"),
         (-1, 64, None, "claims -1 bytes"),
         (True, 64, None, "claims True bytes"),
-        ("64", 64, None, "says it has 64 bytes"),
+        ("64", 64, None, "claims 64 bytes"),
         (60, 60, None, "has 60 bytes of data; FP32 of shape [1, 16] has 64"),
         (64, 70, None, "6 bytes are left over"),
         (64, 64, 10**9, "the header says 1000000000 bytes"),
