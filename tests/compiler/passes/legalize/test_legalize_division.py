@@ -155,7 +155,8 @@ def test_a_size_that_a_cast_makes_zero_is_an_error_of_the_inference(kind):
         node("Div", ["a", "narrow"], ["y"]),
     ]
     model = model_of(nodes, [info("x", [2**16]), info("a", [1], kind)], [info("y", [1], kind)], opset=14)
-    with pytest.raises(Exception, match=r"division by zero"):
+    # Older engines compute the guard when they load the program.
+    with pytest.raises(Exception, match=r"division by zero|out of data bounds"):
         run(whole(lowered(model)), {"x": np.zeros(2**16, np.float32), "a": np.array([7], dtype)})
 
 
