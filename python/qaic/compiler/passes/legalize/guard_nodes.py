@@ -1,4 +1,4 @@
-"""Nodes that check values while a program runs, and the constants that need no check."""
+"""Nodes that check operands while a program runs, constant operands, and the error about a wrong one."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -7,10 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
+from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
 from qaic.compiler.ir.value_info import Added
+from qaic.errors import CompileError
 
 #: first operator set in which the axes of Unsqueeze are an input
 _AXES_AS_INPUT: Final = 13
@@ -31,6 +34,19 @@ def constant_reader(model: onnx.ModelProto) -> Callable[[str], npt.NDArray[Any] 
         return None if tensor is None else dense(tensor)
 
     return read
+
+
+def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileError:
+    """Make the error about an operand with which the engine would not compute the node."""
+    name = node.name or node_key(node)
+    return refuse(
+        f"node {name!r} ({node.op_type})",
+        code="engine_refused",
+        found=found,
+        expected=expected,
+        fix="export the model with such operands, or replace this node",
+        context={"node": name, "operator": node.op_type},
+    )
 
 
 class GuardNodes:

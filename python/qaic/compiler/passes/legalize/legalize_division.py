@@ -16,8 +16,6 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
@@ -27,7 +25,7 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
-from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
 #: operators that divide; Mod traps in the engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
@@ -82,15 +80,7 @@ def legalize_division(
     _name_divisions(model, types)
     divisions = _Divisions(model, types, shapes)
     if divisions.by_zero is not None:
-        name = divisions.by_zero.name or node_key(divisions.by_zero)
-        raise refuse(
-            f"node {name!r} ({divisions.by_zero.op_type})",
-            code="engine_refused",
-            found="an integer division by zero",
-            expected="a divisor without zeros",
-            fix="correct the constant that it divides by",
-            context={"node": name, "operator": divisions.by_zero.op_type},
-        )
+        raise refused_operand(divisions.by_zero, "an integer division by zero", "a divisor without zeros")
     added: dict[str, Added] = {}
     if not divisions.found:
         return added
@@ -177,7 +167,7 @@ class _Divisions:
         if values is None:
             return True
         if is_cast:
-            # What has a place in every type stays as it is.
+            # Small numbers have a place in every type, so a cast keeps them.
             values = np.trunc(values.astype(np.float64))
             return bool(((values == number) | ~(np.abs(values) < _EVERYWHERE)).any())
         return bool((values == number).any())

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, INT64
@@ -26,7 +25,7 @@ from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
-from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader
+from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
 _UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "RoiAlign", "STFT", "Trilu"})
 #: positions of the axis of DFT from set 20 on, the frame length of STFT, and the indices of RoiAlign
@@ -91,10 +90,12 @@ class _Blocks:
         pads = given.get("pads", np.zeros(2 * rank, np.int64))
         ones = np.ones(rank, np.int64)
         if pads.size != 2 * rank:
-            raise _refused(node, f"{pads.size} numbers in 'pads'", f"{2 * rank} numbers")
+            raise refused_operand(node, f"{pads.size} numbers in 'pads'", f"{2 * rank} numbers")
         found = cls(given.get("dilations", ones), given.get("strides", ones), pads[:rank] + pads[rank:])
         if any(numbers.size != rank or numbers.min() < 1 for numbers in (found.dilations, found.strides)):
-            raise _refused(node, "strides or dilations below 1, or not one for each dimension", "others")
+            raise refused_operand(
+                node, "strides or dilations below 1, or not one for each dimension", "others"
+            )
         return found
 
 
@@ -168,7 +169,7 @@ def legalize_unchecked(
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
                 if diagonal is not None and diagonal.size != 1:
-                    raise _refused(node, f"a diagonal of {diagonal.size} elements", "one element")
+                    raise refused_operand(node, f"a diagonal of {diagonal.size} elements", "one element")
                 if diagonal is not None and -_FARTHEST < diagonal.min() <= diagonal.max() < _FARTHEST:
                     nodes.append(node)
                     continue
@@ -184,7 +185,7 @@ def legalize_unchecked(
                         _col2im_fault(node, data, image, block) for data in shapes(node.input[0]) or (None,)
                     ]
                     if reason := next(filter(None, found), ""):
-                        raise _refused(node, reason, "sizes that fit the operand")
+                        raise refused_operand(node, reason, "sizes that fit the operand")
             elif standard(node, "RoiAlign"):
                 replace_input_with(guarded, _BATCH_INDICES, _of_batch(node, guards))
             elif standard(node, "STFT") and _frame_length(node):
@@ -192,12 +193,12 @@ def legalize_unchecked(
                 if length is None:
                     replace_input_with(guarded, _FRAME_LENGTH, _not_empty(node, types, guards))
                 elif not length.all():
-                    raise _refused(node, "a frame length of 0", "another length")
+                    raise refused_operand(node, "a frame length of 0", "another length")
             elif standard(node, "DFT"):
                 rank = next((len(shape) for shape in shapes(node.input[0])), 0)
                 axis = _dft_axis(node, read)
                 if reason := _dft_fault(axis, rank):
-                    raise _refused(node, reason, "another axis")
+                    raise refused_operand(node, reason, "another axis")
                 if axis is None:
                     replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
             nodes += [*guards.nodes, guarded] if guards.nodes else [node]
@@ -225,7 +226,7 @@ def _is_of_pool(node: onnx.NodeProto, pool: onnx.NodeProto | None, shapes: Shape
 def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: GuardNodes) -> str:
     counts = {math.prod(shape) for shape in results}
     if len(counts) != 1:
-        raise _refused(
+        raise refused_operand(
             node,
             "indices that are not those of a MaxPool, and results of several sizes, or of an unknown one",
             "one set of sizes, or indices of a MaxPool over a tensor of the size of the result",
@@ -262,7 +263,7 @@ def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> 
     """Append nodes that compare the sizes of a Col2Im with the shapes of its operand and its result."""
     known = set(zip(shapes(node.input[0]), shapes(node.output[0]), strict=False))
     if len(known) != 1 or len((pair := known.pop())[0]) != 3 or len(pair[1]) < 3:
-        raise _refused(
+        raise refused_operand(
             node, "sizes that are not constant, and several shapes or an unknown one", "constant sizes"
         )
     (_, channels, columns), (_, made, *image) = pair
@@ -303,18 +304,6 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
         guards.add("Equal", [axis, guards.constant(axis, np.array(number))], name)
     title = f"{node.name or node_key(node)} (axis of the real and imaginary parts)"
     return guards.reject(axis, INT64, title, *names)
-
-
-def _refused(node: onnx.NodeProto, found: str, expected: str) -> Exception:
-    name = node.name or node_key(node)
-    return refuse(
-        f"node {name!r} ({node.op_type})",
-        code="engine_refused",
-        found=found,
-        expected=expected,
-        fix="export the model with such operands, or replace this node",
-        context={"node": name, "operator": node.op_type},
-    )
 
 
 class LegalizeUnchecked(Always):
