@@ -17,7 +17,7 @@ from qaic.stats.reports.table import Report
 _BARS = 48
 _COLUMNS = 600
 _RULES = ("P50", "P90", "P99")
-# What a row of a picture can show; more boxes would only take time.
+# Boxes that a row of a picture can show; more would only take time.
 _MOST_BOXES = 40_000
 _MOST_KINDS = 12
 

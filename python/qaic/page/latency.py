@@ -205,7 +205,7 @@ def _lines(distribution: Distribution, width: int) -> Iterator[str]:
     room = max(8, width - label_size - count_size - 6)
     yield ""
     for label, count in zip(labels, counts, strict=True):
-        # What was seen at all is seen here.
+        # A count that is not zero has a mark.
         bar = "#" * max(round(count * room / max(counts)), 1 if count else 0)
         yield f"  {label:>{label_size}}  {count:>{count_size}}  {bar}".rstrip()
 

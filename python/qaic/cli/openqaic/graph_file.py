@@ -116,7 +116,7 @@ def program_graphs(
         with opened(open_model(model)) as source:
             graphs.insert(0, drawn_program(with_shapes(source.parse()), of_nodes, label="model"))
     for graph in graphs:
-        # What was asked for is seen first.
+        # The page opens with the first coloring.
         graph.colorings.sort(key=lambda coloring: of_nodes is not None and coloring.name != "time")
     return graphs
 

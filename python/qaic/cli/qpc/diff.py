@@ -308,7 +308,7 @@ def _named_text(section: _Json) -> Iterator[str]:
 
 def _changes(changes: _Json) -> Iterator[str]:
     if "different" in changes:
-        # Of a constant: counts of elements rather than two values.
+        # Constants differ by numbers of elements; their values would fill the terminal.
         text = f"{changes['different']} of {changes['of']} elements differ"
         if "max_abs_difference" in changes:
             text += f", by at most {changes['max_abs_difference']:g}"

@@ -100,7 +100,7 @@ class RunProgress:
 
     def __init__(self) -> None:
         self.completed = 0
-        #: what went wrong beside the run and has to end it
+        #: failure outside of the run, which has to end the run
         self.fault: BaseException | None = None
 
 

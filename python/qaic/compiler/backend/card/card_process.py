@@ -61,7 +61,7 @@ def run(command: Sequence[str]) -> Ended:
         except BaseException:
             starter.shutdown()
             for child in children:
-                # Not if its output was followed: it has ended then.
+                # A child whose output was followed has ended.
                 if child.returncode is None:
                     _end(child)
                     for stream in filter(None, (child.stdout, child.stderr)):

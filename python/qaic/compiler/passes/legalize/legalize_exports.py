@@ -461,7 +461,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
         for node in graph.node:
             nodes.append(node)
             nodes += [helper.make_node("Max", [name], [apart[name]]) for name in node.output if name in apart]
-        # Also where the node itself reads them, which is as right.
+        # Operands of the node itself change, too, because both names have the same value.
         replace_all_uses_with([node for node in graph.node if any(subgraphs(node))], apart)
         set_nodes(graph, nodes)
     return added
