@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final
 
 import onnx
+from onnx import defs
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import custom_ops, validation
@@ -52,8 +53,6 @@ def check_functions(model: onnx.ModelProto) -> None:
 
 def _check_names(model: onnx.ModelProto) -> None:
     """Refuse two functions of one name, and functions that redefine operators of ONNX."""
-    from onnx import defs
-
     seen: set[_Key] = set()
     for function in model.functions:
         key = _key(function.domain, function.name, function.overload)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import onnx
+from onnx import shape_inference
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
@@ -393,8 +394,6 @@ def _is_open(inferred: onnx.ModelProto) -> bool:
 
 def _inferred(view: onnx.ModelProto, *, follows_values: bool) -> onnx.ModelProto:
     """Infer strictly, or else what can be inferred; refuse a model that contradicts itself."""
-    from onnx import shape_inference
-
     try:
         return shape_inference.infer_shapes(view, check_type=True, strict_mode=True, data_prop=follows_values)
     except (shape_inference.InferenceError, ValueError) as strict_error:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Final
 
 import onnx
+from onnx import checker, defs
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.ir.constants.initializers import as_weight
@@ -85,8 +86,6 @@ def normalize(model: onnx.ModelProto, weights: Collection[str]) -> None:
 
 def _name_left_out(model: onnx.ModelProto) -> None:
     """Name the results that nodes leave out although the engine writes them; it would write through null."""
-    import onnx
-
     for body in (model.graph.node, *(function.node for function in model.functions)):
         nodes = [node for node in find_nodes(body, _WRITING_ALL) if "" in node.output]
         if not nodes:
@@ -238,8 +237,6 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
     CompileError
         An operator set is missing or newer than known, a domain is unknown, or a domain has no such operator.
     """
-    from onnx import defs
-
     versions = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in model.opset_import}
     if not versions:
         raise refuse(
@@ -305,8 +302,6 @@ def check_structure(view: onnx.ModelProto) -> None:
     CompileError
         The model breaks a rule of the ONNX specification.
     """
-    from onnx import checker
-
     try:
         checker.check_model(view)
     except (checker.ValidationError, ValueError) as error:

@@ -8,6 +8,7 @@ can name the version of the latest such change instead.
 from typing import Final
 
 import onnx
+from onnx import defs
 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
@@ -30,8 +31,6 @@ def standard_version(stamped: onnx.ModelProto | onnx.FunctionProto) -> int:
 
 def lower_opset_version(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set version of a checked model; changes `model` in place."""
-    from onnx import defs
-
     model.ir_version = min(model.ir_version, _IR_VERSION)
     if model.functions:
         # Functions bring versions of their own, which must fit the model's.

@@ -5,6 +5,7 @@ A format is the set of values of float16 or bfloat16, named by its element type.
 
 from typing import Final
 
+import numpy as np
 import onnx
 
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16
@@ -151,8 +152,6 @@ def cast_target(node: onnx.NodeProto) -> int:
 
 def representable(value: float, float_format: int) -> bool:
     """Return whether a format has a number exactly."""
-    import numpy as np
-
     if float_format == BFLOAT16:
         # The float32 with nothing in its lower half.
         with np.errstate(over="ignore"):

@@ -48,8 +48,6 @@ class QuantParams:
 
     def store(self, value: float) -> int:
         """Quantize one number the way the engine does, to the stored integer."""
-        import numpy as np
-
         low, high = self.limits
         level = float(np.float32(value) / np.float32(self.scale))
         return high if level >= high else low if level <= low - high else self._clip(round(level))

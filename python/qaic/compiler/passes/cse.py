@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
@@ -64,9 +66,6 @@ def _constant_shape(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]])
     dims = shapes.get(node.input[0], (-1,)) if standard(node, "Shape") and not node.attribute else (-1,)
     if any(dim < 0 for dim in dims):
         return node
-    import numpy as np
-    from onnx import helper, numpy_helper
-
     value = numpy_helper.from_array(np.array(dims, np.int64))
     return helper.make_node("Constant", [], list(node.output), value=value)
 

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
+import numpy as np
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
@@ -233,7 +234,6 @@ def _read_header(npy: Any, header: bytes) -> tuple[tuple[int, ...], bool, Any]:
 
 
 def _header(table: Weight) -> bytes:
-    import numpy as np
     from numpy.lib import format as npy
 
     stream = io.BytesIO()

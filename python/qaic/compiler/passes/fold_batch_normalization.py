@@ -37,8 +37,6 @@ class ScaledSource:
 
     def chunks(self) -> Iterator[bytes]:
         """Multiply channel by channel; the weights of one convolution are small enough to be held."""
-        import numpy as np
-
         values = np.frombuffer(read_all(self.inner), "<f4").reshape(len(self.factors), -1)
         yield (values * self.factors[:, None]).tobytes()
 
@@ -104,8 +102,6 @@ def _folded_constants(
     statistics: list[npt.NDArray[np.float32]], bias: npt.NDArray[np.float32] | None, epsilon: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Compute the factor and the bias of each channel."""
-    import numpy as np
-
     scale, shift, mean, variance = statistics
     factors = scale / np.sqrt(variance + np.float32(epsilon))
     start = -mean if bias is None else bias - mean

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import onnx
+from onnx import inliner
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols, validation
@@ -87,8 +88,6 @@ def _inlined(
 ) -> onnx.ModelProto:
     if not bodies:
         return model
-    from onnx import inliner
-
     chosen = [(body.domain, body.name) for body in bodies.values()]
     try:
         inlined: onnx.ModelProto = inliner.inline_selected_functions(model, chosen)

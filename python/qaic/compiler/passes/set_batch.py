@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols
@@ -132,8 +133,6 @@ def _batched(model: onnx.ModelProto, inputs: set[str]) -> set[str]:
 
 def _rewrite_reshapes(model: onnx.ModelProto, batched: set[str], batch: int) -> None:
     """Give every Reshape of batched data whose constant shape begins with the traced batch its own shape."""
-    from onnx import numpy_helper
-
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if standard(node, "Constant") and node.attribute and node.attribute[0].name == "value":

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
@@ -64,8 +65,6 @@ class PackedSource:
 
     def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
         """Copy the tiles, then the scales, then the zero points."""
-        import numpy as np
-
         for piece in self.codes.chunks():
             if self.bits == 8:
                 yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes()
@@ -75,8 +74,6 @@ class PackedSource:
             yield tiles(numbers.reshape(self.rows, self.groups)).tobytes()
 
     def _scales(self) -> npt.NDArray[np.float32]:
-        import numpy as np
-
         if self.scales.elem_type == BFLOAT16:
             halves = np.frombuffer(read_all(self.scales.source), "<u2").astype(np.uint32)
             return (halves << 16).view(np.float32)
@@ -84,8 +81,6 @@ class PackedSource:
         return scales
 
     def _zeros(self) -> npt.NDArray[np.int8]:
-        import numpy as np
-
         offset = 128 if self.bits == 8 else 0
         if self.zeros is None:
             return np.full(self.rows * self.groups, _FORMS[self.bits][1] - offset, np.int8)
@@ -179,8 +174,6 @@ class _Finder:
 
 
 def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:
-    from onnx import helper
-
     return helper.make_node(
         store_weights.PRODUCT,
         [node.input[0]],

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, TilesSource
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
@@ -205,8 +206,6 @@ class _Rewriter:
                 self._product(use)
 
     def _gather(self, use: _Use) -> None:
-        from onnx import helper
-
         node = use.node
         made = []
         indices = node.input[1]
@@ -224,8 +223,6 @@ class _Rewriter:
 
     def _product(self, use: _Use) -> None:
         """Replace a product, with the addition of a bias and the rounding behind it."""
-        from onnx import helper
-
         node = place = use.node
         bias = node.input[2] if len(node.input) > 2 else ""
         result = node.output[0]

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight
@@ -76,8 +77,6 @@ class GraphBuilder:
 
     def constants_of(self, name: str, params: QuantParams) -> tuple[str, str]:
         """Make the constants for scale and zero point of a tensor."""
-        import numpy as np
-
         dtype = np.uint8 if params.precision == "Int8" else np.int16
         return (
             self.number(name, "scale", np.array(params.scale, np.float32)),
@@ -122,8 +121,6 @@ class GraphBuilder:
 
     def linear(self, op: str, inputs: Sequence[str], target: str, axis: int | None = None) -> None:
         """Add a Q or DQ of the domain that has the types and the axis."""
-        from onnx import helper
-
         needed = _AXIS_VERSION if self.kind is PrecisionClass.INT8 else _INT16_VERSION
         domain = "" if self.version >= needed else "com.microsoft"
         if domain:
@@ -135,9 +132,6 @@ class GraphBuilder:
 
     def reshaped(self, stored: QuantizedTensor, name: str, shape: tuple[int, ...]) -> QuantizedTensor:
         """Add a Reshape of integers, one for all readers of the same shape."""
-        import numpy as np
-        from onnx import helper
-
         key = (stored.name, shape)
         if key not in self._reshaped:
             target = self.fresh.make(name, "reshaped")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -51,7 +52,6 @@ class ComputedSource:
 
     def chunks(self) -> Iterator[bytes]:
         """Let the engine compute it."""
-        import numpy as np
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -137,8 +137,6 @@ def _computed(
     facts: ValueInfo,
 ) -> Weight | None:
     """Describe a computed constant, or return None where it is better left to the engine."""
-    import onnx
-
     shape = facts.shapes.get(name)
     if facts.types.get(name) != FLOAT or shape is None or min(shape, default=1) < 1:
         return None

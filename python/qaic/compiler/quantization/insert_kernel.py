@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from onnx import helper
+
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import INT8, INT16
 from qaic.compiler.ir.graph_edits import set_inputs
@@ -58,8 +61,6 @@ def _dequantized_weight(inserter: Inserter, weight: PlannedWeight) -> str:
     Nothing is shared with other nodes: where the engine turns signed weights into unsigned ones, for x86
     without VNNI, it fails on weights and zero points that it meets twice (onnxruntime 1.31).
     """
-    import numpy as np
-
     found = _float_weight(inserter, weight)
     scales, offset, axis = weight.stored_scales, weight.offset, weight.axis
     stored = inserter.fresh.make(found.name, "quantized")
@@ -76,8 +77,6 @@ def _dequantized_weight(inserter: Inserter, weight: PlannedWeight) -> str:
 
 def _dequantized_bias(inserter: Inserter, output: str, bias: QuantizedBias) -> str:
     """Store a bias; its scale depends on the data, so it is never shared."""
-    import numpy as np
-
     name = inserter.fresh.make(output, "bias")
     inserter.constants.add_array(name, bias.values)
     axis = 0 if len(bias.scales) > 1 else None
@@ -88,8 +87,6 @@ def _insert_product(
     inserter: Inserter, planned: QuantizedGroup, source: QuantizedTensor, operands: list[str]
 ) -> None:
     """Write a matrix product with a bias as a Gemm."""
-    from onnx import helper
-
     node, output = planned.group.node, planned.group.output
     shape = inserter.facts.shapes[node.output[0]]
     given = inserter.facts.shapes.get(node.input[0])

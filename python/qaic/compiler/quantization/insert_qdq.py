@@ -12,7 +12,9 @@ import math
 from collections import Counter
 from typing import Final
 
+import numpy as np
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
@@ -135,9 +137,6 @@ class Inserter(GraphBuilder):
         The engine gives each reader of a DequantizeLinear a copy of it, and then no longer sees that a Gelu
         or a normalization is computed from one value. It keeps the Clip, and fuses what is behind it.
         """
-        import numpy as np
-        from onnx import helper
-
         name = self.fresh.make(real, "shared")
         params = stored.params
         bounds = [
@@ -207,8 +206,6 @@ class Inserter(GraphBuilder):
 
     def _store_padding(self, node: onnx.NodeProto, params: QuantParams) -> None:
         """Give a Pad on integers its padding as an integer."""
-        import numpy as np
-
         given = node.input[2] if len(node.input) > 2 else ""
         value = float(self.constants.read(given).reshape(-1)[0]) if given else 0.0
         dtype = np.uint8 if params.precision == "Int8" else np.int16
@@ -233,9 +230,6 @@ class Inserter(GraphBuilder):
         It is also three times slower than the float kernel between Q and DQ (measured with onnxruntime
         1.31). What is added changes nothing: the largest number that the integers stand for.
         """
-        import numpy as np
-        from onnx import helper
-
         output = planned.group.output
         params = planned.results[output]
         largest = np.float32(params.scale) * np.float32(params.limits[1] - params.zero_point)
@@ -259,9 +253,6 @@ class Inserter(GraphBuilder):
 
     def _bound_floats(self, raw: str, group: Group, params: QuantParams) -> str:
         """Apply the bounds of a group in front of quantization, where there is no Clip on integers."""
-        import numpy as np
-        from onnx import helper
-
         for low, high in group.bounds:
             if (params.store(low), params.store(high)) == params.limits:
                 continue
@@ -284,9 +275,6 @@ class Inserter(GraphBuilder):
 
     def bounded(self, result: QuantizedTensor, group: Group) -> QuantizedTensor:
         """Apply the bounds of a group to the integers; what saturation does anyway needs no node."""
-        import numpy as np
-        from onnx import helper
-
         if not self.clips_integers():
             return result
         low, high = result.params.limits
@@ -328,8 +316,6 @@ class Inserter(GraphBuilder):
         return self._reals[name]
 
     def _stored_constant(self, name: str, params: QuantParams) -> QuantizedTensor:
-        import numpy as np
-
         weight = self.constants.describe(name)
         if weight is None:
             raise KeyError(name)

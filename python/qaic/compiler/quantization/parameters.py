@@ -106,8 +106,6 @@ class QuantParamsChooser:
         Kernels have one zero point for all channels. Where the schema gives channels different ones, all
         channels are quantized as by the schema `symmetric`.
         """
-        import numpy as np
-
         pairs = [
             self.constant(low, high, precision)
             for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
@@ -151,8 +149,6 @@ def value_range(
     CompileError
         A value is not finite.
     """
-    import numpy as np
-
     others = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
     low = np.asarray(np.min(values, axis=others, initial=0))
     high = np.asarray(np.max(values, axis=others, initial=0))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
@@ -281,8 +282,6 @@ class _Planner:
 
     def _is_finite(self, name: str) -> bool:
         """Return whether a constant operand can be quantized; models compare and mask with infinity."""
-        import numpy as np
-
         if name not in self.finite:
             self.finite[name] = bool(np.isfinite(self.constants.read(name)).all())
         return self.finite[name]

@@ -50,8 +50,6 @@ def quantize_bias(
     QuantizedBias
         As many scales as there are weight scales.
     """
-    import numpy as np
-
     data = np.float64(np.float32(input_scale))
     # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.
     raised = np.maximum(weight_scales.astype(np.float64), _SMALLEST / data).astype(np.float32)
@@ -90,7 +88,5 @@ def quantize_bias(
 
 def _product(data: np.float64, weights: npt.NDArray[np.float32] | np.float32) -> npt.NDArray[np.float64]:
     """Multiply scales as float32 does, without infinity."""
-    import numpy as np
-
     exact = np.minimum(data * np.asarray(weights, np.float64), _LARGEST)
     return exact.astype(np.float32).astype(np.float64)

@@ -33,8 +33,6 @@ class QuantizedSource:
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Quantize as a whole: a scale per channel does not care where pieces end."""
-        import numpy as np
-
         values = read_array(self.inner)
         if self.axis is None:
             scale = float(self.scales.reshape(-1)[0])

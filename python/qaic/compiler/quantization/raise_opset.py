@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import onnx
+from onnx import defs, helper, version_converter
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
@@ -60,8 +61,6 @@ def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bo
     }
     if None in rounding.values():
         return _as_it_is(version, "newer sets have no Resize that shrinks one dimension and enlarges another")
-    from onnx import version_converter
-
     try:
         converted = version_converter.convert_version(with_weights_as_inputs(model, weights), WANTED)
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parts do
@@ -100,8 +99,6 @@ def _changes_inside(model: onnx.ModelProto, version: int) -> bool:
 
     onnx converts the main graph only.
     """
-    from onnx import defs
-
     inner = {
         node.op_type
         for outer in model.graph.node
@@ -134,8 +131,6 @@ def _nearest_mode(node: onnx.NodeProto, constants: ConstantReader) -> str | None
 
 def _keep_coordinates(node: onnx.NodeProto, nearest_mode: str) -> None:
     """Give a converted Resize the coordinates of the sets before 11, which onnx's converter leaves out."""
-    from onnx import helper
-
     given = {attribute.name: attribute.s for attribute in node.attribute}
     added = {"coordinate_transformation_mode": "asymmetric"}
     if given.get("mode", b"nearest") == b"nearest":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
@@ -37,8 +38,6 @@ class RowSource:
 
     def chunks(self) -> Iterator[bytes]:
         """Quantize row by row."""
-        import numpy as np
-
         rows = read_array(self.inner).reshape(len(self.steps), -1)
         for row, step, low in zip(rows, self.steps, self.lows, strict=True):
             yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
@@ -69,8 +68,6 @@ def plan_table(name: str, constants: ConstantReader) -> PlannedTable:
     CompileError
         A value is not finite.
     """
-    import numpy as np
-
     values = constants.read(name)
     rows = values.reshape(len(values), -1)
     value_range(rows, name)
@@ -82,8 +79,6 @@ def plan_table(name: str, constants: ConstantReader) -> PlannedTable:
 
 def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTable) -> None:
     """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
-    from onnx import helper
-
     group = planned.group
     places = group.node.input[1]
     stored, steps, lows = (inserter.fresh.make(table.name, part) for part in ("rows", "steps", "lows"))

@@ -126,8 +126,6 @@ def _affine(
     factors, bias : ndarray or None
         One number per output channel; None where there is nothing to multiply or to add.
     """
-    import numpy as np
-
     node = group.node
     numbers = _attributes(node) if node.op_type == "Gemm" else {}
     factors = np.full(channels, numbers.get("alpha", 1.0), np.float32)
@@ -161,8 +159,6 @@ def _choose(
     precision: str,
 ) -> tuple[npt.NDArray[np.float32], int, int | None]:
     """Choose scales and offset of a weight, and the axis they are along; a file may have fixed them."""
-    import numpy as np
-
     lows, highs = value_range(values, node.input[1], along)
     if fixed is not None and fixed.scale is not None:
         return np.array([fixed.scale], np.float32), fixed.offset or 0, None

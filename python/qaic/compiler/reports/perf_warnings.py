@@ -6,6 +6,7 @@ They are printed when asked for and never more than hints.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing
@@ -104,8 +105,6 @@ def _of_node(
 def _exceeds_half(weight: Weight) -> bool:
     if weight.elem_type != FLOAT:
         return False
-    import numpy as np
-
     for piece in weight.source.chunks():
         values = np.frombuffer(piece, "<f4")
         with np.errstate(invalid="ignore"):

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.graph_edits import add_input, clear_shape, clone, set_initializers, set_shape
 from qaic.compiler.ir.graph_walk import subgraphs
@@ -184,16 +185,12 @@ class Analysis:
 
 
 def _stored(tensor: onnx.TensorProto, weights: Mapping[str, NDArray[Any]]) -> NDArray[Any] | None:
-    from onnx import numpy_helper
-
     if tensor.name in weights:
         return weights[tensor.name]
     return None if tensor.external_data else numpy_helper.to_array(tensor)
 
 
 def _infer_shapes(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-    from onnx import helper
-
     view = clone(model)
     for value in view.graph.input:
         set_shape(value, shapes.get(value.name, ()))
@@ -218,7 +215,6 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 def _evaluate(node: Node, index: int) -> NDArray[Any] | None:
     """Compute a constant; None where that is not possible."""
-    from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
     name = node.proto.output[index]

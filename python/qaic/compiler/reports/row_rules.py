@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 
@@ -88,8 +89,6 @@ class Node:
 
     def attribute(self, name: str, default: Any) -> Any:
         """Return the value of an attribute."""
-        from onnx import helper
-
         found = next((attribute for attribute in self.proto.attribute if attribute.name == name), None)
         return default if found is None else helper.get_attribute_value(found)
 

@@ -98,8 +98,6 @@ def with_state_precision(options: CompileOptions, graph: onnx.GraphProto) -> tup
 
     The vendor's compiler has no flag for `mxint8_kv_cache`: it is asked for tensor by tensor.
     """
-    from qaic.options.files.custom_io import CustomIo
-
     entries = {entry.name: entry for entry in options.custom_io_list_file or ()}
     for output in graph.output:
         if not output.name.endswith(RETAINED_STATE_SUFFIX):

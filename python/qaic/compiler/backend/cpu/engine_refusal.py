@@ -6,6 +6,7 @@ It is the last node of the shortest beginning of the graph that the engine refus
 from typing import Final
 
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.ir.constants.propagation import node_key, read_array
@@ -22,8 +23,6 @@ _SMALL_WEIGHT: Final = 1 << 16
 
 def with_node(error: CompileError, model: Model) -> CompileError:
     """Return a refusal of the engine that names the node; the same where the engine takes the nodes alone."""
-    from onnx import numpy_helper
-
     small = {
         name: weight
         for name, weight in model.weights.items()
@@ -56,7 +55,6 @@ def with_node(error: CompileError, model: Model) -> CompileError:
 def _refusal(whole: onnx.ModelProto, count: int) -> str:
     """Return why the engine refuses the first nodes of a graph; empty if it takes them."""
     import onnxruntime as ort
-    from onnx import helper
 
     begun = clone(whole)
     if count < len(whole.graph.node):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+from onnx import AttributeProto, defs, helper, inliner, numpy_helper
 
 from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, write_unchecked
@@ -56,8 +57,6 @@ def engine_graph(program: Path) -> onnx.ModelProto:
     DeviceError
         The engine cannot load the program.
     """
-    import onnx
-
     # The engine writes the weights too.
     with work_folder(program.parent) as folder:
         return onnx.load(_core.save_optimized_graph(program, str(folder)), load_external_data=False)
@@ -78,8 +77,6 @@ def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx
     onnx.ModelProto or None
         A graph that computes the same by the same operators; None where there is nothing to write out.
     """
-    from onnx import defs, inliner
-
     if all(node.name for node in all_nodes(optimized.graph.node)):
         return None
     origins = Origins(model.graph, optimized.graph)
@@ -131,8 +128,6 @@ class _Table:
         owners: Mapping[str, tuple[str, ...]],
         specialized: Sequence[Sequence[onnx.ModelProto]],
     ) -> None:
-        import onnx
-
         self._graph = graph
         self._optimized = optimized = program.graph
         self._owners = owners
@@ -306,15 +301,11 @@ def _trips(node: onnx.NodeProto, numbers: Mapping[str, onnx.TensorProto]) -> int
     limit = numbers.get(node.input[0]) if node.op_type == "Loop" and node.input else None
     if limit is None or limit.data_location == limit.EXTERNAL or list(limit.dims) not in ([], [1]):
         return _UNKNOWN_TRIPS
-    from onnx import numpy_helper
-
     return max(int(numpy_helper.to_array(limit).reshape(-1)[0]), 1)
 
 
 def _attributes(node: onnx.NodeProto) -> str:
     """Write the attributes of a node as ``{Key: value, ...}``; tensors and graphs by what they are."""
-    from onnx import AttributeProto, helper
-
     parts = []
     # The engine keeps them in no order.
     for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
+from onnx import ModelProto, shape_inference
 
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -78,8 +79,6 @@ class ValueTable:
 
     def complete(self, optimized: onnx.ModelProto) -> None:
         """Learn about values that the engine has added to the main graph, where onnx knows the operators."""
-        from onnx import ModelProto, shape_inference
-
         named = [name for node in optimized.graph.node for name in node.output if name]
         if all(name in shapes for shapes in self._shapes for name in named):
             return

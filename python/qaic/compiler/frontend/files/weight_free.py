@@ -49,8 +49,6 @@ def take_weights(
     OSError
         A file cannot be opened.
     """
-    import onnx
-
     graph = model.graph
     inputs = {value.name: value for value in graph.input}
     constants = {tensor.name for tensor in graph.initializer} | weights.keys()

@@ -50,8 +50,6 @@ class ConvertedFloats:
             yield self._converted(data, whole // item_bytes).tobytes()
 
     def _converted(self, data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
-        import numpy as np
-
         values: npt.NDArray[np.floating]
         if self.from_type == BFLOAT16:
             # The upper half of a float32.

@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir import elem_types
@@ -42,9 +44,6 @@ def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     CompileError
         Its payload does not fit its dims, or lies outside the model.
     """
-    import numpy as np
-    from onnx import numpy_helper
-
     if tensor.data_location == tensor.EXTERNAL:
         raise refuse(
             f"initializer {tensor.name!r} of a nested graph",
@@ -79,8 +78,6 @@ def _damaged(tensor: onnx.TensorProto, found: str) -> CompileError:
 
 def lift_float_constants(model: onnx.ModelProto) -> None:
     """Turn ``Constant`` nodes with float values into initializers of their graph, nested graphs too."""
-    from onnx import helper
-
     for graph in all_graphs(model.graph):
         lifted: list[int] = []
         for index, node in enumerate(graph.node):
@@ -104,8 +101,6 @@ def lift_float_constants(model: onnx.ModelProto) -> None:
 
 def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Keep small constants in the graph and large ones next to it; passes may have changed their sizes."""
-    import onnx
-
     graph = model.graph
     for name in [
         name

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import numpy_helper
 
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight, read_all
@@ -206,14 +207,10 @@ class ConstantReader:
 
     def add_array(self, name: str, values: npt.NDArray[Any]) -> None:
         """Add a constant to the graph."""
-        from onnx import numpy_helper
-
         self._tensors[name] = register_initializer(self.graph, numpy_helper.from_array(values, name))
 
 
 def read_array(weight: Weight) -> npt.NDArray[Any]:
     """Read a constant of a type that numpy has, in its shape."""
-    import numpy as np
-
     dtype = np.dtype(TABLE[weight.elem_type][0])
     return np.frombuffer(read_all(weight.source), dtype).reshape(weight.dims)

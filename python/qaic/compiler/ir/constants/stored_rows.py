@@ -32,8 +32,6 @@ def strips(
     Memory is bounded: of a matrix whose columns become rows, each strip is collected in one pass over the
     payload. A strip is valid until the next one is asked for.
     """
-    import numpy as np
-
     height, width = dims
     row = width * dtype.itemsize
     if not height or not width:
@@ -79,15 +77,11 @@ class RowsSource:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        import numpy as np
-
         rows, length = self.dims[::-1] if self.moved else self.dims
         return rows * -(-length // UNIT) * UNIT * np.dtype(self.dtype).itemsize
 
     def chunks(self) -> Iterator[memoryview]:
         """Turn and pad a strip at a time."""
-        import numpy as np
-
         for strip in strips(self.inner, self.dims, np.dtype(self.dtype), moved=self.moved):
             padding = -strip.shape[1] % UNIT
             whole = np.pad(strip, ((0, 0), (0, padding))) if padding else np.ascontiguousarray(strip)
@@ -107,8 +101,6 @@ def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     array
         ``[tiles, units, TILE_ROWS]``.
     """
-    import numpy as np
-
     missing = -len(rows) % TILE_ROWS
     if missing:
         rows = np.concatenate([rows, np.zeros((missing, rows.shape[1]), rows.dtype)])
@@ -141,8 +133,6 @@ class TilesSource:
 
     def chunks(self) -> Iterator[memoryview]:
         """Put some tiles together at a time."""
-        import numpy as np
-
         units = self.inner.nbytes // self.rows // self.unit_bytes
         tile_bytes = TILE_ROWS * units * self.unit_bytes
         unit = np.dtype((np.void, self.unit_bytes))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, INT8
@@ -101,16 +102,12 @@ class Converter:
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Add a node with one output; returns its name."""
-        from onnx import helper
-
         name = self.fresh.make(self._base, operator.lower())
         self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
 
     def constant(self, what: str, value: float) -> str:
         """Add a float32 constant; returns its name. Equal constants are stored once."""
-        from onnx import helper
-
         if value not in self._constants:
             name = self.fresh.make("custom_io", what)
             register_initializer(self.model.graph, helper.make_tensor(name, FLOAT, [], [value]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
@@ -60,8 +61,6 @@ class CopyAttendedRows:
         found = _Finder(model).find()
         if not found:
             return False
-        from onnx import helper
-
         graph = model.proto.graph
         replaced = {
             id(copies.last): helper.make_node(
@@ -85,8 +84,6 @@ class CopyAttendedRows:
 
 def _read_blocks(model: Model) -> None:
     """Make the blocks of a state inputs of the graph where nothing but the operator reads its numbers."""
-    from onnx import helper
-
     graph, rows = model.proto.graph, model.state_rows
     if rows is None:
         return

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
@@ -85,9 +87,6 @@ class AttentionGraph:
 
     def constant(self, name: str) -> Any:
         """Return the numbers of a small constant, or None."""
-        import numpy as np
-        from onnx import numpy_helper
-
         tensor = self.initializers.get(name)
         node = self.makers.get(name)
         if tensor is None and node is not None and standard(node, "Constant") and len(node.attribute) == 1:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import onnx
+from onnx import numpy_helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision_ops import standard
@@ -266,8 +267,6 @@ class _Proof:
         return True
 
     def _of_sizes(self, node: onnx.NodeProto) -> Role:
-        from onnx import numpy_helper
-
         if node.op_type != "ConstantOfShape":
             return Role.SIZE
         value = next((a.t for a in node.attribute if a.name == "value"), None)

@@ -10,7 +10,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context
@@ -132,9 +134,6 @@ class _Folder:
         return [-1 if size is None else size for size in shape]
 
     def _constant(self, shape: Sequence[int]) -> str:
-        import numpy as np
-        from onnx import helper, numpy_helper
-
         key = tuple(shape)
         if key not in self.constants:
             name = self.constants[key] = self.fresh.make("sizes", "constant")
@@ -144,9 +143,6 @@ class _Folder:
 
     def _fold_fills(self) -> None:
         """Choose from one number, and not from a tensor of it that has the shape of what is chosen from."""
-        import numpy as np
-        from onnx import helper, numpy_helper
-
         for node in [node for node in self.graph.node if standard(node, "ConstantOfShape")]:
             shape = self.makers.get(node.input[0])
             if shape is None or not standard(shape, "Shape") or shape.attribute:

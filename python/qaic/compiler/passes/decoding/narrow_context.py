@@ -14,7 +14,9 @@ what is left out was zero: results are equal bit by bit.
 import logging
 from typing import Any, Final
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.size_expressions import evaluate
@@ -211,16 +213,11 @@ class _Rewriter:
         return int(dims[1].dim_value), int(dims[RANK - 1].dim_value)
 
     def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
         name = output or self.fresh.make(base, operator.lower())
         self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
 
     def _ints(self, base: str, values: int | list[int]) -> str:
-        import numpy as np
-        from onnx import numpy_helper
-
         return self._add("Constant", base=base, value=numpy_helper.from_array(np.array(values, np.int64)))
 
     def _reduce(self, operator: str, source: str) -> str:
@@ -252,8 +249,6 @@ class _Rewriter:
 
     def _write_rows(self, node: onnx.NodeProto, places: tuple[str, str, str]) -> None:
         """Write rows twice: into the cache, which is the state, and into the copy of its attended part."""
-        from onnx import helper
-
         cache, attended = node.output[0], self.fresh.make(node.output[0], "attended")
         operands = [self.renamed.get(name, name) for name in node.input]
         function = self._with_attended(node)
@@ -271,8 +266,6 @@ class _Rewriter:
         What is written is in that part: a row outside of the cache is written nowhere, by way of one that
         lies inside.
         """
-        from onnx import helper
-
         name = f"{node.op_type}Attended"
         if (node.domain, name) in self.bodies:
             return name

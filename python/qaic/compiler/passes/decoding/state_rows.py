@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context
@@ -250,8 +251,6 @@ def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
 
 
 def _add_outputs(model: Model, tensors: Sequence[RowTensor]) -> None:
-    from onnx import helper
-
     for tensor in tensors:
         dims = [column[0] if len(set(column)) == 1 else None for column in zip(*tensor.dims, strict=True)]
         add_output(model.proto.graph, helper.make_tensor_value_info(tensor.name, tensor.elem_type, dims))

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -71,8 +72,6 @@ def _computed(
     name: str, model: onnx.ModelProto, makers: Mapping[str, onnx.NodeProto]
 ) -> npt.NDArray[Any] | None:
     """Compute a constant; None where that takes many nodes, large weights, or operators of other domains."""
-    import numpy as np
-    import onnx
     from onnx import reference
 
     stored = {tensor.name: tensor for tensor in model.graph.initializer}

@@ -26,8 +26,6 @@ _OF_ONE: Final = (
 
 def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
     """Return the value that ConstantOfShape fills a tensor with; None for other operators."""
-    import numpy as np
-
     if not standard(node, "ConstantOfShape"):
         return None
     for attribute in node.attribute:
@@ -38,8 +36,6 @@ def filling(node: onnx.NodeProto) -> npt.NDArray[np.generic] | None:
 
 def exceeds(values: npt.NDArray[np.generic]) -> bool:
     """Return whether a finite value of an array becomes infinite in float16."""
-    import numpy as np
-
     if values.dtype.kind not in "fiu":
         return False
     magnitudes = np.abs(values.astype(np.float64))

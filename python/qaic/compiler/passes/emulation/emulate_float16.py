@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Float16Source, Overflows
 from qaic.compiler.ir.constants.initializers import dense
@@ -304,8 +306,6 @@ class Float16Emulator:
         return all(size == 1 or (axis == channel and size == shape[axis]) for axis, size in enumerate(padded))
 
     def _cast(self, scope: _Scope, source: str, target: str, elem_type: int) -> None:
-        from onnx import helper
-
         scope.nodes.append(helper.make_node("Cast", [source], [target], to=elem_type))
         self.types[target] = elem_type
 
@@ -361,8 +361,6 @@ class Float16Emulator:
         name : str
             What it is called in the model.
         """
-        from onnx import helper
-
         made = self.fillings.get(name)
         if made is not None:
             twin = clone_unnamed(made)
@@ -388,8 +386,6 @@ class Float16Emulator:
 
     def _scalar(self, value: float, elem_type: int) -> str:
         """Return the name of a constant in the main graph."""
-        from onnx import helper
-
         key = value, elem_type
         if key not in self.scalars:
             self.scalars[key] = self.fresh.make("limit", type_name(elem_type))
@@ -405,8 +401,6 @@ class Float16Emulator:
 
     def _narrow_constants(self, scope: _Scope) -> None:
         """Store constants in the format of their nodes, with a cast back; what is read plain stays, too."""
-        import onnx
-
         kept: list[onnx.TensorProto] = []
         for tensor in scope.graph.initializer:
             formats = self._constant_formats(tensor.name)
@@ -453,8 +447,6 @@ class Float16Emulator:
 
     def _note_bounds(self, node: onnx.NodeProto) -> None:
         """Count the bounds that a float16 node has as attributes."""
-        import numpy as np
-
         for attribute in node.attribute:
             if standard(node, "Clip") and attribute.name in {"min", "max"}:
                 name = f"{node.name or node_key(node)}.{attribute.name}"

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.elem_types import DOUBLE, FLOAT
@@ -121,16 +122,12 @@ class _Builder:
 
     def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Append a node with one output."""
-        from onnx import helper
-
         output = self.fresh.make(self.base, "mxint8")
         append_nodes(self.graph, [helper.make_node(op_type, list(inputs), [output], **attributes)])
         return output
 
     def constant(self, values: npt.NDArray[np.generic]) -> str:
         """Append a constant."""
-        from onnx import numpy_helper
-
         return self.node("Constant", [], value=numpy_helper.from_array(values))
 
     def number(self, value: float, dtype: type[np.floating] = np.float32) -> str:

@@ -81,7 +81,6 @@ class MxSource:
     def chunks(self) -> Iterator[bytes]:
         """Encode some rows at a time; of a payload that is stored across, a matrix has to be held."""
         import ml_dtypes
-        import numpy as np
 
         bfloat = self.elem_type == BFLOAT16
         dtype = np.dtype(ml_dtypes.bfloat16 if bfloat else TABLE[self.elem_type][0])
@@ -106,8 +105,6 @@ class MxSource:
                 yield self._encoded(piece)
 
     def _encoded(self, piece: npt.NDArray[np.float32]) -> bytes:
-        import numpy as np
-
         try:
             blocks = _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
             exponents = np.frombuffer(blocks, np.uint8)[::_BLOCK_BYTES]

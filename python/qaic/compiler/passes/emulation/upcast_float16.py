@@ -8,6 +8,7 @@ merely carry data - inputs, outputs, constants and what casts make of them - kee
 from typing import Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
@@ -174,8 +175,6 @@ def _widen_attributes(node: onnx.NodeProto) -> None:
 
 
 def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
-    from onnx import helper
-
     return helper.make_node("Cast", [source], [target], to=elem_type)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
@@ -74,15 +75,11 @@ class GuardNodes:
 
     def add(self, op_type: str, operands: list[str], output: str, **attributes: Any) -> str:
         """Append a node; returns its result."""
-        from onnx import helper
-
         self.nodes.append(helper.make_node(op_type, operands, [output], **attributes))
         return output
 
     def constant(self, base: str, array: npt.NDArray[Any]) -> str:
         """Append a constant; returns its name."""
-        from onnx import numpy_helper
-
         tensor = numpy_helper.from_array(array)
         name = self.value(base, "constant", None if array.ndim else "", tensor.data_type)
         return self.add("Constant", [], name, value=tensor)

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
@@ -175,8 +176,6 @@ class _Divisions:
 
 def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[onnx.NodeProto]:
     """Write a division whose divisor is never 0 or -1."""
-    from onnx import helper
-
     divisor, result, elem_type = node.input[1], node.output[0], guard.elem_type
     add, value = guards.add, guards.value
     division = clone(node)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.context import Context
@@ -62,8 +63,6 @@ def legalize_exports(model: onnx.ModelProto) -> None:
     model : onnx.ModelProto
         Model without weight data in which a name means one value.
     """
-    import onnx
-
     _legalize(model.graph, model.graph, standard_version(model))
     for function in model.functions:
         graph = onnx.GraphProto(
@@ -153,8 +152,6 @@ class _Scope:
 
     def add(self, operator: str, result: str, *inputs: str, **attributes: Any) -> str:
         """Add a node in front; returns the name of its result, which is made from `result`."""
-        from onnx import helper
-
         if not self.fresh:
             self.fresh.append(FreshNames(self.body))
         name = self.fresh[0].make(result, operator.lower())
@@ -163,8 +160,6 @@ class _Scope:
 
     def integer(self, result: str, value: int) -> str:
         """Add a constant of type int64 and shape [1]."""
-        from onnx import helper
-
         return self.add("Constant", result, value=helper.make_tensor("", INT64, [1], [value]))
 
     def _constant(self, name: str, tensor: onnx.TensorProto) -> None:
@@ -213,8 +208,6 @@ def _scalar_operands(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 def _piece(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     """SequenceAt: slice the tensor whose pieces are the sequence, where the place of the piece is known."""
-    from onnx import helper
-
     sequence, index = node.input
     split = scope.splits.get(sequence)
     number = scope.integers.get(index)
@@ -275,8 +268,6 @@ def _whole_mask(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
 
 def _one_sided(scope: _Scope, node: onnx.NodeProto) -> onnx.NodeProto:
     """STFT: state the default of an attribute."""
-    from onnx import helper
-
     del scope
     if any(attribute.name == "onesided" for attribute in node.attribute):
         return node
@@ -369,8 +360,6 @@ def _is_without_kernel(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
 def _as_int32(
     node: onnx.NodeProto, types: Mapping[str, int], fresh: FreshNames, added: dict[str, Added]
 ) -> list[onnx.NodeProto]:
-    from onnx import helper
-
     condition, *sides = node.input
     result = node.output[0]
     wide = [fresh.make(result, "int32") for _ in (*sides, result)]
@@ -444,8 +433,6 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
     dict of str to str
         Each value that was added, and the value that it equals.
     """
-    from onnx import helper
-
     if not find_nodes(model.graph.node, {"DequantizeLinear"}):
         return {}
     fresh: FreshNames | None = None

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
@@ -67,8 +69,6 @@ def is_unit(function: onnx.FunctionProto) -> bool:
 
 
 def _graph_of(function: onnx.FunctionProto) -> onnx.GraphProto:
-    import onnx
-
     return onnx.GraphProto(node=function.node)
 
 
@@ -97,8 +97,6 @@ class _Writer:
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Add a node of the standard set; returns the name of its result."""
-        from onnx import helper
-
         name = self.fresh.make(self.node.output[0], "legal")
         self.made.append(
             helper.make_node(operator, list(inputs), [name], domain=self.node.domain, **attributes)
@@ -107,9 +105,6 @@ class _Writer:
 
     def ints(self, values: list[int]) -> str:
         """Add a constant of type int64 and one dimension."""
-        import numpy as np
-        from onnx import numpy_helper
-
         return self.add("Constant", value=numpy_helper.from_array(np.array(values, np.int64)))
 
 
@@ -233,9 +228,6 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
 
     The order of the operators is the one that the engine makes a single kernel of.
     """
-    import onnx
-    from onnx import helper
-
     source, weight = function.input
     result = function.output[0]
     names = FreshNames(onnx.GraphProto(input=[onnx.ValueInfoProto(name=n) for n in (source, weight, result)]))

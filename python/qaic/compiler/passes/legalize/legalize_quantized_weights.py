@@ -8,11 +8,14 @@ its groups has its zero points as floats, because the engine reads packed ones i
 1.32).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import onnx
+from onnx import helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
@@ -140,10 +143,6 @@ def _widen(tensor: onnx.TensorProto) -> None:
 
 def _wide(weight: Weight) -> Weight:
     """Unpack a large constant: the lower four bits of a byte come first."""
-    import math
-
-    import numpy as np
-
     packed = np.frombuffer(read_all(weight.source), np.uint8)
     values = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[: math.prod(weight.dims)]
     if weight.elem_type == _INT4:
@@ -152,8 +151,6 @@ def _wide(weight: Weight) -> Weight:
 
 
 def _names_of(function: onnx.FunctionProto) -> FreshNames:
-    import onnx
-
     inputs = [onnx.ValueInfoProto(name=name) for name in function.input]
     return FreshNames(onnx.GraphProto(node=function.node, input=inputs))
 
@@ -198,15 +195,11 @@ class _Rewriter:
         return self.exact
 
     def _add(self, operator: str, *inputs: str, base: str, output: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
         name = output or self.fresh.make(base, "dequantized")
         self.made.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
     def _constant(self, value: int, elem_type: int, base: str) -> str:
-        from onnx import helper
-
         tensor = helper.make_tensor("", elem_type, [], [value])
         return self._add("Constant", base=base, value=tensor)
 
@@ -271,8 +264,6 @@ def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
 
 def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: onnx.GraphProto) -> None:
     """Give MatMulNBits with the order of its groups (GPTQ with act_order) its zero points as floats."""
-    import numpy as np
-
     if len(node.input) < 5 or not node.input[3] or not node.input[4]:
         return
     packed, scales = constants.describe(node.input[3]), constants.describe(node.input[2])
@@ -287,8 +278,6 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = (held.reshape(columns, row, 1) >> shifts & (1 << bits) - 1).reshape(columns, -1)[:, :blocks]
     name = FreshNames(graph).make(node.input[3], "unpacked")
-    from onnx import helper
-
     dtype = helper.tensor_dtype_to_np_dtype(scales.elem_type)
     constants.add_array(name, np.ascontiguousarray(numbers).reshape(-1).astype(dtype))
     replace_input_with(node, 3, name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
@@ -111,8 +112,6 @@ def complete(
 
 def _add_ranks(probe: onnx.ModelProto, names: Sequence[str]) -> dict[str, str]:
     """Add outputs whose shapes contain the ranks of values; maps values to these."""
-    from onnx import helper
-
     graph = probe.graph
     fresh = FreshNames(graph)
     open_names = [

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import onnx
+from onnx import helper
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.graph_edits import (
@@ -92,8 +93,6 @@ def bodies(
     loops = [node for node in found.graph.node if standard(node, "Loop")]
     if not loops:
         return
-    from onnx import helper
-
     graph = found.graph
     outer = {
         tensor.name: helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -246,8 +245,6 @@ def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], t
 
 
 def _replace(node: onnx.NodeProto, pads: list[int]) -> None:
-    from onnx import helper
-
     kept = [clone(item) for item in node.attribute if item.name not in {"ceil_mode", "pads"}]
     clear_attributes(node)
     for attribute in (*kept, helper.make_attribute("pads", pads)):

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
@@ -37,8 +39,6 @@ def complete(found: onnx.ModelProto) -> None:
     found : onnx.ModelProto
         Inferred model whose inputs have fixed shapes, weights declared as inputs.
     """
-    from onnx import shape_inference
-
     follows_values = may_follow_values(found)
     computed: set[str] = set()
     for _ in range(_MOST_ROUNDS):
@@ -61,9 +61,6 @@ def _is_open(value: onnx.ValueInfoProto) -> bool:
 
 def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
     """Compute the small values of the main graph that follow from constants and known shapes."""
-    import numpy as np
-    from onnx import numpy_helper
-
     graph = model.graph
     version = standard_version(model)
     declared = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
@@ -104,8 +101,6 @@ def _computed(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    from onnx import helper
-
     return {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
 
 
@@ -114,8 +109,6 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
 
     Of those only what other nodes read is kept. What was inferred with less is inferred again.
     """
-    from onnx import helper, numpy_helper
-
     graph = model.graph
     others = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
     read = {name for node in all_nodes(others) for name in node.input}
@@ -166,8 +159,6 @@ def _operands(operation: Callable[..., Array]) -> Callable[[Sequence[Any], Attri
     """Compute with broadcasting operands, in their own element type."""
 
     def compute(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-        import numpy as np
-
         _checked(math.prod(np.broadcast_shapes(*(value.shape for value in inputs))))
         return np.asarray(operation(*inputs))
 
@@ -178,8 +169,6 @@ def _numpy(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
     """Compute with the function of numpy of that name."""
 
     def operation(*operands: Array) -> Array:
-        import numpy as np
-
         result: Array = getattr(np, name)(*operands)
         return result
 
@@ -187,8 +176,6 @@ def _numpy(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
 
 
 def _divide(left: Array, right: Array) -> Array:
-    import numpy as np
-
     if left.dtype.kind == "f":
         return np.asarray(left / right)
     if not right.all():
@@ -204,8 +191,6 @@ def _extreme(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
     def operation(*operands: Array) -> Array:
         import functools
 
-        import numpy as np
-
         result: Array = functools.reduce(getattr(np, name), operands)
         return result
 
@@ -213,9 +198,6 @@ def _extreme(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
 
 
 def _constant(_: Sequence[Any], attributes: Attributes, __: int) -> Array:
-    import numpy as np
-    from onnx import numpy_helper
-
     ((name, value),) = attributes.items()
     if name == "value" and not value.external_data:
         _checked(math.prod(value.dims))
@@ -229,14 +211,10 @@ def _shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
 
 
 def _size(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    import numpy as np
-
     return np.array(math.prod(inputs[0].tolist()), np.int64)
 
 
 def _gather(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-
     data, indices = inputs
     axis = attributes.get("axis", 0)
     if data.size:
@@ -245,8 +223,6 @@ def _gather(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
 
 
 def _concat(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-
     return np.asarray(np.concatenate(inputs, axis=attributes["axis"]))
 
 
@@ -259,14 +235,10 @@ def _axes_of(inputs: Sequence[Any], attributes: Attributes, position: int = 1) -
 
 
 def _squeeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-
     return np.asarray(np.squeeze(inputs[0], _axes_of(inputs, attributes)))
 
 
 def _unsqueeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-
     axes = _axes_of(inputs, attributes)
     if axes is None:
         raise ValueError
@@ -293,16 +265,12 @@ def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array
 
 
 def _range(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    import numpy as np
-
     start, limit, step = (value.reshape(()) for value in inputs)
     count = max(math.ceil((limit.item() - start.item()) / step.item()), 0)
     return np.asarray(start + np.arange(_checked(count)) * step, start.dtype)
 
 
 def _cast(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    from onnx import helper
-
     result: Array = inputs[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
     return result
 
@@ -313,9 +281,6 @@ def _cast_like(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
 
 
 def _constant_of_shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-    from onnx import numpy_helper
-
     shape = inputs[0].tolist()
     _checked(math.prod(shape))
     value = attributes.get("value")
@@ -323,16 +288,12 @@ def _constant_of_shape(inputs: Sequence[Any], attributes: Attributes, _: int) ->
 
 
 def _expand(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    import numpy as np
-
     shape = np.broadcast_shapes(inputs[0].shape, tuple(inputs[1].tolist()))
     _checked(math.prod(shape))
     return np.broadcast_to(inputs[0], shape)
 
 
 def _reshape(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array:
-    import numpy as np
-
     data = inputs[0]
     shape = inputs[1].tolist() if version >= 5 else list(attributes["shape"])
     if not attributes.get("allowzero"):
@@ -342,8 +303,6 @@ def _reshape(inputs: Sequence[Any], attributes: Attributes, version: int) -> Arr
 
 def _reduce(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
     def compute(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-        import numpy as np
-
         axes = _axes_of(inputs, attributes)
         if not axes and attributes.get("noop_with_empty_axes"):
             return np.asarray(inputs[0])
@@ -357,8 +316,6 @@ def _reduce(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
 
 
 def _transpose(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    import numpy as np
-
     return np.transpose(inputs[0], attributes.get("perm"))
 
 

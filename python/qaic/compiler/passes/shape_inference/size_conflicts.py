@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
@@ -256,8 +258,6 @@ def _is_asked(node: onnx.NodeProto) -> bool:
 
 def _suspects(found: onnx.ModelProto) -> set[int]:
     """Find the nodes of the main graph that inference refuses, or about which it only misses something."""
-    from onnx import shape_inference
-
     shapes = collect_shapes(found)
     outputs = {value.name for value in found.graph.output}
     # An inference that fails leaves a result open, unless the model claims its shape.
@@ -284,8 +284,6 @@ def _alone(
     constants: Mapping[str, NDArray[Any]],
 ) -> onnx.ModelProto:
     """Make a model of one node; floats are float32, for which the engine has kernels."""
-    from onnx import helper, numpy_helper
-
     inputs = [
         helper.make_tensor_value_info(name, FLOAT if kind in _NARROW else kind, shapes[name])
         for name, kind in kinds.items()
@@ -307,9 +305,7 @@ def _widened(value: NDArray[Any]) -> NDArray[Any]:
 
 def _answer(model: onnx.ModelProto, *, is_run: bool) -> str:
     """Load a model of one node and run it; shows why its operands do not fit."""
-    import numpy as np
     import onnxruntime as ort
-    from onnx import helper
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -462,8 +458,6 @@ def _small_lists(cut: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[list[in
 
 def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
     """Copy what of a model leads to a node of the main graph."""
-    from onnx import helper
-
     makers = producers(view.graph.node)
     own = makers[next(name for name in node.output if name)]
     needed: dict[int, onnx.NodeProto] = {}
