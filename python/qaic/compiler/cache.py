@@ -45,10 +45,7 @@ _SIZE_AT: Final = 8
 class Cache:
     """A folder of compiled programs.
 
-    Parameters
-    ----------
-    folder : Path
-        Existing, writable folder.
+    The folder exists and is writable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,14 +67,7 @@ class Cache:
     def build(self, key: str, write: Callable[[Path], None], *, again: bool = False) -> Path:
         """Return the program of a key, writing it if no other process did so meanwhile; may wait for that.
 
-        Parameters
-        ----------
-        key : str
-            Cache key.
-        write : callable
-            Writes the program to the path it is given, which does not exist.
-        again : bool
-            Write it even if it is there.
+        `write` gets a path that does not exist. With `again`, it writes the program even if it is there.
         """
         entry = self.folder / key
         entry.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -193,12 +183,8 @@ def boot_id() -> str:
 def cache_folder() -> Path:
     """Folder of the cache that the environment names; it need not exist.
 
-    Where other users can write, every user has a folder of their own in it.
-
-    Raises
-    ------
-    RuntimeError
-        There is no home folder.
+    Where other users can write, every user has a folder of their own in it. Raises RuntimeError if there is
+    no home folder.
     """
     configured = os.environ.get("QAIC_CACHE_DIR")
     if configured:

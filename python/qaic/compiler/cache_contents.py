@@ -35,20 +35,12 @@ _SIZE_SUFFIXES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A program in the cache.
-
-    Parameters
-    ----------
-    path : Path
-        The program.
-    nbytes : int
-        Bytes of it.
-    used_ns : int
-        When it was last wanted, in nanoseconds since the epoch.
-    """
+    """A program in the cache."""
 
     path: Path
+    #: bytes of it
     nbytes: int
+    #: when it was last wanted, in nanoseconds since the epoch
     used_ns: int
 
 
@@ -65,10 +57,7 @@ def entries(folder: Path) -> list[Entry]:
 def size_limit() -> int | None:
     """Read the bytes that the programs of a cache may have together; None without a limit.
 
-    Raises
-    ------
-    OptionError
-        ``QAIC_CACHE_LIMIT`` is no size.
+    Raises OptionError if ``QAIC_CACHE_LIMIT`` is no size.
     """
     given = os.environ.get("QAIC_CACHE_LIMIT", "").strip()
     if not given:
@@ -89,19 +78,7 @@ def parse_size(text: str) -> int | None:
 def shrink(folder: Path, limit: int) -> int:
     """Remove the programs that were not wanted for the longest time, until the others are within a limit.
 
-    Programs that a live process was given stay whatever their size.
-
-    Parameters
-    ----------
-    folder : Path
-        The cache.
-    limit : int
-        Bytes that may stay.
-
-    Returns
-    -------
-    int
-        Bytes that are free again.
+    Programs that a live process was given stay whatever their size. Returns the bytes that are free again.
     """
     used = _used(folder)
     listed = sorted(entries(folder), key=lambda entry: entry.path.parent.name not in used)

@@ -58,10 +58,7 @@ _ABOUT_SPECIALIZATIONS: Final = re.compile("speciali[sz]ation", re.IGNORECASE)
 def find_compiler() -> Path:
     """Find the vendor's compiler: the environment, the product's folder, ``PATH``.
 
-    Raises
-    ------
-    CompileError
-        There is none; the message lists the places.
+    Raises CompileError with the places if there is none.
     """
     named = os.environ.get(_VARIABLE)
     if named:
@@ -96,27 +93,10 @@ def compile_for_card(
 ) -> Path:
     """Compile a model with the vendor's compiler. Blocking; Ctrl-C ends the compiler and leaves nothing.
 
-    Parameters
-    ----------
-    model : path, bytes or onnx.ModelProto
-        Model file, or a model in memory (without external data).
-    resolved : ResolvedOptions
-        Options; those that were set are passed on, those of ours are not.
-
-    Returns
-    -------
-    Path
-        The container: in the output directory with everything else that the compiler wrote there, or, without
-        one, in the compile cache.
-
-    Raises
-    ------
-    CompileError
-        There is no compiler, it failed (the message has its words), or what it made is no container.
-    OptionError
-        The compiler takes no such option.
-    OSError
-        A file cannot be read or written.
+    Options of ours are not passed on. Returns the container: in the output directory with everything else
+    that the compiler wrote there, or, without one, in the compile cache. Raises CompileError if there is no
+    compiler, it failed (the message has its words), or what it made is no container; OptionError if it takes
+    no such option; OSError if a file cannot be read or written.
     """
     if resolved.compile.calibration_data is not None:
         raise OptionError(
@@ -226,10 +206,7 @@ class _Job:
     def run(self, *, dumps: bool = True) -> None:
         """Run the compiler to its end.
 
-        Raises
-        ------
-        CompileError
-            It failed.
+        Raises CompileError if it failed.
         """
         command = [text for text in self._command() if dumps or text.partition("=")[0] not in _DUMPS]
         if not self._warned:

@@ -51,30 +51,10 @@ def compile_model(
 ) -> Path:
     """Compile an ONNX model to a program container for the CPU device.
 
-    Parameters
-    ----------
-    model : path, bytes or onnx.ModelProto
-        Model file, or a model in memory (without external data).
-    options : CompileOptions
-        Compile options.
-    set_options : Mapping[str, object]
-        The compile options that were set, in canonical JSON form; recorded in the container.
-    output_dir : path or None
-        Folder that receives the container; created if needed.
-
-    Returns
-    -------
-    Path
-        The container: in `output_dir` if given, else in the compile cache.
-
-    Raises
-    ------
-    CompileError
-        The model cannot be compiled.
-    OptionError
-        An option contradicts the model.
-    OSError
-        A file cannot be read or written; raised for an unwritable `output_dir` before any work.
+    `model` is a file, or in memory without external data. `set_options` are in canonical JSON form, and are
+    recorded in the container. Returns its path: in `output_dir`, which is created if needed, else in the
+    compile cache. Raises CompileError if the model cannot be compiled, OptionError if an option contradicts
+    it, and OSError if a file cannot be read or written; for an unwritable `output_dir` before any work.
     """
     _tell_recorded(options)
     extra_artifacts.check_targets(model, options)
@@ -102,22 +82,8 @@ def write_side_files(
 ) -> list[Path]:
     """Write the profile, templates and tables that the options ask for, and no container.
 
-    Parameters
-    ----------
-    model : path, bytes or onnx.ModelProto
-        Model file, or a model in memory (without external data).
-    options : CompileOptions
-        Compile options.
-
-    Returns
-    -------
-    list of Path
-        The files written; empty when the options name none.
-
-    Raises
-    ------
-    CompileError, OptionError, OSError
-        As `compile_model`; nothing is written then.
+    Returns the files written; none when the options name none. Raises what `compile_model` does; nothing is
+    written then.
     """
     from qaic.compiler.pipeline import lower
 

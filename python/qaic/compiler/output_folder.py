@@ -28,15 +28,8 @@ DEBUG_FOLDER: Final = "compiler-debug"
 def writable_folder(folder: Path | None) -> Iterator[None]:
     """Make a folder for the length of a block; if the block fails, what was made of it is removed.
 
-    Parameters
-    ----------
-    folder : Path or None
-        Folder, made with its parents where they are missing; with None nothing is done.
-
-    Raises
-    ------
-    OSError
-        It cannot be made, or nothing can be written there; the block is not entered.
+    Parents are made too; with None nothing is done. Raises OSError if it cannot be made, or nothing can be
+    written there; the block is not entered.
     """
     created = [] if folder is None else _prepare(folder)
     try:
@@ -68,19 +61,9 @@ def _prepare(folder: Path) -> list[Path]:
 def check_container(path: Path, option: str = "output_dir", target: str = "cpu") -> None:
     """Refuse to replace a file that openqaic did not compile.
 
-    Parameters
-    ----------
-    path : Path
-        Container to write.
-    option : str
-        The option that names it or its folder, as messages show it.
-    target : str
-        A program for the CPU device does not replace one that was compiled for a card.
-
-    Raises
-    ------
-    OptionError
-        There is something at `path`, and it is no program that openqaic compiled.
+    `option` names it or its folder in messages. A program for the CPU device does not replace one that was
+    compiled for a card. Raises OptionError if there is something at `path`, and it is no program that
+    openqaic compiled.
     """
     if not os.path.lexists(path) or (target == "card" and path.name in recorded(path.parent)):
         return
@@ -95,19 +78,7 @@ def check_container(path: Path, option: str = "output_dir", target: str = "cpu")
 def check_alone(folder: Path, option: str, target: str) -> None:
     """Refuse a folder that holds more than the results of an earlier compilation.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder for the container.
-    option : str
-        The option that names it, as messages show it.
-    target : str
-        What is compiled for.
-
-    Raises
-    ------
-    OptionError
-        It holds something else, or is no folder.
+    Raises OptionError if it holds something else, or is no folder.
     """
     if not os.path.lexists(folder):
         return
@@ -125,12 +96,8 @@ def check_alone(folder: Path, option: str, target: str) -> None:
 def move_results(made: Path, folder: Path) -> None:
     """Move the files of one folder into another, the container last: who sees it sees what belongs to it.
 
-    Raises
-    ------
-    OptionError
-        A file of this name is there, and the record does not name it. Nothing is moved then.
-    OSError
-        A file cannot be moved.
+    Raises OptionError if a file of this name is there, and the record does not name it; nothing is moved
+    then. Raises OSError if a file cannot be moved.
     """
     found = [path for path in made.rglob("*") if path.is_symlink() or not path.is_dir()]
     names = sorted((str(path.relative_to(made)) for path in found), key=lambda name: name == QPC_FILE_NAME)
@@ -143,12 +110,8 @@ def move_results(made: Path, folder: Path) -> None:
 def record(folder: Path, names: Iterable[str]) -> None:
     """Note files that are going to be written to a folder.
 
-    Raises
-    ------
-    OptionError
-        A file of this name is there, and the record does not name it.
-    OSError
-        The record cannot be written.
+    Raises OptionError if a file of this name is there, and the record does not name it, and OSError if the
+    record cannot be written.
     """
     known = recorded(folder)
     for name in names:
@@ -176,12 +139,8 @@ def recorded(folder: Path) -> set[str]:
 def debug_folder(output_dir: Path) -> Path:
     """Make the folder for the files of `enable_debug`, without those of an earlier compilation.
 
-    Raises
-    ------
-    OptionError
-        There is something of this name that openqaic did not make.
-    OSError
-        It cannot be made.
+    Raises OptionError if there is something of this name that openqaic did not make, and OSError if it cannot
+    be made.
     """
     folder = output_dir / DEBUG_FOLDER
     if os.path.lexists(folder) and not (folder / RECORD_NAME).is_file():

@@ -172,30 +172,10 @@ def lower(
 ) -> tuple[Model, Context]:
     """Apply the options to a model.
 
-    Parameters
-    ----------
-    source : OnnxFile
-        Opened model; its weights are moved into the result.
-    options : CompileOptions
-        Compile options.
-    progress : Progress
-        Shows which pass runs.
-    work_folder : callable
-        Makes folders for programs that are run while compiling; these are as large as the result.
-
-    Returns
-    -------
-    model : Model
-        The program before it is written.
-    context : Context
-        What was learned of it, and the files to write next to it.
-
-    Raises
-    ------
-    CompileError
-        The model cannot become a program; the message names the tensor or operator.
-    OptionError
-        An option contradicts the model.
+    The weights of `source` are moved into the result. `work_folder` makes folders for programs that are run
+    while compiling; these are as large as the result. Returns the program before it is written, and what was
+    learned of it with the files to write next to it. Raises CompileError with the tensor or operator if the
+    model cannot become a program, and OptionError if an option contradicts it.
     """
     model, context = begin(source, options, progress, work_folder)
     run_passes([step for phase in PHASES.values() for step in phase], model, context)

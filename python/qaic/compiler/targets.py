@@ -23,26 +23,10 @@ def compile_resolved(
 ) -> Path:
     """Compile a model for the target that the options name.
 
-    Parameters
-    ----------
-    model : path, bytes or onnx.ModelProto
-        Model file, or a model in memory (without external data).
-    resolved : ResolvedOptions
-        Options; ``output_dir`` among them decides where the container goes.
-
-    Returns
-    -------
-    Path
-        The container: in the output directory if there is one, else in the compile cache.
-
-    Raises
-    ------
-    CompileError
-        The model cannot be compiled, or the target's compiler is missing.
-    OptionError
-        An option contradicts the model.
-    OSError
-        A file cannot be read or written; raised for an unwritable output directory before any work.
+    `model` is a file, or in memory without external data. Returns the container: in the output directory if
+    there is one, else in the compile cache. Raises CompileError if the model cannot be compiled, or the
+    target's compiler is missing, OptionError if an option contradicts the model, and OSError if a file cannot
+    be read or written; for an unwritable output directory before any work.
     """
     options = resolved.compile
     if options.target == "card":

@@ -40,21 +40,8 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 def write_instrumented(path: Path, model: Model, context: Context, results: Sequence[str]) -> int:
     """Write a container that computes the model in its own precision and hands out more than its outputs.
 
-    Parameters
-    ----------
-    path
-        File to write; must not exist.
-    model
-        The float graph; not changed.
-    context
-        Options of the compilation, and what writes programs.
-    results
-        Results of nodes that become outputs, as far as they are none yet.
-
-    Returns
-    -------
-    int
-        Bytes of all outputs of one inference.
+    `results` of nodes become outputs, as far as they are none yet. The file must not exist; `model` is not
+    changed. Returns the bytes of all outputs of one inference.
     """
     observed = model.copy()
     graph = observed.proto.graph
@@ -144,26 +131,8 @@ def collect(
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
     Blocking, without the interpreter lock for most of the time; Ctrl-C ends it and leaves nothing behind.
-
-    Parameters
-    ----------
-    model
-        The float graph.
-    context
-        Options of the compilation.
-    measured
-        What to measure.
-    source
-        The samples.
-    with_histograms
-        Whether ranges alone are not enough.
-
-    Raises
-    ------
-    CompileError
-        A tensor holds NaN.
-    OptionError
-        A sample does not fit the model, or there is none.
+    Raises CompileError if a tensor holds NaN, and OptionError if a sample does not fit the model, or there is
+    none.
     """
     with context.work_folder() as folder:
         path = folder / "program.bin"

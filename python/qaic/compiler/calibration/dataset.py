@@ -25,23 +25,14 @@ _MOST_LIST_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class SampledInput:
-    """An input of the float graph.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    dtype
-        Of its elements.
-    shapes
-        One for each set of shapes of the program.
-    is_state
-        Whether the device keeps it; a sample may leave it out.
-    """
+    """An input of the float graph."""
 
     name: str
+    #: of its elements
     dtype: np.dtype[Any]
+    #: one for each set of shapes of the program
     shapes: tuple[tuple[int, ...], ...]
+    #: whether the device keeps it; a sample may leave it out
     is_state: bool = False
 
     def sizes(self) -> set[int]:
@@ -73,13 +64,7 @@ class SampleSource(Protocol):
 
 
 class ObjectSource:
-    """Dictionaries of arrays from Python, taken one at a time.
-
-    Parameters
-    ----------
-    items
-        Iterable of name -> array.
-    """
+    """Dictionaries of arrays from Python, taken one at a time."""
 
     option = "calibration_data"
 
@@ -113,17 +98,8 @@ class ObjectSource:
 class FileSource:
     """Samples in files, one line of a text file for each.
 
-    Parameters
-    ----------
-    path
-        The list. Names in it are relative to the current directory.
-    inputs
-        Inputs of the model.
-
-    Raises
-    ------
-    OptionError
-        A line does not fit the model, or a file is missing or of the wrong size; names line and input.
+    Names in the list are relative to the current directory. Raises OptionError with line and input if a line
+    does not fit the model, or a file is missing or of the wrong size.
     """
 
     option = "input_list_file"
@@ -225,10 +201,7 @@ class FileSource:
 def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, files) of an input list; empty lines and comments are left out.
 
-    Raises
-    ------
-    OptionError
-        It is not a list of names, or has none.
+    Raises OptionError if it is not a list of names, or has none.
     """
 
     def wrong(where: str, found: str, expected: str) -> OptionError:
@@ -261,12 +234,8 @@ def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
 def fitted(option: str, sample: Sample, inputs: Sequence[SampledInput]) -> dict[str, NDArray[Any]]:
     """Check a sample against the inputs of the model and return its arrays as the program takes them.
 
-    Arrays are converted where numpy calls it ``same_kind`` and no integer is out of range.
-
-    Raises
-    ------
-    OptionError
-        A name is unknown or missing, or an array has the wrong type or shape; the message names the sample.
+    Arrays are converted where numpy calls it ``same_kind`` and no integer is out of range. Raises OptionError
+    with the sample if a name is unknown or missing, or an array has the wrong type or shape.
     """
 
     def wrong(found: str, expected: str) -> OptionError:
@@ -326,14 +295,8 @@ _SEED: Final = 0
 class RandomSource:
     """Random data: floats uniform in [0, 1) or normal, integers small enough to be indices.
 
-    Parameters
-    ----------
-    inputs
-        Inputs of the model; the first set of shapes is used. State is left out.
-    kind
-        ``"uniform"`` or ``"gaussian"``.
-    limits
-        Exclusive upper limits of integer inputs by name, where the model has tables (`index_limits`).
+    `kind` is ``"uniform"`` or ``"gaussian"``, `limits` are exclusive upper limits of integer inputs
+    (`index_limits`). The first set of shapes is used, and state is left out.
     """
 
     option = "use_random_input_data"
@@ -366,12 +329,7 @@ class RandomSource:
 def index_limits(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Find how large the numbers in integer inputs may be: the tables they look things up in show it.
 
-    Parameters
-    ----------
-    graph
-        Main graph.
-    shapes
-        Shapes of its values, -1 for dims that differ between sets of shapes.
+    `shapes` have -1 for dims that differ between sets of shapes.
     """
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in graph.node:

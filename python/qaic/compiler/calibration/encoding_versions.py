@@ -38,43 +38,24 @@ _SCHEMES: Final = ("PER_TENSOR", "PER_CHANNEL")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Encodings of one tensor, each an object of the first form.
+    """Encodings of one tensor, each an object of the first form."""
 
-    Parameters
-    ----------
-    section
-        Whether they are for an activation or a constant; empty where the file does not state it.
-    name
-        Tensor.
-    where
-        What messages call it.
-    encodings
-        One, or one per channel.
-    axis
-        Of the channels, where the file states it.
-    """
-
+    #: whether they are for an activation or a constant; empty where the file does not state it
     section: str
     name: str
+    #: what messages call it
     where: str
+    #: one, or one per channel
     encodings: list[dict[str, Any]]
+    #: of the channels, where the file states it
     axis: int | None = None
 
 
 def entries_of(held: Mapping[str, Any], wrong: Wrong) -> Iterator[Entry]:
     """Read the entries of a file of any version.
 
-    Parameters
-    ----------
-    held
-        The JSON object.
-    wrong
-        Makes the exception for what is wrong; its arguments are what, found and expected.
-
-    Raises
-    ------
-    OptionError
-        The file has no encodings, or its version is another than its form.
+    `wrong` makes an exception from what, found and expected. Raises OptionError if the file has no encodings,
+    or its version is another than its form.
     """
     sections = [key for key in (ACTIVATIONS, PARAMETERS) if key in held]
     is_new = _ONE_LIST in held

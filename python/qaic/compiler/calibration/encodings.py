@@ -45,10 +45,7 @@ def is_yaml_of_encodings(data: bytes) -> bool:
 def read_yaml(data: bytes) -> dict[str, Any]:
     """Read a file as if it were JSON: plain words are numbers, booleans or nothing where they look so.
 
-    Raises
-    ------
-    ValueError
-        It is no YAML, no mapping, or too large.
+    Raises ValueError if it is no YAML, no mapping, or too large.
     """
     import yaml
 
@@ -104,21 +101,8 @@ def read_external(
 ) -> CalibrationProfile:
     """Read an external quantization file of either form.
 
-    Parameters
-    ----------
-    data
-        Content.
-    file
-        What messages call it.
-    graph
-        Main graph of the model.
-    constants
-        Names of its constants.
-
-    Raises
-    ------
-    OptionError
-        The file is in neither form, or contradicts itself; the message names the tensor or the line.
+    `file` is its name in messages. Raises OptionError with the tensor or the line if the file is in neither
+    form, or contradicts itself.
     """
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or is_yaml_of_encodings(data):
         return _Encodings(file, graph, constants).read(data)

@@ -63,20 +63,9 @@ def _unique(name: str, taken: dict[str, int]) -> str:
 def find_keys(keys: Mapping[str, str], present: Iterable[str], *, written_by_us: bool) -> dict[str, str]:
     """Find the entry of each tensor in a profile file.
 
-    Parameters
-    ----------
-    keys
-        What `entry_keys` returned.
-    present
-        Keys of the file.
-    written_by_us
-        True if the keys are certainly those that `entry_keys` makes. Others may be names of tensors, which
-        come first; in a file of ours a node could have the name of another node's result.
-
-    Returns
-    -------
-    dict
-        Name of the tensor -> key; tensors without an entry are left out.
+    With `written_by_us`, the keys are certainly those that `entry_keys` makes. Others may be names of
+    tensors, which come first; in a file of ours a node could have the name of another node's result. Returns
+    tensor -> key, without tensors that have no entry.
     """
     held = set(present)
     if written_by_us:
@@ -127,20 +116,13 @@ _HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 
 @dataclass(slots=True)
 class ProfileFile:
-    """Content of a profile file.
+    """Content of a profile file."""
 
-    Parameters
-    ----------
-    tool
-        What wrote it; empty when it is not stated.
-    graph_hash
-        Of the graph it was made from; None when it is not stated.
-    entries
-        By key, in order.
-    """
-
+    #: what wrote it; empty when it is not stated
     tool: str = ""
+    #: of the graph it was made from; None when it is not stated
     graph_hash: int | None = None
+    #: by key, in order
     entries: dict[str, TensorProfile] = field(default_factory=dict)
 
     @property
@@ -479,12 +461,7 @@ _MOST_GENERAL_BYTES: Final = 16 << 20
 def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterator[str]:
     """Write a profile piece by piece.
 
-    Parameters
-    ----------
-    profile
-        Measured ranges of tensors of `graph`.
-    graph
-        Main graph; gives the tensors their keys, and the entries their order.
+    The graph gives the tensors their keys, and the entries their order.
     """
     yield f"---\n{HEADERS[0]}: '{TOOL} {_core.__version__}'\n...\n"
     yield f"---\n{HEADERS[1]}: 0x{profile.graph_hash:016x}\n...\n---\n"
@@ -522,17 +499,7 @@ def _decimals(values: np.ndarray[Any, np.dtype[np.float32]]) -> list[str]:
 def read_profile(data: bytes, file: str) -> ProfileFile:
     """Read a profile file of either generation.
 
-    Parameters
-    ----------
-    data
-        Content.
-    file
-        What messages call it.
-
-    Raises
-    ------
-    OptionError
-        It is not a profile; the message names the line and the key.
+    `file` is its name in messages. Raises OptionError with the line and the key if it is not a profile.
     """
     try:
         text = data.decode("utf-8-sig")

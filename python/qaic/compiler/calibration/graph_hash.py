@@ -19,14 +19,7 @@ from qaic.compiler.ir.interface import TensorSpec
 def graph_hash(graph: onnx.GraphProto, weights: Mapping[str, Weight], inputs: Sequence[TensorSpec]) -> int:
     """Hash a main graph; reads every weight.
 
-    Parameters
-    ----------
-    graph
-        Model without weight data of the main graph.
-    weights
-        Its large initializers.
-    inputs
-        Its inputs with their final shapes.
+    `inputs` have their final shapes.
     """
     hashed = _Hash()
     numbers: dict[str, int] = {}

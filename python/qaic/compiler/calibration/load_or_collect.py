@@ -36,12 +36,7 @@ from qaic.support.open_regular import read_regular
 class DumpProfile:
     """Measure the values of the float graph, as quantizing would see it, and write them to a file.
 
-    The model itself is compiled as it is.
-
-    Parameters
-    ----------
-    prepare
-        The passes that make the float graph of a model.
+    The model itself is compiled as it is. `prepare` are the passes that make the float graph of a model.
     """
 
     name = "dump-profile"
@@ -206,10 +201,7 @@ def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
 def source_of(graph: Model, options: CompileOptions) -> SampleSource:
     """Open the samples that the options name; random ones, with a warning, where they name none.
 
-    Raises
-    ------
-    OptionError
-        A sample does not fit the model, as far as that is known without reading it.
+    Raises OptionError if a sample does not fit the model, as far as that is known without reading it.
     """
     if options.calibration_data is not None:
         return ObjectSource(options.calibration_data)
@@ -230,10 +222,7 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
 def read_unchanged(file: InputFileContent, option: str) -> bytes:
     """Read a file whose digest is in the options.
 
-    Raises
-    ------
-    OptionError
-        It is too large, or not what it was when the options were resolved.
+    Raises OptionError if it is too large, or not what it was when the options were resolved.
     """
     data = read_regular(file.path, MOST_BYTES)
     if len(data) > MOST_BYTES:

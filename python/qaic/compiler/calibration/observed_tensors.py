@@ -27,15 +27,7 @@ _MEASURABLE: Final = frozenset({FLOAT, FLOAT16})
 
 
 def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
-    """List the inputs of a float graph as samples have to fill them.
-
-    Parameters
-    ----------
-    model
-        The float graph.
-    has_state
-        Whether the device keeps state between inferences.
-    """
+    """List the inputs of a float graph as samples have to fill them."""
     outputs = {spec.name for spec in model.outputs}
     return [
         SampledInput(
@@ -52,36 +44,23 @@ def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
 
 @dataclass(slots=True)
 class ObservedTensors:
-    """Which tensors are measured, and what the measurements hold for.
+    """Which tensors are measured, and what the measurements hold for."""
 
-    Parameters
-    ----------
-    results
-        Results of nodes, which become outputs of the instrumented graph.
-    inputs
-        Inputs of the graph.
-    fixed
-        Those of `results` that are computed from constants alone: every sample gives the same values.
-    same
-        Tensor -> the measured tensor that stands for it: it holds the same values, or those that are left of
-        them where a Relu or Clip is all that reads them. So a Conv and its Relu stay one unit.
-    """
-
+    #: results of nodes, which become outputs of the instrumented graph
     results: list[str] = field(default_factory=list)
+    #: inputs of the graph
     inputs: list[str] = field(default_factory=list)
+    #: those of `results` that are computed from constants alone: every sample gives the same values
     fixed: set[str] = field(default_factory=set)
+    #: Tensor -> the measured tensor that stands for it: it holds the same values, or those that are left of
+    #: them where a Relu or Clip is all that reads them. So a Conv and its Relu stay one unit.
     same: dict[str, str] = field(default_factory=dict)
 
 
 def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
     """Choose the tensors that quantizing may need: what quantizable nodes read and write, constants apart.
 
-    Parameters
-    ----------
-    model
-        The float graph.
-    float_nodes
-        Nodes that stay in a float precision in any case, by their first output.
+    `float_nodes` stay in a float precision in any case; they are named by their first output.
     """
     wanted: dict[str, None] = {}
     for node in model.proto.graph.node:

@@ -31,17 +31,11 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class SampleFiles:
-    """The files of an input list.
+    """The files of an input list."""
 
-    Parameters
-    ----------
-    digest
-        Of all contents, in the order of the list.
-    files
-        The list and its files, with the facts of the system about them; empty if known from before.
-    """
-
+    #: of all contents, in the order of the list
     digest: str
+    #: the list and its files, with the facts of the system about them; empty if known from before
     files: Sequence[_Seen] = ()
 
     def changed(self) -> Path | None:
@@ -64,13 +58,6 @@ def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
     """Digest an input list and its files, from memory where nothing was touched since the last time.
 
     A file that cannot be read gets a digest too: the reader of the samples states what is wrong, and where.
-
-    Parameters
-    ----------
-    path
-        The list.
-    index
-        Remembers digests.
     """
     # Names in a list are relative to the current directory, so the two together name the files.
     place = path.absolute() / Path.cwd().relative_to("/")

@@ -22,23 +22,8 @@ def refuse(
 ) -> CompileError:
     """Build the exception for a model that cannot be compiled.
 
-    Parameters
-    ----------
-    what : str
-        The thing that is wrong, by its name in the model.
-    code : str
-        Stable code without the ``compile.`` prefix.
-    found, expected : str
-        The two sides of the disagreement.
-    fix : str
-        What the user can do, shown with the message; empty where nothing can be advised.
-    context : Mapping[str, object] or None
-        Data behind the message.
-
-    Returns
-    -------
-    CompileError
-        The exception, for the caller to raise.
+    `code` has no ``compile.`` prefix. `fix` is empty where nothing can be advised; `context` is data behind
+    the message.
     """
     return CompileError(
         f"{what}: found {found}, expected {expected}",

@@ -54,10 +54,7 @@ _console = _Console()
 def debug_log(path: Path) -> Iterator[None]:
     """Write everything that is logged meanwhile to a file as well, debug messages included.
 
-    Parameters
-    ----------
-    path : Path
-        File to write; replaced if it exists.
+    The file is replaced if it exists.
     """
     level = _LOGGER.level
     handler = logging.FileHandler(path, "w", encoding="utf-8")

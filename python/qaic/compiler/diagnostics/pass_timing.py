@@ -24,10 +24,7 @@ _log = logging.getLogger("qaic.compiler")
 class PassLog:
     """Times of the passes of one compilation.
 
-    Parameters
-    ----------
-    graphs : Path or None
-        Existing folder that receives the graph after each pass, as ``<number>-<pass>.onnx``.
+    `graphs` is an existing folder that receives the graph after each pass, as ``<number>-<pass>.onnx``.
     """
 
     def __init__(self, graphs: Path | None = None) -> None:
@@ -50,12 +47,8 @@ class PassLog:
     def enter(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Begin a pass, which ends the one before.
 
-        Parameters
-        ----------
-        name : str
-            Name of the pass that begins; empty when none does.
-        graph : callable or None
-            Copies the graph as the pass before left it, its weights as inputs; called where graphs are saved.
+        `name` is empty when no pass begins. `graph` copies the graph as the pass before left it, its weights
+        as inputs; it is called where graphs are saved.
         """
         self._stop()
         if self._graphs is not None and graph is not None and self._pass:

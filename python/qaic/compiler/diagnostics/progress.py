@@ -20,12 +20,7 @@ _PATIENCE_S: Final = 1.0
 class Progress:
     """Stages of one compilation: read, check, calibrate, convert, write. Used as a context manager.
 
-    Parameters
-    ----------
-    title : str
-        What is being compiled.
-    passes : PassLog or None
-        Takes the time of every stage.
+    `title` names the model; `passes` takes the time of every stage.
     """
 
     def __init__(self, title: str, passes: PassLog | None = None) -> None:
@@ -43,12 +38,8 @@ class Progress:
     def stage(self, name: str, graph: Callable[[], onnx.ModelProto] | None = None) -> None:
         """Enter a stage.
 
-        Parameters
-        ----------
-        name : str
-            Of a pass or several: a row of the report on passes.
-        graph : callable or None
-            Copies the graph as the stage before left it, where it is another one; kept with `enable_debug`.
+        `name` is a row of the report on passes. `graph` copies the graph as the stage before left it, where
+        it is another one; it is kept with `enable_debug`.
         """
         self._stage, self._done = name, ""
         if self._passes is not None:

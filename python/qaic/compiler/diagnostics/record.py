@@ -26,26 +26,17 @@ _LEVELS: Final = {"warning": logging.WARNING, "note": logging.INFO}
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A message of a compilation.
+    """A message of a compilation."""
 
-    Parameters
-    ----------
-    severity
-        ``warning`` or ``note``.
-    code
-        Stable name of the message, with the part of the compiler that it comes from.
-    message
-        The text that users see.
-    nodes
-        Nodes, values or names in options that it is about; the text may name only the first of them.
-    is_of_program
-        Whether it is about the program, and not about a file that is written next to it.
-    """
-
+    #: ``warning`` or ``note``
     severity: str
+    #: stable name of the message, with the part of the compiler that it comes from
     code: str
+    #: the text that users see
     message: str
+    #: nodes, values or names in options that it is about; the text may name only the first of them
     nodes: tuple[str, ...] = ()
+    #: whether it is about the program, and not about a file that is written next to it
     is_of_program: bool = True
 
     def show(self) -> None:
@@ -129,16 +120,7 @@ def record(item: Diagnostic) -> None:
 def warn(code: str, text: str, *values: object, nodes: Iterable[str] = ()) -> None:
     """Record a warning.
 
-    Parameters
-    ----------
-    code : str
-        See `Diagnostic`.
-    text : str
-        Message, with places for `values` as `logging` has them.
-    values : object
-        What goes there.
-    nodes : iterable of str
-        What it is about.
+    `text` has places for `values` as `logging` has them; the other arguments are those of `Diagnostic`.
     """
     record(Diagnostic("warning", code, text % values if values else text, tuple(nodes)))
 
@@ -213,17 +195,11 @@ def _decoded(content: bytes) -> Iterator[Diagnostic]:
 
 @dataclass(slots=True)
 class Survey:
-    """Findings, each with its nodes or values.
+    """Findings, each with its nodes or values."""
 
-    Parameters
-    ----------
-    findings
-        What a card is unlikely to take.
-    refusals
-        What the card's compiler is known to refuse.
-    """
-
+    #: what a card is unlikely to take
     findings: dict[str, list[str]] = field(default_factory=dict)
+    #: what the card's compiler is known to refuse
     refusals: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, what: str, where: str) -> None:

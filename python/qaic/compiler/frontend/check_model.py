@@ -28,10 +28,7 @@ _Key = tuple[str, str, str]
 def check_functions(model: onnx.ModelProto) -> None:
     """Refuse functions that call themselves or redefine something, and a model that is too large expanded.
 
-    Raises
-    ------
-    CompileError
-        The message names the function, or the number of nodes.
+    Raises CompileError with the function, or the number of nodes.
     """
     if not model.functions:
         return
@@ -128,22 +125,10 @@ MOST_INLINE_BYTES: Final = 1 << 30
 def read_inner_tensors(model: onnx.ModelProto, weights: dict[str, Weight], external: ExternalData) -> None:
     """Read external data, after that of the main graph's initializers was removed.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data; its tensors get their data, large constants of the main graph are removed.
-    weights : dict[str, Weight]
-        Gets those constants.
-    external : ExternalData
-        Where the data may lie.
-
-    Raises
-    ------
-    CompileError
-        A tensor is of a type that has no external data, its data lies outside the model's folder or does not
-        fit its dims, or there is too much that has to be read into the graph.
-    OSError
-        A file cannot be opened.
+    The tensors of `model` get their data; large constants of the main graph are moved to `weights`. Raises
+    CompileError if a tensor is of a type that has no external data, its data lies outside the model's folder
+    or does not fit its dims, or there is too much that has to be read into the graph. Raises OSError if a
+    file cannot be opened.
     """
     _lift_constants(model.graph, weights, external)
     total = 0
@@ -169,11 +154,7 @@ def check_inner_tensors(model: onnx.ModelProto) -> None:
     """Refuse tensors that declare external data and name no file.
 
     The engine would look for one in the folder the process happens to be in when the program is loaded.
-
-    Raises
-    ------
-    CompileError
-        The message names the tensor and the place.
+    Raises CompileError with the tensor and the place.
     """
     for tensor, place in _tensors(model):
         if tensor.data_location == _EXTERNAL:

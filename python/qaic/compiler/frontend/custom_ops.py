@@ -35,15 +35,7 @@ _DEPTH: Final = 4
 def read(files: Sequence[InputFileContent]) -> CustomOps:
     """Read descriptions of custom operators, and allow this process to load their libraries.
 
-    Parameters
-    ----------
-    files : Sequence[InputFileContent]
-        Values of ``register_custom_op``.
-
-    Raises
-    ------
-    OptionError
-        A file is no description, names one operator twice, or its library cannot be read.
+    Raises OptionError if a file is no description, names one operator twice, or its library cannot be read.
     """
     operators: dict[str, Library | None] = {}
     for file in files:
@@ -60,10 +52,7 @@ def read(files: Sequence[InputFileContent]) -> CustomOps:
 def check_implemented(model: onnx.ModelProto, found: CustomOps) -> None:
     """Refuse operators that are described and have no implementation for this target.
 
-    Raises
-    ------
-    CompileError
-        The message names the operators.
+    Raises CompileError with the operators.
     """
     if not found.operators:
         return

@@ -22,20 +22,9 @@ _OPEN: Final = "the operator whose output size depends on data (NonZero, NonMaxS
 def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | None = None) -> TensorSpec:
     """Check one graph input or output whose shape was inferred.
 
-    Parameters
-    ----------
-    value : onnx.ValueInfoProto
-        The declaration.
-    kind : str
-        ``input`` or ``output``, for messages.
-    graph : onnx.GraphProto or None
-        Graph that computes the value, for messages.
-
-    Raises
-    ------
-    CompileError
-        The value is no dense tensor, or its type, rank or size has no place in a buffer, or its shape is
-        not known.
+    `kind` is ``input`` or ``output`` and `graph` computes the value, both for messages. Raises CompileError
+    if the value is no dense tensor, its type, rank or size has no place in a buffer, or its shape is not
+    known.
     """
     what = f"{kind} {value.name!r}"
     context: dict[str, object] = {"tensor": value.name}
@@ -102,17 +91,7 @@ def _first_open(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
 def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:
     """Refuse inputs and outputs of a program that its hardware has no buffers for.
 
-    Parameters
-    ----------
-    specs : iterable of TensorSpec
-        Inputs and outputs in their final types.
-    hardware : str or None
-        Hardware family.
-
-    Raises
-    ------
-    CompileError
-        A tensor is bfloat16, and the family does not have this type.
+    Raises CompileError if a tensor is bfloat16, and the family does not have this type.
     """
     for spec in specs:
         if spec.elem_type == BFLOAT16 and hardware != BFLOAT16_HARDWARE:

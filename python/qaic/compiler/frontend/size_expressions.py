@@ -39,17 +39,8 @@ def symbols_in(text: str) -> frozenset[str]:
 def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
     """Compute a dimension.
 
-    Parameters
-    ----------
-    text : str
-        Name or expression.
-    sizes : Mapping[str, int]
-        Sizes of symbols; one under the whole text wins over the expression.
-
-    Returns
-    -------
-    int or None
-        None where a symbol has no size, or the expression has no value. May be negative.
+    A size under the whole text wins over the expression. Returns None where a symbol has no size, or the
+    expression has no value; may be negative.
     """
     if text in sizes:
         return sizes[text]

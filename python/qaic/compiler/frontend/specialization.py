@@ -36,15 +36,7 @@ def copies(
 ) -> list[onnx.ModelProto]:
     """Make one copy of a model per set of symbols, all of whose inputs have fixed shapes.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data that `symbols.bind` was applied to; one with one set of shapes is its own
-        copy.
-    values : Sequence[Mapping[str, int]]
-        What `symbols.bind` returned.
-    entries : Sequence[SpecializationEntry]
-        The specializations behind `values`.
+    A model with one set of shapes is its own copy. `values` is what `symbols.bind` returned for `entries`.
     """
     if len(values) == 1:
         return [model]
@@ -77,19 +69,9 @@ def read_specs(specialized_model: onnx.ModelProto, count: int) -> TensorSpecs:
 def interface_of(sets: Sequence[TensorSpecs], entries: Sequence[SpecializationEntry]) -> Interface:
     """Make the interface of a program from its sets of shapes.
 
-    Parameters
-    ----------
-    sets : Sequence[TensorSpecs]
-        Inputs and outputs, one entry per set of shapes.
-    entries : Sequence[SpecializationEntry]
-        The specializations, where there are several sets.
-
-    Raises
-    ------
-    CompileError
-        A tensor cannot be a buffer, or has another number of dims in another specialization.
-    OptionError
-        Two specializations have the same input shapes, so none of them could be chosen.
+    Raises CompileError if a tensor cannot be a buffer, or has another number of dims in another
+    specialization, and OptionError if two specializations have the same input shapes, so none of them could
+    be chosen.
     """
     inputs = [specs.inputs for specs in sets]
     outputs = [specs.outputs for specs in sets]
@@ -117,19 +99,7 @@ def named(
 ) -> tuple[str, tuple[Specialization, ...]]:
     """Name the graphs of a container: the program where there is one graph, else the sets of shapes.
 
-    Parameters
-    ----------
-    name : str
-        Name of the program.
-    specializations : tuple[Specialization, ...]
-        Sets of shapes where there are several.
-    given : Sequence[str]
-        Value of ``graph_names``; without any nothing changes.
-
-    Raises
-    ------
-    OptionError
-        There are more or fewer names than graphs.
+    Nothing changes without `given` names. Raises OptionError if there are more or fewer names than graphs.
     """
     if not given:
         return name, specializations

@@ -56,31 +56,12 @@ def bind(
 ) -> list[dict[str, int]]:
     """Replace the symbolic dimensions of a model by numbers; changes `model` in place.
 
-    With several specializations, those that differ between them stay symbolic.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data whose inputs are the inputs of the program.
-    given : Mapping[str, int]
-        Values of ``onnx_define_symbol``.
-    specs : Iterable[ModelInput]
-        Entries of ``model_inputs``; they also give values to dimensions without a name, and to the symbols
-        they meet.
-    entries : Sequence[SpecializationEntry]
-        Specializations; their values win over `given`.
-
-    Returns
-    -------
-    list of dict
-        All values of each specialization; one without specializations.
-
-    Raises
-    ------
-    CompileError
-        A dimension has no value. With several specializations that is left to `require_static`.
-    OptionError
-        ``model_inputs`` names an unknown input or contradicts the model or a symbol.
+    With several specializations, those that differ between them stay symbolic. `given` are the values of
+    ``onnx_define_symbol``; those of `entries` win over them. `specs` also give values to dimensions without a
+    name, and to the symbols they meet. Returns all values of each specialization; one without
+    specializations. Raises CompileError if a dimension has no value (with several specializations,
+    `require_static` does), and OptionError if ``model_inputs`` names an unknown input or contradicts the
+    model or a symbol.
     """
     sets = [{**given, **entry.symbols} for entry in entries] or [dict(given)]
     _warn_unknown(model.graph, given, entries)
@@ -102,19 +83,8 @@ def declare_outputs(
 ) -> None:
     """Declare the shapes of outputs that ``output_shapes`` gives.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph, changed in place.
-    shapes : Mapping[str, Sequence[int | str]]
-        Values of the option.
-    sets : Sequence[Mapping[str, int]]
-        Sizes of symbols in each specialization.
-
-    Raises
-    ------
-    OptionError
-        There is no such output, or a symbol has no size.
+    `sets` are the sizes of symbols in each specialization. Raises OptionError if there is no such output, or
+    a symbol has no size.
     """
     outputs = {value.name: value for value in graph.output}
     for name, dims in shapes.items():
@@ -133,19 +103,7 @@ def check_outputs(
 ) -> None:
     """Refuse outputs whose inferred shapes are not those of ``output_shapes``.
 
-    Parameters
-    ----------
-    inferred : onnx.ModelProto
-        Model with all types and shapes.
-    shapes : Mapping[str, Sequence[int | str]]
-        Values of the option.
-    sizes : Mapping[str, int]
-        Sizes of symbols.
-
-    Raises
-    ------
-    OptionError
-        A shape is another one.
+    Raises OptionError if a shape is another one.
     """
     for value in inferred.graph.output:
         given = shapes.get(value.name)
@@ -180,14 +138,7 @@ def require_static(
 ) -> None:
     """Refuse inputs that still have a dimension without a value.
 
-    Parameters
-    ----------
-    inputs : Iterable[onnx.ValueInfoProto]
-        Declarations that `substitute` was applied to.
-    specialization : str or None
-        Name of the set of sizes, for the message.
-    sizes : Mapping[str, int]
-        That set.
+    `substitute` was applied to the inputs; the other arguments are for the message.
     """
     listed = list(inputs)
     # All of them at once, so that one run tells what to give.
@@ -344,17 +295,8 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     """Infer the types and shapes of all values from those of the inputs.
 
     Shapes the file claims for outputs and inner values are set aside, for they may speak of other input
-    shapes; a dimension of an output that cannot be inferred is taken from the file's claim again.
-
-    Parameters
-    ----------
-    view : onnx.ModelProto
-        Model with weights declared as inputs; changed in place.
-
-    Returns
-    -------
-    onnx.ModelProto
-        A copy with types and shapes.
+    shapes; a dimension of an output that cannot be inferred is taken from the file's claim again. `view` has
+    its weights as inputs and is changed. Returns a copy with types and shapes.
     """
     claims: dict[str, list[int | None]] = {}
     for graph in all_graphs(view.graph):

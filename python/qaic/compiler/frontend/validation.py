@@ -131,10 +131,7 @@ def _keep_others(values: MutableSequence[onnx.ValueInfoProto], names: Collection
 def check_texts(model: onnx.ModelProto) -> None:
     """Refuse names that are not UTF-8; protobuf hands those out as bytes, which no pass expects.
 
-    Raises
-    ------
-    CompileError
-        A name of a value, operator, attribute or domain is not text.
+    Raises CompileError if a name of a value, operator, attribute or domain is not text.
     """
     if _is_all_text(model):
         return
@@ -153,10 +150,7 @@ def check_texts(model: onnx.ModelProto) -> None:
 def check_initializers(model: onnx.ModelProto, weights: Collection[str]) -> None:
     """Refuse two constants of the main graph that have one name, and small ones whose data do not fit.
 
-    Raises
-    ------
-    CompileError
-        The message gives the name.
+    Raises CompileError with the name.
     """
     names = [tensor.name for tensor in model.graph.initializer]
     names += weights
@@ -225,17 +219,8 @@ def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
 def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> None:
     """Refuse operators without an implementation, all of them in one error.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    custom : Collection[str]
-        Operators that a library implements.
-
-    Raises
-    ------
-    CompileError
-        An operator set is missing or newer than known, a domain is unknown, or a domain has no such operator.
+    `custom` are operators that a library implements. Raises CompileError if an operator set is missing or
+    newer than known, a domain is unknown, or a domain has no such operator.
     """
     versions = {("" if s.domain == "ai.onnx" else s.domain): s.version for s in model.opset_import}
     if not versions:
@@ -292,15 +277,8 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
 def check_structure(view: onnx.ModelProto) -> None:
     """Let the onnx checker judge names, order, attributes and arity.
 
-    Parameters
-    ----------
-    view : onnx.ModelProto
-        Model with weights declared as inputs, after shape inference.
-
-    Raises
-    ------
-    CompileError
-        The model breaks a rule of the ONNX specification.
+    `view` has its weights as inputs and inferred shapes. Raises CompileError if the model breaks a rule of
+    the ONNX specification.
     """
     try:
         checker.check_model(view)

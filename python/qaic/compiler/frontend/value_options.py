@@ -39,24 +39,8 @@ def in_expanded_graph(
 ) -> CompileOptions:
     """Replace the names of nodes in options by those of the values that they compute.
 
-    Parameters
-    ----------
-    options : CompileOptions
-        Compile options.
-    names : InlinedNames or None
-        Names of the model; None where no option needs them.
-    exact : Sequence[str]
-        Values that stay in float32 whatever is asked for.
-
-    Returns
-    -------
-    CompileOptions
-        The same options about the expanded graph.
-
-    Raises
-    ------
-    CompileError
-        None of the names of a precision file is one of the model.
+    `names` is None where no option needs them; `exact` values stay in float32 whatever is asked for. Raises
+    CompileError if none of the names of a precision file is one of the model.
     """
     if names is None:
         return options
@@ -95,19 +79,8 @@ def inside_functions(graph: onnx.GraphProto, items: Sequence[str]) -> bool:
 def as_outputs(graph: onnx.GraphProto, name: str, names: InlinedNames) -> list[str]:
     """Find the values that a name stands for, and give each a name that an output can have.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Expanded graph; values from inside of functions are renamed to ``call/value`` in it.
-    name : str
-        Name of a value, in any of the forms of `inlined_names`.
-    names : InlinedNames
-        Names of the model.
-
-    Returns
-    -------
-    list of str
-        Values of the graph, in its order; empty when there is none.
+    Values from inside of functions are renamed to ``call/value`` in the graph. The name has any of the forms
+    of `inlined_names`. Returns values in the order of the graph; none when there is none.
     """
     titles = names.titles(name)
     values = [value for node in graph.node for value in node.output if value in titles]

@@ -31,74 +31,47 @@ WriteProgram = Callable[[Path, "Model", "CompileOptions"], None]
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """A file to write after the container.
+    """A file to write after the container."""
 
-    Parameters
-    ----------
-    path : Path
-        Where it goes; replaced if it exists.
-    write : callable
-        Writes the content to the path it is given, which does not exist.
-    """
-
+    #: where it goes; replaced if it exists
     path: Path
+    #: writes the content to the path it is given, which does not exist
     write: Callable[[Path], None]
 
 
 @dataclass(slots=True)
 class Context:
-    """Options of one compilation, and what its passes have found.
+    """Options of one compilation, and what its passes have found."""
 
-    Parameters
-    ----------
-    options
-        Compile options; names of values in them are those of the graph, once functions are expanded.
-    progress
-        Shows where the compilation is.
-    write_program
-        Writes a container to run while compiling; passes do not know how programs are written.
-    work_folder
-        Makes folders for programs that are run while compiling.
-    custom
-        Operators that the user brings along.
-    for_integers
-        Whether the graph is to be quantized, or measured for it.
-    survey
-        What a card would not take, as far as it is known.
-    is_checked
-        Whether the user's model was found to be one, so that what is wrong later is the compiler's.
-    names
-        What values are called inside of expanded functions, where options name some.
-    exact
-        Values inside of quantized weights, which options about floats are not about.
-    given_weights
-        The weights of the model before its precision was changed.
-    profile
-        What is known about the values of the float graph, where it is quantized.
-    plan
-        What each node computes in.
-    quantization
-        What is quantized, how, and why not the rest; where anything is asked to be.
-    overflows
-        Constants that are beyond float16.
-    side_files
-        Files that the options want next to the container.
-    """
-
+    #: compile options; names of values in them are those of the graph, once functions are expanded
     options: CompileOptions
+    #: shows where the compilation is
     progress: Progress
+    #: writes a container to run while compiling; passes do not know how programs are written
     write_program: WriteProgram
+    #: makes folders for programs that are run while compiling
     work_folder: WorkFolder
+    #: operators that the user brings along
     custom: CustomOps
+    #: whether the graph is to be quantized, or measured for it
     for_integers: bool
+    #: constants that are beyond float16
     overflows: Overflows
+    #: what a card would not take, as far as it is known
     survey: Survey = field(default_factory=Survey)
+    #: whether the user's model was found to be one, so that what is wrong later is the compiler's
     is_checked: bool = False
+    #: what values are called inside of expanded functions, where options name some
     names: InlinedNames | None = None
+    #: values inside of quantized weights, which options about floats are not about
     exact: Sequence[str] = ()
+    #: the weights of the model before its precision was changed
     given_weights: dict[str, Weight] = field(default_factory=dict)
+    #: what is known about the values of the float graph, where it is quantized
     profile: CalibrationProfile | None = None
+    #: what each node computes in
     plan: Classification = field(default_factory=Classification)
+    #: what is quantized, how, and why not the rest; where anything is asked to be
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)
 

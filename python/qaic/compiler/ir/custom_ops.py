@@ -20,14 +20,9 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class CustomOps:
-    """Contents of the descriptions.
+    """Contents of the descriptions."""
 
-    Parameters
-    ----------
-    operators : Mapping[str, Library or None]
-        The library of each operator; None where the description has none for the interpreter.
-    """
-
+    #: the library of each operator; None where the description has none for the interpreter
     operators: Mapping[str, Library | None]
 
     @property

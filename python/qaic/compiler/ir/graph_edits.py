@@ -78,14 +78,8 @@ def remove_unused_nodes(
 ) -> None:
     """Remove nodes whose results nothing reads, and those in front that only they have read.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Graph in topological order.
-    candidates : collection of str
-        A node may go if all of its results are among these.
-    made_elsewhere : collection of str
-        Values that a constant of that name has taken the place of: reading these needs no node.
+    A node may go if all of its results are among `candidates`. Constants have taken the place of the values
+    `made_elsewhere`, so reading these needs no node.
     """
     count = uses(graph)
     for name in made_elsewhere:
@@ -159,12 +153,7 @@ def clear_attributes(node: onnx.NodeProto) -> None:
 def replace_all_uses_with(nodes: Iterable[onnx.NodeProto], replacements: Mapping[str, str]) -> None:
     """Let nodes read other values, graphs nested in them included.
 
-    Parameters
-    ----------
-    nodes : iterable
-        The nodes; what they make keeps its name.
-    replacements : mapping
-        Value -> what is read in its place.
+    What the nodes make keeps its name.
     """
     for node in nodes:
         _rename(node.input, replacements)

@@ -69,10 +69,7 @@ class _Index:
 class InlinedNames:
     """Finds the values of an expanded model by the names that they, or their calls, had before.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model before any of its functions is changed.
+    No function of the model is changed yet.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -185,17 +182,8 @@ class InlinedNames:
 def calls_in(graph: onnx.GraphProto, pairs: Iterable[tuple[onnx.NodeProto, Call]]) -> list[Call]:
     """Bind the values of calls to their names in an expanded graph.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        The expanded graph.
-    pairs : iterable
-        What each of its nodes was before, and the call whose body it belongs to.
-
-    Returns
-    -------
-    list of Call
-        Every call, and in front the graph itself.
+    `pairs` are what each node was before, and the call whose body it belongs to. Returns every call, and in
+    front the graph itself.
     """
     calls: dict[Call, None] = {}
     for node, (origin, call) in zip(graph.node, pairs, strict=True):

@@ -24,34 +24,22 @@ class Provenance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpsTable:
-    """Known facts about the operations of a program.
+    """Known facts about the operations of a program."""
 
-    Parameters
-    ----------
-    ops : sequence
-        Entries of the descriptor, the place of one is its number.
-    executions : int
-        How often a run can execute them, all together.
-    """
-
+    #: entries of the descriptor, the place of one is its number
     ops: Sequence[Mapping[str, Any]]
+    #: how often a run can execute them, all together
     executions: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """An output of the graph that is none of the program.
+    """An output of the graph that is none of the program."""
 
-    Parameters
-    ----------
-    name, elem_type
-        Name and ONNX element type.
-    dims
-        Shape in each specialization; one without.
-    """
-
+    #: name and ONNX element type
     name: str
     elem_type: int
+    #: shape in each specialization; one without
     dims: tuple[tuple[int, ...], ...]
 
 
@@ -71,75 +59,49 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """Rows that the graph computes in place of the next values of state.
+    """Rows that the graph computes in place of the next values of state."""
 
-    Parameters
-    ----------
-    tensors
-        Outputs of the graph behind those of the program that it computes.
-    updates
-        The states: rows as ``ScatterND`` writes them, and their indices.
-    """
-
+    #: outputs of the graph behind those of the program that it computes
     tensors: tuple[RowTensor, ...]
+    #: the states: rows as ``ScatterND`` writes them, and their indices
     updates: tuple[RowUpdate, ...]
 
 
 @dataclass(slots=True)
 class Model:
-    """A graph, its weights, and the sets of shapes that it serves.
+    """A graph, its weights, and the sets of shapes that it serves."""
 
-    Parameters
-    ----------
-    proto
-        The graph without its large initializers.
-    weights
-        The large initializers of the main graph, in the order in which they are stored.
-    libraries
-        Engine libraries that its operators need.
-    has_fused_functions
-        Whether functions are left that stand for operators of the card, whose bodies are rounded as one.
-    name
-        Name of the program.
-    symbol_sizes, requested
-        Sizes of the symbols, one set for each specialization, and the options about these.
-    input_dims
-        Dims of the inputs before symbols got their sizes.
-    specialized
-        The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
-        many sets only some. Empty while shapes are not known.
-    known
-        The inputs and outputs; none before shapes are known.
-    facts
-        What is known about values from shape inference on, and once all floats are float32.
-    provenance
-        Its nodes as they were before the passes, where operations are measured.
-    described
-        For each set of shapes the finished program with inferred types and shapes, and what else identifies
-        some; where operations are measured.
-    operations
-        What the engine runs for it, where that is measured.
-    state_rows
-        What the graph computes in place of the next values of state, where it does not compute them.
-    own_operators
-        Operators of the device's own domain that the graph has.
-    """
-
+    #: the graph without its large initializers
     proto: onnx.ModelProto
+    #: the large initializers of the main graph, in the order in which they are stored
     weights: dict[str, Weight]
+    #: engine libraries that its operators need
     libraries: Sequence[Library] = ()
+    #: whether functions are left that stand for operators of the card, whose bodies are rounded as one
     has_fused_functions: bool = False
     name: str = "unnamed"
+    #: sizes of the symbols, one set for each specialization, and the options about these
     symbol_sizes: Sequence[Mapping[str, int]] = ()
     requested: Sequence[SpecializationEntry] = ()
+    #: dims of the inputs before symbols got their sizes
     input_dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    #: The model with all types and shapes and with its weights as inputs, once for each set of shapes; of
+    #: many sets only some. Empty while shapes are not known.
     specialized: list[onnx.ModelProto] = field(default_factory=list)
+    #: the inputs and outputs; none before shapes are known
     known: Interface | None = None
+    #: what is known about values from shape inference on, and once all floats are float32
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))
+    #: its nodes as they were before the passes, where operations are measured
     provenance: Provenance | None = None
+    #: for each set of shapes the finished program with inferred types and shapes, and what else identifies
+    #: some; where operations are measured
     described: Sequence[Sequence[onnx.ModelProto]] = ()
+    #: what the engine runs for it, where that is measured
     operations: OpsTable | None = None
+    #: what the graph computes in place of the next values of state, where it does not compute them
     state_rows: StateRows | None = None
+    #: operators of the device's own domain that the graph has
     own_operators: Sequence[str] = ()
 
     @property
@@ -185,15 +147,8 @@ class Model:
     def rewrite(self, rewriting: Callable[[onnx.ModelProto, Mapping[str, int]], Mapping[str, Added]]) -> bool:
         """Apply a rewriting that goes by element types to the graph and to its inferred forms.
 
-        Parameters
-        ----------
-        rewriting
-            Changes a model whose element types it is given, and returns the values that it added.
-
-        Returns
-        -------
-        bool
-            Whether the graph was changed.
+        `rewriting` changes a model whose element types it is given, and returns the values that it added.
+        Returns True if the graph was changed.
         """
         types = self.facts.types
         added = rewriting(self.proto, types)

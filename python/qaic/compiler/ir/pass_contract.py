@@ -19,17 +19,8 @@ class Pass(Protocol):
     def run(self, model: Model, context: Context) -> bool:
         """Change the model, or learn something of it.
 
-        Returns
-        -------
-        bool
-            Whether the model was changed.
-
-        Raises
-        ------
-        CompileError
-            The model cannot become a program.
-        OptionError
-            An option contradicts the model.
+        Returns True if the model was changed. Raises CompileError if the model cannot become a program, and
+        OptionError if an option contradicts it.
         """
 
 

@@ -112,10 +112,7 @@ def standard(node: onnx.NodeProto, *op_types: str) -> bool:
 def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
     """Positions of the inputs that the outputs of a selecting operator are picked from.
 
-    Returns
-    -------
-    tuple of int or None
-        None when the operator computes new values, or carries a value of its own that is not in the format.
+    None when the operator computes new values, or carries a value of its own that is not in the format.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type not in _SELECTING:
         return None

@@ -211,33 +211,23 @@ class QuantizationPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorProfile:
-    """Values of one tensor.
+    """Values of one tensor."""
 
-    Parameters
-    ----------
-    minimum, maximum
-        Smallest and largest value seen; of fixed parameters the smallest and largest value they represent.
-    histogram
-        float32 counts in equal bins over [minimum, maximum]; None where there are none.
-    scale, offset
-        Parameters that a file fixed for the whole tensor: real = scale * (q - offset), q signed. Both or
-        neither.
-    channel_scales, channel_offsets
-        float32 and int32 parameters that a file fixed for each channel of a constant; both or neither.
-    channel_axis
-        Axis of these channels in the constant, negative from the end; None where the file does not state it.
-    bits
-        Width of q where parameters are fixed.
-    """
-
+    #: smallest and largest value seen; of fixed parameters the smallest and largest value they represent
     minimum: float
     maximum: float
+    #: float32 counts in equal bins over [minimum, maximum]; None where there are none
     histogram: NDArray[np.float32] | None = None
+    #: Parameters that a file fixed for the whole tensor: real = scale * (q - offset), q signed. Both or
+    #: neither.
     scale: float | None = None
     offset: int | None = None
+    #: float32 and int32 parameters that a file fixed for each channel of a constant; both or neither
     channel_scales: NDArray[np.float32] | None = None
     channel_offsets: NDArray[np.int32] | None = None
+    #: axis of these channels in the constant, negative from the end; None where the file does not state it
     channel_axis: int | None = None
+    #: width of q where parameters are fixed
     bits: int = 8
 
     def __eq__(self, other: object) -> bool:
@@ -259,20 +249,13 @@ class TensorProfile:
 
 @dataclass(slots=True)
 class CalibrationProfile:
-    """Values of the tensors of one model.
+    """Values of the tensors of one model."""
 
-    Parameters
-    ----------
-    tensors
-        By name of the tensor in the float graph. Constants appear only where a file fixed their parameters.
-    graph_hash
-        64-bit hash of the graph the values belong to.
-    precisions
-        Tensors whose producers a file keeps in a float precision, ``"fp16"`` or ``"fp32"``.
-    """
-
+    #: By name of the tensor in the float graph. Constants appear only where a file fixed their parameters.
     tensors: dict[str, TensorProfile] = field(default_factory=dict)
+    #: 64-bit hash of the graph the values belong to
     graph_hash: int = 0
+    #: tensors whose producers a file keeps in a float precision, ``"fp16"`` or ``"fp32"``
     precisions: dict[str, str] = field(default_factory=dict)
 
 

@@ -17,19 +17,7 @@ def verify(model: Model, after: str) -> None:
 
     In each graph, a value has one producer, and none if it is an input, an initializer or a weight. What a
     node or an output reads is there before it; the operator set of every node is imported. Weights are not in
-    the graph too.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    after : str
-        The pass that left it, for the message.
-
-    Raises
-    ------
-    InvalidModelError
-        It is not valid.
+    the graph too. `after` names the pass that left it. Raises InvalidModelError if it is not valid.
     """
     proto = model.proto
     domains = {_domain(entry.domain) for entry in proto.opset_import}

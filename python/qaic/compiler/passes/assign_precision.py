@@ -49,20 +49,9 @@ def decide(
 ) -> Classification:
     """Decide about every node that reads or makes floats, nested graphs included.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without model-local functions.
-    facts : ValueInfo
-        Types of its values, and what they were in the model.
-    options : CompileOptions
-        Compile options; names in them are those of values of `model` (`value_options`).
-    profiled : Collection[str] or None
-        Values with a range; None when nothing is quantized.
-    external : Mapping[str, str]
-        Values whose nodes an external quantization file keeps in floating point, with their precision.
-    tell : bool
-        Whether to warn about names that the model does not have.
+    The model has no functions, and names in options are those of its values. `profiled` values have a range;
+    None when nothing is quantized. An external quantization file keeps the nodes of `external` values in a
+    float precision. `tell` decides about warnings for names that the model does not have.
     """
     keep = _kinds(
         model, options.keep_original_precision_for_nodes, "keep_original_precision_for_nodes", tell=tell

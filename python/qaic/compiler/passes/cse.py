@@ -31,16 +31,8 @@ def eliminate_common_subexpressions(
 
     Names mean one value each, nested graphs included. Equal means: one operator of the standard set,
     attribute by attribute and input by input; the shape of a tensor is the list of its numbers where it is
-    known.
-
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph in topological order, without model-local functions.
-    shapes : Mapping[str, tuple[int, ...]]
-        Known shapes of values; a dim below 0 is not known.
-    labels : Mapping[str, str]
-        What is asked of values; nodes of which different things are asked are not equal.
+    known. The graph has no functions. A dim below 0 is not known. Nodes with different `labels` are not
+    equal.
     """
     outputs = {value.name for value in graph.output}
     renamed: dict[str, str] = {}

@@ -77,21 +77,9 @@ class _Member:
 def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) -> None:
     """Replace initializers by the tables of the same names; changes `model` and `weights`.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    file : Path
-        Zip file with ``<initializer>.npy`` members, stored or deflated.
-
-    Raises
-    ------
-    CompileError
-        The file is no such zip, has no table of the model, or a table has another type or shape.
-    OSError
-        The file cannot be read.
+    The zip file has ``<initializer>.npy`` members, stored or deflated. Raises CompileError if the file is no
+    such zip, has no table of the model, or a table has another type or shape, and OSError if it cannot be
+    read.
     """
     small = {tensor.name: tensor for tensor in model.graph.initializer}
     unknown: list[str] = []
@@ -137,17 +125,7 @@ def load_tables(model: onnx.ModelProto, weights: dict[str, Weight], file: Path) 
 def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weight]:
     """Find the constant tables that Gather nodes read, those of two dimensions.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-
-    Raises
-    ------
-    CompileError
-        The model has no such table.
+    Raises CompileError if the model has no such table.
     """
     small = {tensor.name: tensor for tensor in model.graph.initializer}
     names = dict.fromkeys(node.input[0] for node in model.graph.node if standard(node, "Gather"))
@@ -169,10 +147,7 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
 def write_tables(tables: list[Weight], target: Path) -> None:
     """Write tables to a zip file, without compression.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         members = archive_names(table.name for table in tables)

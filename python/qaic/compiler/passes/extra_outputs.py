@@ -34,26 +34,12 @@ def add_named(
 ) -> None:
     """Make tensors outputs of a model whose shapes are not inferred yet; changes `model` in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    items : Sequence[str]
-        Names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one graph,
-        ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
-        its item.
-    graph_names : Collection[str]
-        Names of the graph, one per set of shapes. As the graph is the same in all of them, a tensor that is
-        named for one is an output in all.
-    names : InlinedNames or None
-        Names of values from inside of functions that were expanded; such a tensor is called ``call/value``.
-    was_cut : bool
-        Whether the model was cut back to some outputs before, for the message.
-
-    Raises
-    ------
-    CompileError
-        No node of the main graph computes such a tensor, or there is no such graph.
+    `items` are names of tensors of the main graph; an item may also hold several, ``a,b``, belong to one
+    graph, ``graph:a,b``, or join such groups by ``;``. A name that contains these characters stands alone in
+    its item. As the graph is the same in all sets of shapes, a tensor that is named for one of `graph_names`
+    is an output in all. Values from inside of expanded functions are called ``call/value``. `was_cut` is for
+    the message. Raises CompileError if no node of the main graph computes such a tensor, or there is no such
+    graph.
     """
     graph = model.graph
     computed = {name for node in graph.node for name in node.output if name}
@@ -79,15 +65,7 @@ def add_named(
 
 
 def add_every(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) -> None:
-    """Make every float and integer tensor with fixed shapes an output; changes `model` in place.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    specialized : Sequence[onnx.ModelProto]
-        The model with inferred shapes, one per set of them.
-    """
+    """Make every float and integer tensor with fixed shapes an output; changes `model` in place."""
     ranks = [_ranks(specialized_model) for specialized_model in specialized]
     names = [name for node in model.graph.node for name in node.output if name]
     fixed = [name for name in names if len({known.get(name) for known in ranks} - {None}) == 1]

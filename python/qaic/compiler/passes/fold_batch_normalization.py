@@ -48,19 +48,8 @@ def fold_batch_normalization(
 ) -> int:
     """Fold what can be folded in the main graph; changes both arguments.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Its weights.
-    are_one_unit : callable
-        Returns whether a convolution and the normalization behind it may become one node.
-
-    Returns
-    -------
-    int
-        Number of nodes folded.
+    `are_one_unit` returns True if a convolution and the normalization behind it may become one node. Returns
+    the number of nodes folded.
     """
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):

@@ -42,27 +42,10 @@ def inline_functions(
 ) -> onnx.ModelProto:
     """Expand every call of a model-local function.
 
-    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node
-    without a name goes by its first result.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model that `functions.check_functions` has accepted.
-    keep : callable
-        Returns true for a function whose calls stay as they are.
-    names : InlinedNames or None
-        Learns what the values of bodies are called afterwards.
-
-    Returns
-    -------
-    onnx.ModelProto
-        The expanded model, or `model` where there is nothing to expand.
-
-    Raises
-    ------
-    CompileError
-        A body does not fit its calls.
+    A node of a body is called ``call/inner`` afterwards, for each function it was in; a call or node without
+    a name goes by its first result. `keep` returns True for a function whose calls stay as they are. `names`
+    learns what the values of bodies are called afterwards. Returns `model` itself where there is nothing to
+    expand. Raises CompileError if a body does not fit its calls.
     """
     chosen = [function for function in model.functions if not keep(function)]
     return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen}, names)
@@ -139,14 +122,8 @@ def expand(
 ) -> bool:
     """Expand the functions of a model, whose bodies may bring text and unused constants along.
 
-    Parameters
-    ----------
-    model : Model
-        Changed.
-    keep : callable
-        Returns true for a function whose calls stay; without it those stay that one rounding belongs to.
-    names : InlinedNames or None
-        Learns what the values of bodies are called afterwards.
+    Calls of functions for which `keep` returns True stay. `names` learns what the values of bodies are called
+    afterwards.
     """
     flat = inline_functions(model.proto, keep, names)
     if flat is model.proto:

@@ -31,12 +31,8 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
     """Compare the node lists of a partition file with a graph.
 
     The survey receives the names that no node has, and nodes that a partition lists before one whose result
-    they read: a virtual card runs the graph whole, and the card's compiler refuses the file.
-
-    Raises
-    ------
-    CompileError
-        A partition needs a value from a later one.
+    they read: a virtual card runs the graph whole, and the card's compiler refuses the file. Raises
+    CompileError if a partition needs a value from a later one.
     """
     place = {
         node: number for number, partition in enumerate(config.partitions) for node in partition.nodes or ()
@@ -78,16 +74,7 @@ def check_placement(
 ) -> None:
     """Look for nodes that no partition lists, where every partition lists its own.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model as the user gave it, without initializers among its inputs.
-    constants : iterable of str
-        Names of its weights that are not in the graph.
-    config : PartitionConfig
-        The partitions.
-    survey : Survey
-        Receives the findings.
+    The model is as the user gave it; `constants` are its weights that are not in the graph.
     """
     if any(partition.nodes is None for partition in config.partitions):
         return
@@ -107,12 +94,7 @@ def check_placement(
 def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
     """List the nodes that the card's compiler leaves: it expands small functions and folds constants.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model as the user gave it, without initializers among its inputs.
-    constants : iterable of str
-        Names of its weights that are not in the graph.
+    The model is as the user gave it; `constants` are its weights that are not in the graph.
     """
     return [
         _name(node)

@@ -22,19 +22,8 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
     Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
     Nodes that nothing needs any more go, and inputs that only they read. Initializers stay; see
-    `checks.drop_unused`.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without initializers among its inputs.
-    names : Sequence[str]
-        Tensors of the main graph; without any the model stays as it is.
-
-    Raises
-    ------
-    CompileError
-        A name is no result of a node of the main graph.
+    `checks.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no result
+    of a node of the main graph.
     """
     if not names:
         return
@@ -102,18 +91,8 @@ def unknown_result(
 ) -> CompileError:
     """Return the error that no node of the main graph computes a tensor of this name.
 
-    Parameters
-    ----------
-    option : str
-        Option that names it.
-    graph : onnx.GraphProto
-        Main graph.
-    name : str
-        The tensor.
-    known : list[str]
-        Names that could have been meant.
-    fix : str
-        What to do where it is neither an input nor the name of a node.
+    `known` are names that could have been meant, `fix` is what to do where the name is neither an input nor
+    the name of a node.
     """
     named = next((node for node in graph.node if node.name == name), None)
     if any(value.name == name for value in graph.input):

@@ -12,11 +12,8 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 def check_retained(interface: Interface) -> None:
     """Refuse state that could not go from one inference into the next.
 
-    Raises
-    ------
-    CompileError
-        Output ``X_RetainedState`` has another type or shape than input ``X``, or the shape is not the same in
-        all specializations, which share the state.
+    Raises CompileError if output ``X_RetainedState`` has another type or shape than input ``X``, or the shape
+    is not the same in all specializations, which share the state.
     """
     inputs = {spec.name: position for position, spec in enumerate(interface.inputs)}
     found = False

@@ -35,28 +35,10 @@ def set_batch(
 ) -> dict[str, int]:
     """Make `batch` the first dimension of every input whose first dimension is 1 or a symbol.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data, changed in place.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    batch : int or None
-        Samples; None leaves the model as it is.
-    given : Mapping[str, int]
-        Values of ``onnx_define_symbol``.
-
-    Returns
-    -------
-    dict
-        `given` with the values of the symbols that stand for the batch.
-
-    Raises
-    ------
-    CompileError
-        No input has a batch, or the model is not the same computation for another number of samples.
-    OptionConflictError
-        ``onnx_define_symbol`` gives the batch another value.
+    None leaves the model as it is. Returns `given`, the values of ``onnx_define_symbol``, with the symbols
+    that stand for the batch. Raises CompileError if no input has a batch, or the model is not the same
+    computation for another number of samples, and OptionConflictError if ``onnx_define_symbol`` gives the
+    batch another value.
     """
     values = dict(given)
     if batch is None:

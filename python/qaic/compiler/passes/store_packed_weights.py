@@ -36,24 +36,16 @@ _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 
 @dataclass(frozen=True, slots=True)
 class PackedSource:
-    """Tiles of packed rows with scales and zero points behind them.
+    """Tiles of packed rows with scales and zero points behind them."""
 
-    Parameters
-    ----------
-    codes : TensorSource
-        Tiles of packed numbers without a sign.
-    bits : int
-        4 or 8; numbers of eight bits become signed.
-    scales, zeros : Weight or None
-        Of each group: a float of any type, and a number packed as the others are.
-    rows, groups : int
-        Rows, and groups of each.
-    """
-
+    #: tiles of packed numbers without a sign
     codes: TensorSource
+    #: 4 or 8; numbers of eight bits become signed
     bits: int
+    #: of each group: a float of any type, and a number packed as the others are
     scales: Weight
     zeros: Weight | None
+    #: rows, and groups of each
     rows: int
     groups: int
 

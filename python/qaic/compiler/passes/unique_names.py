@@ -18,12 +18,7 @@ from qaic.compiler.ir.pass_contract import Always
 def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
     """Rename values of nested graphs whose name is used for another value already; changes `graph`.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph; its own names stay.
-    constants : Iterable[str]
-        Names of the main graph that are not in it, the weights.
+    Names of the main graph stay; `constants` are those that are not in it, the weights.
     """
     if not any(True for node in graph.node for _ in subgraphs(node)):
         return

@@ -38,16 +38,8 @@ class QuantizedTensor:
 class GraphBuilder:
     """Collects the nodes of a main graph in order, with the constants that they read.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data; gets the constants and the domains that nodes need.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    facts : ValueInfo
-        Types and shapes; new values are added.
-    classes : dict[str, PrecisionClass]
-        Class of each node by its first output; new nodes are added.
+    The model gets the constants and the domains that nodes need; `facts` and `classes` get new values and
+    nodes.
     """
 
     def __init__(

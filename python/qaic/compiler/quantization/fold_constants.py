@@ -88,15 +88,6 @@ def fold_constants(model: onnx.ModelProto, weights: dict[str, Weight], facts: Va
     """Turn computed float operands of quantizable nodes into constants; changes `model` and `weights`.
 
     Values keep their names. Nodes of the main graph only.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Its large initializers.
-    facts : ValueInfo
-        Types and shapes of the values.
     """
     lift_float_constants(model)
     graph = model.graph

@@ -31,18 +31,7 @@ def find_groups(
 ) -> Iterator[Group]:
     """Group the nodes of a graph, in order; every node is in exactly one group.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph in topological order.
-    classes : dict[str, PrecisionClass]
-        Class of each node by its first output.
-    constants : ConstantReader
-        Constants of the graph.
-    facts : ValueInfo
-        Types and shapes.
-    profiled : callable
-        Whether a tensor has a profile; a group whose result has none could not be quantized.
+    `profiled` returns True for a tensor with a profile; a group whose result has none could not be quantized.
     """
     joining = _Joining(graph, classes, constants, facts, profiled)
     groups: dict[str, Group] = {}

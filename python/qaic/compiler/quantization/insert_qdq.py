@@ -57,10 +57,7 @@ _CLIP_INPUTS_VERSION: Final = 11
 class Inserter(GraphBuilder):
     """Rewrites the main graph by a plan.
 
-    Parameters
-    ----------
-    model, weights, facts, classes
-        See `GraphBuilder`.
+    Arguments are those of `GraphBuilder`.
     """
 
     def __init__(

@@ -20,12 +20,7 @@ _CENTERED: Final = frozenset({"symmetric", "symmetric_with_power2_scale"})
 class QuantParamsChooser:
     """Chooses scales and offsets.
 
-    Parameters
-    ----------
-    profile : CalibrationProfile
-        What calibration found out about the tensors of the float graph.
-    options : CompileOptions
-        Schemas, precision and calibration.
+    `profile` is about the float graph; `options` give schemas, precision and calibration.
     """
 
     def __init__(self, profile: CalibrationProfile, options: CompileOptions) -> None:
@@ -144,10 +139,7 @@ def value_range(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Find the smallest and the largest value of a constant, of all of it or of each channel.
 
-    Raises
-    ------
-    CompileError
-        A value is not finite.
+    Raises CompileError if a value is not finite.
     """
     others = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
     low = np.asarray(np.min(values, axis=others, initial=0))

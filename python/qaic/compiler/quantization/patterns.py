@@ -81,20 +81,8 @@ class Pattern:
 class PatternFinder:
     """Finds the patterns of a graph.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph in topological order.
-    constants : ConstantReader
-        Its constants.
-    facts : ValueInfo
-        Types and shapes.
-    classes : Mapping[str, PrecisionClass]
-        Class of each node by its first output.
-    taken : set of str
-        Nodes that belong to something else, by first output.
-    profiled : callable
-        Whether a tensor has a profile, as the result of a function needs it.
+    `taken` are nodes that belong to something else, by first output. `profiled` returns True for a tensor
+    with a profile, as the result of a function needs it.
     """
 
     def __init__(

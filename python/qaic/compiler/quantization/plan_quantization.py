@@ -76,27 +76,9 @@ def plan_quantization(
 ) -> QuantizationPlan:
     """Decide about every node of a graph; changes no argument.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data with an operator set that has integer forms, its computed constants folded.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    facts : ValueInfo
-        Types and shapes of the values.
-    classes : Mapping[str, PrecisionClass]
-        Class of each node by its first output.
-    reasons : Mapping[str, FloatReason]
-        Why nodes of other classes than INT8 and INT16 have them.
-    profile : CalibrationProfile
-        Ranges of the tensors of the float graph.
-    options : CompileOptions
-        Schemas, calibration, precisions, row-wise and channel-wise.
-
-    Raises
-    ------
-    CompileError
-        A constant of a quantized node is not finite.
+    The operator set has integer forms, and computed constants are folded. `reasons` state why nodes of other
+    classes than INT8 and INT16 have them. Raises CompileError if a constant of a quantized node is not
+    finite.
     """
     parameters = QuantParamsChooser(profile, options)
     constants = ConstantReader(model.graph, weights)
@@ -113,14 +95,7 @@ def plan_floats(
 ) -> QuantizationPlan:
     """Plan for a graph of which nothing is quantized.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph.
-    classes : Mapping[str, PrecisionClass]
-        Class of each node with floats by its first output.
-    reasons : Mapping[str, FloatReason]
-        Why nodes of other classes than INT8 and INT16 have them.
+    `reasons` state why nodes of other classes than INT8 and INT16 have them.
     """
     plan = QuantizationPlan(nested=_nested(graph))
     for node in graph.node:

@@ -31,24 +31,9 @@ def quantize_bias(
 ) -> QuantizedBias:
     """Quantize a bias.
 
-    Parameters
-    ----------
-    bias : ndarray
-        One finite float per output channel.
-    input_scale : float
-        Scale of the data operand.
-    weight_scales : ndarray
-        Scale of the weight: one, or one per output channel.
-    parameters : QuantParamsChooser
-        Schema and precision.
-    integer_kernel : bool
-        Whether the numbers are for an integer kernel. The float kernels of 16-bit quantization take a bias
-        of any scale, so that a scale per tensor need not be raised for them.
-
-    Returns
-    -------
-    QuantizedBias
-        As many scales as there are weight scales.
+    `bias` has one finite float per output channel, `weight_scales` one for all or one per output channel. The
+    float kernels of 16-bit quantization take a bias of any scale, so that without `integer_kernel` a scale
+    per tensor need not be raised. Returns as many scales as there are weight scales.
     """
     data = np.float64(np.float32(input_scale))
     # Kernels multiply their sums by this product, as a float32: as zero it would swallow the bias, too.

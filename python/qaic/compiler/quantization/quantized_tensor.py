@@ -57,22 +57,8 @@ def quantized_weight(
 ) -> Weight:
     """Describe the integers of a float32 constant as a weight of their own.
 
-    Parameters
-    ----------
-    name : str
-        Name of the new weight.
-    inner : Weight
-        The float32 constant.
-    scales : ndarray
-        One scale, or one per channel along `axis`.
-    offset : int
-        Offset of all of them, in the signed view.
-    axis : int or None
-        Axis of the channels.
-    precision : str
-        ``Int8`` or ``Int16``.
-    unsigned : bool
-        Store int8 as uint8, shifted by 128.
+    There is one scale, or one per channel along `axis`; the offset is that of all of them, in the signed
+    view. `precision` is ``Int8`` or ``Int16``. With `unsigned`, int8 is stored as uint8, shifted by 128.
     """
     if inner.elem_type != FLOAT:
         raise TypeError(inner.name)

@@ -37,10 +37,7 @@ _CHANGED_IN_12: Final = "Dropout"
 def raise_operator_set(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
     """Raise an old operator set; changes `model` in place, and no name of a value.
 
-    Returns
-    -------
-    bool
-        Whether the model can be quantized.
+    Returns True if the model can be quantized.
     """
     version = standard_version(model)
     if version >= WANTED:

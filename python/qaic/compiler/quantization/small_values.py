@@ -52,20 +52,7 @@ _PROPORTIONAL: Final = VALUE_PRESERVING | {
 class SmallValues:
     """Finds the nodes of a graph that would lose small values.
 
-    Parameters
-    ----------
-    nodes : sequence of onnx.NodeProto
-        Nodes of the main graph, in order.
-    groups : sequence of Group
-        The same in groups; nothing is rounded inside of a group.
-    classes : Mapping[str, PrecisionClass]
-        Class of each node by its first output.
-    constants : ConstantReader
-        Constants of the graph.
-    parameters : QuantParamsChooser
-        Ranges of its tensors.
-    precision : str
-        ``Int8`` or ``Int16``.
+    Nothing is rounded inside of a group. `precision` is ``Int8`` or ``Int16``.
     """
 
     def __init__(

@@ -59,25 +59,9 @@ def plan_weight(
 ) -> PlannedWeight:
     """Choose the parameters of the weight and bias of a Conv, ConvTranspose, Gemm or MatMul.
 
-    Parameters
-    ----------
-    group : Group
-        A group whose node `has_constant_kernel`.
-    constants : ConstantReader
-        Constants of the graph.
-    parameters : QuantParamsChooser
-        Schemas and what files fixed.
-    options : CompileOptions
-        Row-wise and channel-wise.
-    precision : str
-        ``Int8`` or ``Int16``.
-    input_scale : float
-        Scale of the data operand.
-
-    Raises
-    ------
-    CompileError
-        A value is not finite, or a file has parameters along another axis than that of the output channels.
+    The node of the group `has_constant_kernel`. `input_scale` is that of the data operand. Raises
+    CompileError if a value is not finite, or a file has parameters along another axis than that of the output
+    channels.
     """
     node = group.node
     weight = constants.describe(node.input[1])
@@ -121,10 +105,8 @@ def _affine(
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
     """Collect what a group does to its sums of products.
 
-    Returns
-    -------
-    factors, bias : ndarray or None
-        One number per output channel; None where there is nothing to multiply or to add.
+    Returns factors and bias, one number per output channel; None where there is nothing to multiply or to
+    add.
     """
     node = group.node
     numbers = _attributes(node) if node.op_type == "Gemm" else {}

@@ -59,16 +59,8 @@ def publish_hints(
 ) -> None:
     """Publish what keeps a program from being fast on a card, if ``aic_perf_warnings`` asks for it.
 
-    Parameters
-    ----------
-    options : CompileOptions
-        Compile options.
-    specialized_model : onnx.ModelProto
-        The model as the user gave it, with inferred shapes.
-    weights : mapping
-        Its weights that are not in the graph.
-    classes : mapping
-        What nodes compute in, by the names of their first outputs; the others in the types of the model.
+    The model is as the user gave it, with inferred shapes. `classes` are what nodes compute in, by their
+    first outputs; the others in the types of the model.
     """
     if options.aic_perf_warnings:
         from qaic.compiler.reports import perf_warnings
@@ -86,16 +78,8 @@ def publish_metrics(
 ) -> None:
     """Publish what the program costs, if ``aic_perf_metrics`` asks for it.
 
-    Parameters
-    ----------
-    options : CompileOptions
-        Compile options.
-    specialized : sequence of onnx.ModelProto
-        The model with inferred shapes, once for each set of sizes.
-    specializations : sequence of Specialization
-        What the sets are called; empty where there is one.
-    model, weights
-        The program as it is stored.
+    `specialized` has the model with inferred shapes, once for each set of sizes; `model` and `weights` are
+    the program as it is stored.
     """
     if options.aic_perf_metrics:
         from qaic.compiler.reports import perf_metrics
@@ -123,17 +107,8 @@ def save_plan(folder: Path | None, plan: QuantizationPlan | None) -> None:
 def watched(options: CompileOptions, output_dir: Path | None) -> Iterator[PassLog | None]:
     """Watch the passes of one compilation, and publish their times when it succeeds.
 
-    Parameters
-    ----------
-    options : CompileOptions
-        ``time_passes`` and ``enable_debug`` decide what is watched.
-    output_dir : Path or None
-        Existing folder; graphs and the log of the compiler go to ``compiler-debug`` in it.
-
-    Yields
-    ------
-    PassLog or None
-        Takes the times of passes; None where they are not wanted.
+    Graphs and the log of the compiler go to ``compiler-debug`` in `output_dir`. Yields what takes the times
+    of passes; None where they are not wanted.
     """
     if not (options.time_passes or options.enable_debug):
         yield None

@@ -33,18 +33,8 @@ def are_wanted(options: CompileOptions) -> bool:
 def check_targets(model: object, options: CompileOptions) -> None:
     """Refuse to write where that would destroy something: these files are renamed into their places.
 
-    Parameters
-    ----------
-    model : object
-        The model; a path is a file that must survive.
-    options : CompileOptions
-        Compile options.
-
-    Raises
-    ------
-    OptionError
-        An option names a directory or device, a file that is read, the file of another option, or a file that
-        such an option does not write.
+    A path of a model is a file that must survive. Raises OptionError if an option names a directory or
+    device, a file that is read, the file of another option, or a file that such an option does not write.
     """
     kept = {}
     if isinstance(model, str | os.PathLike):
@@ -94,10 +84,7 @@ def _real(path: Path) -> Path:
 def write_all(files: Sequence[SideFile]) -> None:
     """Write the files, each aside and then renamed; folders are created, links are kept.
 
-    Raises
-    ------
-    OSError
-        A file cannot be written.
+    Raises OSError if a file cannot be written.
     """
     for file in files:
         _real(file.path).parent.mkdir(parents=True, exist_ok=True)

@@ -76,12 +76,7 @@ def shipped() -> OperatorList:
 def read(path: Path) -> OperatorList:
     """Read a list from a file: JSON in the form of ours, else one operator a line.
 
-    Raises
-    ------
-    OptionError
-        The content is no such list; the message states where.
-    OSError
-        The file cannot be read.
+    Raises OptionError with the place if the content is no such list, and OSError if the file cannot be read.
     """
     try:
         text = read_text(path, _LARGEST_BYTES)

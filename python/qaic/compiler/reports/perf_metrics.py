@@ -24,40 +24,26 @@ _Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Cost of one inference with one set of shapes.
+    """Cost of one inference with one set of shapes."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the set of shapes; empty where there is only one.
-    macs : Counter
-        Multiply-accumulates by operator.
-    unknown : int
-        Nodes whose cost is not known, because a shape is not known before the program runs or the node
-        repeats a body.
-    peak_bytes : int
-        Memory of the values alive at one time, weights not included.
-    """
-
+    #: name of the set of shapes; empty where there is only one
     name: str
+    #: multiply-accumulates by operator
     macs: Counter[str]
+    #: nodes whose cost is not known, because a shape is not known before the program runs or the node repeats
+    #: a body
     unknown: int
+    #: memory of the values alive at one time, weights not included
     peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class WeightCounts:
-    """Weights of a program.
+    """Weights of a program."""
 
-    Parameters
-    ----------
-    count : int
-        Elements.
-    stored_bytes : Counter
-        Bytes by the format they are stored in.
-    """
-
+    #: elements
     count: int
+    #: bytes by the format they are stored in
     stored_bytes: Counter[str]
 
 

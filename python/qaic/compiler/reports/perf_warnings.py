@@ -41,19 +41,8 @@ def hints(
 ) -> list[str]:
     """Find what is slow on a card.
 
-    Parameters
-    ----------
-    specialized_model : onnx.ModelProto
-        Graph with inferred shapes, its weights among its inputs.
-    weights : mapping
-        The weights by name.
-    classes : mapping
-        What nodes compute in, by the names of their first outputs; the others in the types of the model.
-
-    Returns
-    -------
-    list of str
-        One line for each kind of finding.
+    The graph has inferred shapes, its weights among its inputs. `classes` are what nodes compute in, by
+    their first outputs; the others in the types of the model. Returns one line for each kind of finding.
     """
     shapes, types = collect_shapes(specialized_model), collect_types(specialized_model)
     constants = constant_values(specialized_model.graph, weights)

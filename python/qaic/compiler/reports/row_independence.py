@@ -44,19 +44,9 @@ def why_dependent(
 ) -> str:
     """Return why rows are not proved to be independent; empty if they are.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The graph of a container, whose large initializers are outside of it.
-    input_shapes : Sequence[Mapping[str, Shape]]
-        Name -> shape of the inputs, the batch first, in each set of shapes.
-    weights : Mapping[str, NDArray]
-        The large initializers by name.
-
-    Returns
-    -------
-    str
-        The node that mixes rows, or that is not known, and what is wrong with it.
+    The large initializers are outside of the graph, in `weights`. `input_shapes` has name -> shape of the
+    inputs, the batch first, in each set of shapes. Returns the node that mixes rows, or that is not known,
+    and what is wrong with it.
     """
     if len(input_shapes) > _MOST_SETS:
         return f"the program has {len(input_shapes)} sets of shapes; {_MOST_SETS} at most are analyzed"

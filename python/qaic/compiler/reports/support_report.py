@@ -75,18 +75,8 @@ def survey_operators(
 ) -> None:
     """Look at the operators of a model and at what decides the sizes of their results.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model before its functions are expanded.
-    constants : collection of str
-        Its weights that are not in the graph.
-    operators : OperatorList
-        What a card takes.
-    survey : Survey
-        Receives the findings.
-    custom : collection of str
-        Operators that the user has described with `register_custom_op`.
+    Functions are not expanded yet. `constants` are weights that are not in the graph, `custom` are operators
+    that the user has described with `register_custom_op`.
     """
     opsets = {("" if s.domain in STANDARD_DOMAINS else s.domain): s.version for s in model.opset_import}
     functions = {(f.domain, f.name) for f in model.functions}
@@ -114,14 +104,7 @@ def survey_operators(
 def survey_types(types: Mapping[str, int], options: CompileOptions, survey: Survey) -> None:
     """Look at the element types of the values of a model.
 
-    Parameters
-    ----------
-    types : mapping
-        Element type of every value by name.
-    options : CompileOptions
-        The version of the hardware decides about bfloat16.
-    survey : Survey
-        Receives the findings.
+    The version of the hardware decides about bfloat16.
     """
     has_bfloat16 = options.aic_hw_version == "ai200"
     # Thousands of values have a few types.
@@ -138,13 +121,6 @@ def survey_specializations(interface: Interface, survey: Survey) -> None:
     """Look for an input that has another shape in every set of shapes: a card distinguishes the sets by it.
 
     Values that stay on the device are left out of most inferences, so that they identify none.
-
-    Parameters
-    ----------
-    interface : Interface
-        Inputs, outputs and sets of shapes.
-    survey : Survey
-        Receives the finding.
     """
     outputs = {spec.name for spec in interface.outputs}
     shapes = zip(*(specialization.inputs for specialization in interface.specializations), strict=True)
@@ -169,10 +145,7 @@ def choose_list(options: CompileOptions) -> OperatorList:
 def report(survey: Survey, options: CompileOptions) -> None:
     """Warn of what was found, once for all of it.
 
-    Raises
-    ------
-    CompileError
-        Something was found and ``strict_aic`` is set.
+    Raises CompileError if something was found and ``strict_aic`` is set.
     """
     if survey.refusals:
         text = _listed(survey.refusals)

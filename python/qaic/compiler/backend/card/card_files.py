@@ -23,17 +23,7 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 def write_files(resolved: ResolvedOptions, folder: Path) -> dict[str, Path]:
     """Write the files of a compilation.
 
-    Parameters
-    ----------
-    resolved : ResolvedOptions
-        Options as they were given.
-    folder : Path
-        Existing folder that receives the files.
-
-    Returns
-    -------
-    dict
-        Path of each file by the name of its option.
+    Returns their paths by the names of the options. The folder exists.
     """
     options = resolved.compile
     contents: dict[str, str] = {}

@@ -28,29 +28,18 @@ _HELP_TIME: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the compiler ended.
+    """How the compiler ended."""
 
-    Parameters
-    ----------
-    code : int
-        Exit code; below 0 the number of the signal that ended it.
-    words : str
-        Its message: the end of its stderr, of its stdout if that is empty.
-    """
-
+    #: exit code; below 0 the number of the signal that ended it
     code: int
+    #: its message: the end of its stderr, of its stdout if that is empty
     words: str
 
 
 def run(command: Sequence[str]) -> Ended:
     """Run a command to its end, in a process group of its own. Blocking.
 
-    Raises
-    ------
-    OSError
-        It cannot be started.
-    KeyboardInterrupt
-        We were interrupted; the whole group has ended when this leaves the function.
+    Raises OSError if the command cannot be started. After a KeyboardInterrupt, the whole group has ended.
     """
     children: list[subprocess.Popen[str]] = []
     # Ctrl-C is raised on the main thread: there it can come when the program runs and `Popen` has not ended.

@@ -74,22 +74,8 @@ def network_descriptor(
 ) -> dict[str, object]:
     """Build the JSON form of the network descriptor; zero values may be left out of it.
 
-    Parameters
-    ----------
-    name : str
-        Program name.
-    inputs, outputs : Sequence[TensorSpec]
-        Interface of the program.
-    buffers : DmaBuffers
-        Where it lies.
-    cores : int
-        NSP cores of one activation.
-    batch : int
-        Batch the program was compiled for.
-    specializations : Sequence[Specialization]
-        Sets of shapes where there are several, else empty.
-    stats : StatsSettings or None
-        How the program is instrumented. The binding for it, if there is one, is the last output.
+    `specializations` is empty for one set of shapes. The binding of `stats`, if there is one, is the last
+    output.
     """
     measured: list[tuple[TensorSpec, tuple[int, int]]] = []
     instrumented: dict[str, object] = dict(_CARD_THREADS)

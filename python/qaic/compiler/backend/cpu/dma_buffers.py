@@ -41,24 +41,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DmaBuffers:
-    """All DMA buffers of a program.
+    """All DMA buffers of a program."""
 
-    Parameters
-    ----------
-    inputs, outputs : tuple of (int, int)
-        Buffer number and byte offset of each tensor.
-    buffers : tuple of (int, int)
-        Bytes and direction of each buffer.
-    stats : int or None
-        Number of the buffer with statistics.
-    control : int or None
-        Number of the buffer that describes an inference; the last one.
-    """
-
+    #: buffer number and byte offset of each tensor
     inputs: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[int, int], ...]
+    #: bytes and direction of each buffer
     buffers: tuple[tuple[int, int], ...]
+    #: number of the buffer with statistics
     stats: int | None = None
+    #: number of the buffer that describes an inference; the last one
     control: int | None = None
 
     @property
@@ -124,19 +116,7 @@ def dma_buffers(
     has_specializations: bool = False,
     stats: StatsSettings | None = None,
 ) -> DmaBuffers:
-    """Lay out the DMA buffers of a program: inputs, outputs, statistics, control.
-
-    Parameters
-    ----------
-    inputs, outputs : Sequence[TensorSpec]
-        Interface of the program.
-    combine_inputs, combine_outputs : bool
-        Whether the tensors of a direction share one DMA buffer.
-    has_specializations : bool
-        Whether there are several sets of shapes.
-    stats : StatsSettings or None
-        How the program is instrumented.
-    """
+    """Lay out the DMA buffers of a program: inputs, outputs, statistics, control."""
     placed_in = place(inputs, 0, combine=combine_inputs)
     placed_out = place(outputs, len(placed_in.sizes), combine=combine_outputs)
     buffers = [(size, TO_DEVICE) for size in placed_in.sizes]
@@ -154,16 +134,8 @@ def dma_buffers(
 def place(specs: Sequence[TensorSpec], first_buffer: int, *, combine: bool) -> Placement:
     """Lay out the tensors of one direction in DMA buffers.
 
-    No buffer is empty: a card has none of that kind.
-
-    Parameters
-    ----------
-    specs : Sequence[TensorSpec]
-        Tensors in order.
-    first_buffer : int
-        Number of the first buffer.
-    combine : bool
-        One buffer for all, unless its size has no room in an u32.
+    No buffer is empty: a card has none of that kind. With `combine`, there is one buffer for all, unless its
+    size has no room in an u32.
     """
     if combine and specs:
         places = []

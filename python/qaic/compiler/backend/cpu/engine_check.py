@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def without_weights(model: Model) -> Model | None:
     """Make the form of a program whose weights are inputs, but those that the engine never sees.
 
-    Returns
-    -------
-    Model or None
-        None when a weight cannot be an input: its type has no buffer, or it is too large for one.
+    Returns None if a weight cannot be an input: its type has no buffer, or it is too large for one.
     """
     specs = []
     for weight in initializers_of(model.weights):

@@ -75,29 +75,10 @@ def write_program(
 ) -> None:
     """Write a program and prove that it loads.
 
-    Parameters
-    ----------
-    path : Path
-        File to write; must not exist. Nothing is left there on failure.
-    model : Model
-        The program.
-    options : CompileOptions
-        Compile options.
-    set_options : Mapping[str, object]
-        The options that were set, in canonical form.
-    effective : Mapping[str, object]
-        What the options amount to, defaults included.
-    progress : Progress
-        Shows the bytes written.
-    said : callable
-        Returns the messages about the program as far as its weights were read.
-
-    Raises
-    ------
-    CompileError
-        The engine cannot run the graph, or it is too large.
-    OSError
-        The file cannot be written.
+    The file must not exist, and nothing is left there on failure. `effective` has the options with their
+    defaults, `said` returns the messages about the program as far as its weights were read. Raises
+    CompileError if the engine cannot run the graph, or it is too large, and OSError if the file cannot be
+    written.
     """
     stats = settings_of(options, set_options)
     light = light_form(model)
@@ -122,14 +103,7 @@ def write_program(
 def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
     """Write a program that is loaded at once, so that the engine will check it then. It measures nothing.
 
-    Parameters
-    ----------
-    path : Path
-        File to write; must not exist. Nothing is left there on failure.
-    model : Model
-        The program.
-    options : CompileOptions
-        Compile options.
+    The file must not exist, and nothing is left there on failure.
     """
     _write(path, _content_of(model), options)
 
@@ -143,10 +117,7 @@ def light_form(model: Model) -> Model | None:
 def prove(path: Path, model: Model, light: Model | None, options: CompileOptions) -> None:
     """Let the engine load a program; of one with large weights first the form without them.
 
-    Raises
-    ------
-    CompileError
-        The engine refuses the program.
+    Raises CompileError if the engine refuses the program.
     """
     if light is not None:
         trial = path.with_name(f"{path.name.removesuffix('.tmp')}.check.tmp")
@@ -441,12 +412,7 @@ def _graph_bytes(model: Model, places: Mapping[str, int]) -> bytes:
 def declared(model: Model, places: Mapping[str, int] = _NOWHERE) -> Iterator[None]:
     """Have the weights of a model in its graph meanwhile, without their numbers.
 
-    Parameters
-    ----------
-    model : Model
-        Changed, and put back; its graph may be replaced meanwhile.
-    places : Mapping[str, int]
-        Byte offset of each in ``constants.bin``; 0 for others.
+    `places` are byte offsets in ``constants.bin``, 0 for others. The graph may be replaced meanwhile.
     """
     import onnx
 

@@ -26,17 +26,8 @@ UNROUNDED: Final = "/unrounded"
 def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
     """Find the nodes of the main graph whose floats are rounded to a format.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Graph of a program.
-    floats : set of str
-        Names of the values that are float32.
-
-    Returns
-    -------
-    dict of str to str
-        First output of a node -> ``float16`` or ``bfloat16``. The casts of a rounding belong to it.
+    `floats` are the float32 values. Returns first output of a node -> ``float16`` or ``bfloat16``. The casts
+    of a rounding belong to it.
     """
     #: casts to a format -> what they round, and constants stored in one
     narrow = {tensor.name: ("", tensor.data_type) for tensor in graph.initializer}

@@ -45,17 +45,7 @@ _MEMORY: Final = "HOST"
 def engine_graph(program: Path) -> onnx.ModelProto:
     """Ask the engine for the graph that it runs for a program; larger constants have no values in it.
 
-    Blocking: as long as a load of the program.
-
-    Parameters
-    ----------
-    program : Path
-        Container with the program.
-
-    Raises
-    ------
-    DeviceError
-        The engine cannot load the program.
+    Blocking: as long as a load of the program. Raises DeviceError if the engine cannot load the program.
     """
     # The engine writes the weights too.
     with work_folder(program.parent) as folder:
@@ -65,17 +55,7 @@ def engine_graph(program: Path) -> onnx.ModelProto:
 def named_throughout(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto | None:
     """Write out the standard functions that the engine writes out, for it leaves their nodes without names.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Graph of the program.
-    optimized : onnx.ModelProto
-        What the engine made of it.
-
-    Returns
-    -------
-    onnx.ModelProto or None
-        A graph that computes the same by the same operators; None where there is nothing to write out.
+    Returns a graph that computes the same by the same operators; None where there is nothing to write out.
     """
     if all(node.name for node in all_nodes(optimized.graph.node)):
         return None
@@ -106,16 +86,8 @@ def describe_operations(
 ) -> OpsTable:
     """Describe what the engine runs for a program.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Graph of the program.
-    optimized : onnx.ModelProto
-        What the engine made of it.
-    owners : mapping
-        Name of a node of the program -> the user's nodes that it does the work of.
-    specialized : sequence of sequences of onnx.ModelProto
-        For each set of sizes the program with inferred types and shapes, and other facts that identify some.
+    `owners` maps a node of the program to the user's nodes that it does the work of. `specialized` has, for
+    each set of sizes, the program with inferred types and shapes, and other facts that identify some.
     """
     return _Table(model.graph, optimized, owners, specialized).made()
 

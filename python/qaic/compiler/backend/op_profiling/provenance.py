@@ -30,12 +30,7 @@ _ADDED: Final = 3
 class Origins:
     """Finds the nodes behind the engine's nodes.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        The graph that the engine was given; its nodes have names, each one.
-    optimized : onnx.GraphProto
-        What it made of it.
+    The nodes of the graph that the engine was given have names, each one. `optimized` is the engine's graph.
     """
 
     def __init__(self, graph: onnx.GraphProto, optimized: onnx.GraphProto) -> None:
@@ -60,13 +55,7 @@ class Origins:
         self.computed: list[list[str]] = self._trace()
 
     def main_origin(self, place: int) -> str | None:
-        """Return which of the nodes that it computes an engine's node is named after; None if there is none.
-
-        Parameters
-        ----------
-        place : int
-            Place of the engine's node.
-        """
+        """Return which of its nodes an engine's node is named after; None if there is none."""
         return self._named(self.engine_nodes[place], self.computed[place])
 
     def _trace(self) -> list[list[str]]:
@@ -187,10 +176,7 @@ def read_by(node: onnx.NodeProto) -> Iterator[str]:
 class NodeProvenance:
     """The nodes of a model before the passes of the compiler.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without functions, in which every name means one value. Its nodes get their names.
+    The model has no functions, and every name in it means one value. Its nodes get their names.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -207,16 +193,8 @@ class NodeProvenance:
     def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         """Name the nodes of the model as the passes left it.
 
-        Parameters
-        ----------
-        model : onnx.ModelProto
-            The program's graph; nodes that passes have added or copied are renamed.
-
-        Returns
-        -------
-        dict
-            Name of a node -> the user's nodes that it does the work of, for every node; empty for one that
-            works for none.
+        Renames nodes that passes have added or copied. Returns name of a node -> the user's nodes that it
+        does the work of; empty for one that works for none.
         """
         names = _Names()
         for node in all_nodes(model.graph.node):

@@ -36,32 +36,21 @@ _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profil
 
 @dataclass(frozen=True, slots=True)
 class StatsSettings:
-    """How a program is instrumented.
+    """How a program is instrumented."""
 
-    Parameters
-    ----------
-    level : int
-        Stats level, at least 40.
-    is_asked : bool
-        Whether statistics were asked for, so that callers get a binding for them.
-    batch : int
-        Samples of an inference, which rates are counted in.
-    counts_ddr : bool
-        Whether the traffic with DDR is to be counted.
-    pmu_events : sequence of int
-        Events to count; empty for those of a recipe, which are not public.
-    has_pmu : bool
-        Whether hardware events are to be counted.
-    table : OpsTable or None
-        The operations, from level 70 on.
-    """
-
+    #: stats level, at least 40
     level: int
+    #: whether statistics were asked for, so that callers get a binding for them
     is_asked: bool
+    #: samples of an inference, which rates are counted in
     batch: int
+    #: whether the traffic with DDR is to be counted
     counts_ddr: bool = False
+    #: events to count; empty for those of a recipe, which are not public
     pmu_events: Sequence[int] = ()
+    #: whether hardware events are to be counted
     has_pmu: bool = False
+    #: the operations, from level 70 on
     table: OpsTable | None = field(default=None, repr=False)
 
     @property
@@ -94,13 +83,7 @@ class StatsSettings:
         return _core.stats_capacity(self.capacity())
 
     def message(self, buffer: int) -> dict[str, object]:
-        """Make ``Stats`` of the network descriptor; zero values may be left out of it.
-
-        Parameters
-        ----------
-        buffer : int
-            Number of the DMA buffer with the statistics.
-        """
+        """Make ``Stats`` of the network descriptor; zero values may be left out of it."""
         message: dict[str, object] = {
             "buff_num": buffer,
             "stats_level": self.level,
@@ -119,13 +102,7 @@ class StatsSettings:
         return message
 
     def operations(self, network: str) -> dict[str, object] | None:
-        """Make the content of segment ``opstatsdesc.open``; None without a table.
-
-        Parameters
-        ----------
-        network : str
-            Name of the program.
-        """
+        """Make the content of segment ``opstatsdesc.open``; None without a table."""
         if self.table is None:
             return None
         return {
@@ -145,12 +122,7 @@ class StatsSettings:
 def settings_of(options: CompileOptions, set_options: Mapping[str, object]) -> StatsSettings | None:
     """Return how a program is instrumented; None if nothing is measured.
 
-    Parameters
-    ----------
-    options : CompileOptions
-        Compile options.
-    set_options : mapping
-        The options that were set. A level that is the default counts as asked for if it is among them.
+    A level that is the default counts as asked for if it is among the options that were set.
     """
     if options.stats_level < INFERENCES:
         return None

@@ -43,11 +43,8 @@ class Value:
 class ValueTable:
     """Values by name.
 
-    Parameters
-    ----------
-    specialized : sequence of sequences of onnx.ModelProto
-        For each set of sizes the program with inferred types and shapes, its weights among its inputs. Of
-        several the first that knows a value counts.
+    `specialized` has, for each set of sizes, the program with inferred types and shapes, its weights among
+    its inputs. Of several programs the first that knows a value counts.
     """
 
     def __init__(self, specialized: Sequence[Sequence[onnx.ModelProto]]) -> None:

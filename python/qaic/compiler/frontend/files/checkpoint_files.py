@@ -21,19 +21,9 @@ DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"
 class CheckpointFiles:
     """The safetensors files of one model; each is opened and checked once.
 
-    Parameters
-    ----------
-    folders : tuple of Path
-        Resolved folders of the model file, at least one.
-    model_id : str
-        Path of the checkpoint where the model was exported, or a name.
-    data : DataFiles
-        The files of the model; those found here are added.
-
-    Raises
-    ------
-    OSError
-        A folder cannot be searched.
+    `folders` are the resolved folders of the model file, at least one. `model_id` is the path of the
+    checkpoint where the model was exported, or a name. Files that are found are added to `data`. Raises
+    OSError if a folder cannot be searched.
     """
 
     def __init__(self, folders: tuple[Path, ...], model_id: str, data: DataFiles) -> None:
@@ -60,12 +50,8 @@ class CheckpointFiles:
     def tensor(self, place: WeightPlace) -> StoredTensor:
         """Find the values of an input.
 
-        Raises
-        ------
-        CompileError
-            There is no such file in the folders, it is no sound safetensors file, or has no such tensor.
-        OSError
-            It cannot be opened.
+        Raises CompileError if there is no such file in the folders, it is no sound safetensors file, or has
+        no such tensor; OSError if it cannot be opened.
         """
         what = f"weights of input {place.input_name!r}"
         path = self._paths.get(place.file)

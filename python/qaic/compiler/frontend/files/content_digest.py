@@ -105,16 +105,8 @@ class DigestIndex:
     ) -> None:
         """Remember a digest; does nothing where a file is too young or the index cannot be written.
 
-        Parameters
-        ----------
-        path : Path
-            What the digest is asked for by.
-        files : sequence
-            The files that it covers.
-        digest : str
-            The digest.
-        search : mapping or None
-            How the files were found (`DataFiles.search`), where that is by more than their paths.
+        `path` is what the digest is asked for by, `files` are those that it covers. `search` is how they
+        were found (`DataFiles.search`), where that is by more than their paths.
         """
         newest = max(max(file.stat.st_mtime_ns, file.stat.st_ctime_ns) for file in files)
         if time.time_ns() - newest < SETTLED_NS:

@@ -15,10 +15,7 @@ from qaic.compiler.ir.constants.weights import FileRange, InputFile
 class DataFiles:
     """The open files of one model.
 
-    Parameters
-    ----------
-    files : list of InputFile
-        The model file first where there is one, then the others in order of first use.
+    The model file comes first where there is one, then the others in order of first use.
     """
 
     files: list[InputFile] = field(default_factory=list)
@@ -33,15 +30,8 @@ class DataFiles:
     def find(self, path: Path) -> Path | None:
         """Resolve all links of a path.
 
-        Returns
-        -------
-        Path or None
-            None where there is nothing, or links that lead in a circle.
-
-        Raises
-        ------
-        OSError
-            A folder on the way cannot be searched.
+        Returns None where there is nothing, or links that lead in a circle. Raises OSError if a folder on the
+        way cannot be searched.
         """
         real = _real(path)
         self.looked_up[str(path)] = None if real is None else str(real)
@@ -50,12 +40,7 @@ class DataFiles:
     def opened(self, real: Path) -> InputFile:
         """Open a file that `find` has found.
 
-        Raises
-        ------
-        OSError
-            It cannot be opened.
-        CompileError
-            It is not a regular file.
+        Raises OSError if it cannot be opened, and CompileError if it is not a regular file.
         """
         file = self._by_path.get(real)
         if file is None:
@@ -85,12 +70,8 @@ class DataFiles:
 def finds_the_same(search: dict[str, Any]) -> bool:
     """Return whether the search that `DataFiles.search` described would find the same files now.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError, AttributeError
-        It is no such description.
-    OSError
-        A folder cannot be searched.
+    Raises KeyError, TypeError, ValueError or AttributeError if it is no such description, and OSError if a
+    folder cannot be searched.
     """
     return (
         all(os.environ.get(name, "") == value for name, value in search["variables"].items())
@@ -121,14 +102,9 @@ def _real(path: Path) -> Path | None:
 class ExternalData:
     """Permitted folders of a model's external data.
 
-    Parameters
-    ----------
-    folders : tuple of Path
-        Resolved folders that may hold external files, the first being the one locations are relative to.
-        The second, if any, is where the model file really lies when the given path is a symbolic link. Empty
-        for a model in memory.
-    data : DataFiles
-        The files of the model; those found here are added.
+    Locations are relative to the first of the resolved `folders`. The second, if any, is where the model file
+    really lies when the given path is a symbolic link. There is none for a model in memory. Files that are
+    found are added to `data`.
     """
 
     folders: tuple[Path, ...]
@@ -137,21 +113,9 @@ class ExternalData:
     def range(self, entries: Mapping[str, str], tensor: str, size: int) -> FileRange:
         """Check the place of an external payload, and open its file.
 
-        Parameters
-        ----------
-        entries : Mapping[str, str]
-            The entries ``location``, ``offset`` and ``length``.
-        tensor : str
-            Words for the tensor in messages, as ``initializer 'w'``.
-        size : int
-            Bytes that the tensor takes; the length where none is given.
-
-        Raises
-        ------
-        CompileError
-            The file lies outside the folder, or the range outside the file.
-        OSError
-            There is no such file, or it cannot be opened.
+        `entries` are ``location``, ``offset`` and ``length``, `tensor` is words for messages, as
+        ``initializer 'w'``, and `size` is the length where none is given. Raises CompileError if the file
+        lies outside the folder, or the range outside the file, and OSError if the file cannot be opened.
         """
         what = f"external data of {tensor}"
         location = entries.get("location", "")

@@ -100,10 +100,7 @@ class OnnxFile:
     def parse(self) -> onnx.ModelProto:
         """Parse the model.
 
-        Raises
-        ------
-        CompileError
-            The bytes are a protobuf message, but not that of a model.
+        Raises CompileError if the bytes are a protobuf message, but not that of a model.
         """
         import onnx
         from google.protobuf.message import DecodeError
@@ -120,18 +117,9 @@ class OnnxFile:
 def open_model(path: Path) -> OnnxFile:
     """Open a model file and find its weights.
 
-    Parameters
-    ----------
-    path : Path
-        ``.onnx`` file. External data must be in its folder; the checkpoint of a model without weights may
-        lie elsewhere (`checkpoint_files`).
-
-    Raises
-    ------
-    OSError
-        A file cannot be opened.
-    CompileError
-        The file is no ONNX model, or the place of a payload makes no sense.
+    External data must be in its folder; the checkpoint of a model without weights may lie elsewhere
+    (`checkpoint_files`). Raises OSError if a file cannot be opened, and CompileError if the file is no ONNX
+    model, or the place of a payload makes no sense.
     """
     main = InputFile(path)
     model = OnnxFile(label=f"model file {str(path)!r}", data=DataFiles([main]))

@@ -64,16 +64,9 @@ class StoredTensor:
 def read_tensors(file: InputFile) -> dict[str, StoredTensor]:
     """Read the entries of a file about its tensors, by their names.
 
-    Parameters
-    ----------
-    file : InputFile
-        Open file; reading leaves its position alone. Blocking.
-
-    Raises
-    ------
-    CompileError
-        It is not a valid safetensors file: sizes beyond its end, tensors that overlap or leave
-        gaps, types that do not exist, a shape that does not fit its range.
+    Reading leaves the position of the open file alone. Blocking. Raises CompileError if it is not a valid
+    safetensors file: sizes beyond its end, tensors that overlap or leave gaps, types that do not exist, a
+    shape that does not fit its range.
     """
     begin, entries = _header(file)
     data_bytes = file.size - begin

@@ -48,16 +48,8 @@ def signed(value: int) -> int:
 def fields(buf: Buffer, pos: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Walk the fields of one message.
 
-    Yields
-    ------
-    tuple of int
-        Field number, wire type, position of the tag, and the range of the payload (of the number itself for
-        varints).
-
-    Raises
-    ------
-    WireError
-        A field reaches past `end`, or the wire type does not exist in proto3.
+    Yields field number, wire type, position of the tag, and the range of the payload (of the number itself
+    for varints). Raises WireError if a field reaches past `end`, or the wire type does not exist in proto3.
     """
     while pos < end:
         begin = pos
@@ -160,10 +152,7 @@ class TensorRecord:
 def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
     """Read the description of the tensor in ``view[lo:hi]``.
 
-    Raises
-    ------
-    WireError
-        The bytes are no ``TensorProto``.
+    Raises WireError if the bytes are no ``TensorProto``.
     """
     record = TensorRecord(lo, hi)
     payloads: list[tuple[int, int, int]] = []
@@ -199,10 +188,7 @@ def read_record(view: memoryview, lo: int, hi: int) -> TensorRecord:
 def read_entry(view: memoryview, lo: int, hi: int) -> tuple[bytes, bytes]:
     """Read one ``StringStringEntryProto``: its key and its value.
 
-    Raises
-    ------
-    WireError
-        The bytes are none.
+    Raises WireError if the bytes are none.
     """
     texts = {1: b"", 2: b""}
     for number, kind, _, start, end in fields(view, lo, hi):

@@ -28,26 +28,10 @@ def take_weights(
 ) -> None:
     """Turn the inputs that a model lists as weights into constants.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data; small weights become initializers in it. The inputs themselves stay, as
-        they may have an initializer too.
-    weights : dict[str, Weight]
-        Gets the large ones.
-    spec : WeightSpec
-        Entry of the model.
-    checkpoint : CheckpointFiles
-        Its files.
-    overflows : Overflows
-        Counts values that the type of an input does not have.
-
-    Raises
-    ------
-    CompileError
-        The graph has no such input, or type or shape in the checkpoint are not the input's.
-    OSError
-        A file cannot be opened.
+    Small weights become initializers of `model`, large ones go to `weights`. The inputs themselves stay, as
+    they may have an initializer too. `overflows` counts values that the type of an input does not have.
+    Raises CompileError if the graph has no such input, or type or shape in the checkpoint are not the
+    input's, and OSError if a file cannot be opened.
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.input}

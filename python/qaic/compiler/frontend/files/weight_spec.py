@@ -40,27 +40,18 @@ class WeightPlace:
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """A model's references to its weights.
+    """A model's references to its weights."""
 
-    Parameters
-    ----------
-    model_id : str
-        Path or name of the checkpoint; files may be relative to the folder it is in. Empty if not given.
-    places : tuple of WeightPlace
-        The inputs, each once.
-    """
-
+    #: Path or name of the checkpoint; files may be relative to the folder it is in. Empty if not given.
     model_id: str
+    #: the inputs, each once
     places: tuple[WeightPlace, ...]
 
 
 def parse_weight_spec(content: bytes) -> WeightSpec:
     """Read the JSON.
 
-    Raises
-    ------
-    CompileError
-        It is of a version that is not known, or not as described above.
+    Raises CompileError if it is of a version that is not known, or not as described above.
     """
     try:
         document = parse_json(content)

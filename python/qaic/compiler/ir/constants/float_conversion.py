@@ -15,16 +15,8 @@ from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, TABLE
 class ConvertedFloats:
     """A payload of float64, float32, float16 or bfloat16 as another of these types, rounded half to even.
 
-    Parameters
-    ----------
-    inner : TensorSource
-        The payload, little-endian.
-    from_type, to_type : int
-        Element types.
-    name : str
-        Under which `overflows` counts finite values that the narrower type does not have.
-    overflows : Overflows
-        Counts them while the payload is read.
+    `inner` is little-endian. While it is read, `overflows` counts under `name` the finite values that the
+    narrower type does not have.
     """
 
     inner: TensorSource

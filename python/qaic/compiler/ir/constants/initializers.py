@@ -39,10 +39,7 @@ def as_weight(tensor: onnx.TensorProto) -> Weight:
 def dense(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Read a tensor of the model.
 
-    Raises
-    ------
-    CompileError
-        Its payload does not fit its dims, or lies outside the model.
+    Raises CompileError if its payload does not fit its dims, or lies outside the model.
     """
     if tensor.data_location == tensor.EXTERNAL:
         raise refuse(

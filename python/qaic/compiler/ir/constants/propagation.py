@@ -67,16 +67,7 @@ def classify(
 ) -> None:
     """Classify the nodes of a graph, then those of the graphs nested in it.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Graph in topological order.
-    constants : Collection[str]
-        Constant values visible from outside, weights included.
-    rules : FormatRules
-        What the nodes want.
-    result : ConstantClasses
-        Filled.
+    `constants` are visible from outside, weights included. Fills `result`.
     """
     local, constant_nodes = _split(graph, constants)
     readers = usages(graph.node)
@@ -163,12 +154,7 @@ def value_preserving_inputs(
 class ConstantReader:
     """The initializers of a main graph.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph of a model without weight data; `add_array` extends it.
-    weights : dict[str, Weight]
-        Its large initializers; `add` extends them.
+    `add_array` extends the graph, `add` its large initializers.
     """
 
     def __init__(self, graph: onnx.GraphProto, weights: dict[str, Weight]) -> None:

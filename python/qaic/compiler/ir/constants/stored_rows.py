@@ -55,23 +55,15 @@ def strips(
 
 @dataclass(frozen=True, slots=True)
 class RowsSource:
-    """A payload of elements as padded rows.
+    """A payload of elements as padded rows."""
 
-    Parameters
-    ----------
-    inner : TensorSource
-        The payload, little-endian.
-    dims : tuple of int
-        Its dims, two.
-    dtype : str
-        Format of an element for numpy.
-    moved : bool
-        Whether its columns are the rows.
-    """
-
+    #: the payload, little-endian
     inner: TensorSource
+    #: its dims, two
     dims: tuple[int, int]
+    #: format of an element for numpy
     dtype: str
+    #: whether its columns are the rows
     moved: bool
 
     @property
@@ -91,15 +83,7 @@ class RowsSource:
 def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     """Put what rows have of each unit together, tile by tile; rows of zeros fill up the last one.
 
-    Parameters
-    ----------
-    rows : array
-        ``[rows, units]``.
-
-    Returns
-    -------
-    array
-        ``[tiles, units, TILE_ROWS]``.
+    ``[rows, units]`` become ``[tiles, units, TILE_ROWS]``.
     """
     missing = -len(rows) % TILE_ROWS
     if missing:
@@ -109,20 +93,13 @@ def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 @dataclass(frozen=True, slots=True)
 class TilesSource:
-    """A payload of rows as tiles.
+    """A payload of rows as tiles."""
 
-    Parameters
-    ----------
-    inner : TensorSource
-        The rows.
-    rows : int
-        Their number.
-    unit_bytes : int
-        Size of a unit.
-    """
-
+    #: the rows
     inner: TensorSource
+    #: their number
     rows: int
+    #: size of a unit
     unit_bytes: int
 
     @property

@@ -41,33 +41,21 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """How a payload is stored that the device decodes.
+    """How a payload is stored that the device decodes."""
 
-    Parameters
-    ----------
-    encoding : str
-        Name of the format, as ``mxfp6_e2m3``.
-    axis : int
-        Dimension along which the blocks lie; they are stored as if it were the last.
-    """
-
+    #: name of the format, as ``mxfp6_e2m3``
     encoding: str
+    #: dimension along which the blocks lie; they are stored as if it were the last
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
-    """How the kernels of the device find the elements of a matrix.
+    """How the kernels of the device find the elements of a matrix."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the layout, as ``rows``.
-    group : int
-        Elements that share a scale where they are quantized, 0 where those of a row do.
-    """
-
+    #: name of the layout, as ``rows``
     name: str
+    #: elements that share a scale where they are quantized, 0 where those of a row do
     group: int = 0
 
 

@@ -30,28 +30,9 @@ def change_edges(
 ) -> Interface:
     """Convert at the border what the options want to be something else there.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Graph whose interface is final; gets the conversions.
-    weights : dict[str, Weight]
-        Weights of the main graph; one that is an output gets another name.
-    interface : Interface
-        Inputs and outputs as the model has them.
-    options : CompileOptions
-        Compile options.
-
-    Returns
-    -------
-    Interface
-        What the caller sees.
-
-    Raises
-    ------
-    OptionError
-        A request contradicts the model.
-    CompileError
-        A tensor would be too large for a buffer, or the operator set of the model is too old.
+    The interface of the graph is final. A weight that is an output gets another name. Returns what the caller
+    sees. Raises OptionError if a request contradicts the model, and CompileError if a tensor would be too
+    large for a buffer, or the operator set of the model is too old.
     """
     requests = requests_of(interface, options)
     if not requests:

@@ -32,10 +32,7 @@ _LOWEST, _HIGHEST = -128.0, 127.0
 class Converter:
     """Builds the nodes of the conversions of one model.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Gets the constants of the conversions; its nodes are the caller's to place.
+    The model gets the constants of the conversions; the caller places the nodes.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -50,10 +47,7 @@ class Converter:
     ) -> Sequence[onnx.NodeProto]:
         """Make the nodes from input `border` to what the model calls `inner` now.
 
-        Raises
-        ------
-        CompileError
-            The operator set of the model is too old.
+        Raises CompileError if the operator set of the model is too old.
         """
         self._begin(spec, entry)
         value = border

@@ -40,22 +40,8 @@ FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 def requests_of(interface: Interface, options: CompileOptions) -> dict[str, CustomIo]:
     """Find what the options want of which tensor.
 
-    Parameters
-    ----------
-    interface : Interface
-        Inputs and outputs as the model has them.
-    options : CompileOptions
-        Compile options.
-
-    Returns
-    -------
-    dict of str to CustomIo
-        By name of the input or output; without those that stay as they are.
-
-    Raises
-    ------
-    OptionError
-        A request contradicts the model, or all entries name something else; everything wrong is listed.
+    Returns requests by name of the input or output, without those that stay as they are. Raises OptionError
+    with everything wrong if a request contradicts the model, or all entries name something else.
     """
     specs = {spec.name: spec for spec in (*interface.inputs, *interface.outputs)}
     wanted = _matched(options.custom_io_list_file, specs)
@@ -197,15 +183,7 @@ _HEAD: Final = """\
 
 
 def template_of(interface: Interface, path: Path) -> SideFile:
-    """Describe the template that a compilation writes.
-
-    Parameters
-    ----------
-    interface : Interface
-        Inputs and outputs as the model has them.
-    path : Path
-        File to write.
-    """
+    """Describe the template that a compilation writes."""
     text = "".join([_HEAD, *_side("inputs", interface.inputs), *_side("outputs", interface.outputs)])
     return SideFile(path, lambda temporary: _write(temporary, text))
 

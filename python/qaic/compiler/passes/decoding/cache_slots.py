@@ -17,20 +17,9 @@ from qaic.support.program_names import RETAINED_STATE_SUFFIX
 def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], positions: str) -> dict[str, int]:
     """Count the slots of the caches of a decoder.
 
-    Parameters
-    ----------
-    graph
-        Of the decoder, its functions expanded.
-    dims
-        Sizes of its inputs.
-    positions
-        Name of the input of positions.
-
-    Returns
-    -------
-    dict
-        State -> number of its slots. Without state that is not written at positions, or at positions that
-        begin again, as a window does.
+    Functions of the graph are expanded; `dims` are the sizes of its inputs, `positions` is the input of
+    positions. Leaves out state that is not written at positions, or at positions that begin again, as a
+    window does.
     """
     makers = producers(graph.node)
     found = {}

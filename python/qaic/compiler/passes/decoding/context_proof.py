@@ -50,15 +50,8 @@ class _NotProvedError(Exception):
 def find_attention(graph: onnx.GraphProto) -> Attention | str:
     """Prove that a graph gives the same numbers over a shorter context.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Graph in which the functions that write and read caches are still calls.
-
-    Returns
-    -------
-    Attention or str
-        What is to be rewritten, or why the graph has to stay as it is.
+    The functions that write and read caches are still calls. Returns what is to be rewritten, or why the
+    graph has to stay as it is.
     """
     try:
         return _Proof(graph).run()

@@ -30,16 +30,7 @@ def note_computed(
 ) -> None:
     """Count the computed constants of the main graph that float16 turns into zeros, or that are beyond it.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    constants : ConstantClasses
-        What its nodes read rounded, and which of them compute constants.
-    shapes : Mapping[str, tuple of int]
-        Shapes of its values.
-    overflows : Overflows
-        Receives the constants.
+    `constants` has what its nodes read rounded, and which of them compute constants.
     """
     makers = {
         name: node

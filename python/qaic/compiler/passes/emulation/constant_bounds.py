@@ -50,14 +50,8 @@ def may_exceed(
 ) -> set[str]:
     """Collect the results of folded nodes that may lie beyond float16.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph in topological order.
-    folded : Collection[str]
-        First outputs of the nodes that compute constants.
-    preserved : callable
-        Positions of the inputs that a node picks its results from; None for a node that computes.
+    `folded` are first outputs of the nodes that compute constants. `preserved` returns the positions of the
+    inputs that a node picks its results from; None for a node that computes.
     """
     if not folded:
         return set()

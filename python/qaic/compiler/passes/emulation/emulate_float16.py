@@ -90,18 +90,8 @@ class _Scope:
 class Float16Emulator:
     """Rewrites a model so that the floats of each node are in its format.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data, changed in place.
-    weights : dict[str, Weight]
-        Weights of the main graph, changed in place.
-    facts : ValueInfo
-        Types and shapes of the values; new values are added.
-    decided : Classification
-        What each node computes in.
-    overflows : Overflows
-        Receives the constants that do not fit.
+    Changes `model` and `weights`, and adds new values to `facts`. `overflows` receives the constants that do
+    not fit.
     """
 
     def __init__(
@@ -352,14 +342,7 @@ class Float16Emulator:
     def _clipped(self, scope: _Scope, source: str, name: str) -> str:
         """Add what clips a computed constant, and leaves infinities and NaN; returns the clipped value.
 
-        Parameters
-        ----------
-        scope : _Scope
-            Where the nodes go.
-        source : str
-            Value to clip.
-        name : str
-            What it is called in the model.
+        `name` is what the value is called in the model.
         """
         made = self.fillings.get(name)
         if made is not None:
@@ -491,12 +474,7 @@ class EmulateFloat16(Always):
 def round_as_model(model: Model, hardware: str | None) -> None:
     """Round what is float16 or bfloat16 in the model and nothing else.
 
-    Parameters
-    ----------
-    model : Model
-        The float graph, changed; its facts stay as they are.
-    hardware : str or None
-        Hardware family, which decides about bfloat16.
+    The facts of the model stay as they are. `hardware` decides about bfloat16.
     """
     facts = model.facts.copy()
     if facts.narrow:

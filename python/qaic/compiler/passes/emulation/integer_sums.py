@@ -48,16 +48,7 @@ _SUM_TYPES: Final = frozenset({6, 7, 12})
 class IntegerSums:
     """Finds the nodes between integer products and their scaled results.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Main graph in topological order; nested graphs are looked into.
-    types : Mapping[str, int]
-        Element types of its values.
-    decided : Classification
-        What each node computes in.
-    constants : Collection[str]
-        Weights next to the graph.
+    Nested graphs are looked into. `constants` are weights next to the graph.
     """
 
     def __init__(

@@ -40,10 +40,7 @@ _STEPS: Final = 64.0
 def packed_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Shape of the raw blocks of a tensor: the last dimension becomes a count of bytes.
 
-    Parameters
-    ----------
-    shape : Sequence[int]
-        Shape of the tensor; at least one dimension.
+    The tensor has at least one dimension.
     """
     return (*shape[:-1], -(-shape[-1] // BLOCK) * BLOCK_BYTES)
 
@@ -58,28 +55,9 @@ def append_mxint8_rounding(
 ) -> str:
     """Append nodes that round a float32 tensor to MXINT8.
 
-    Parameters
-    ----------
-    graph : onnx.GraphProto
-        Receives the nodes at its end.
-    name : str
-        The tensor, float32.
-    opset : int
-        Version of the standard operator set of the model.
-    shape : Sequence[int] or None
-        Its shape, -1 for dimensions that differ between sets of shapes; None when nothing is known.
-    fresh : FreshNames or None
-        Source of names, made from `graph` when None.
-
-    Returns
-    -------
-    str
-        The rounded tensor, float32, of the same shape.
-
-    Raises
-    ------
-    CompileError
-        The operator set is too old.
+    `shape` has -1 for dimensions that differ between sets of shapes; None when nothing is known. `fresh` is
+    made from `graph` when None. Returns the rounded tensor, float32, of the same shape. Raises CompileError
+    if the operator set is too old.
     """
     parts = _Builder(graph, name, opset, shape, fresh)
     if parts.is_empty():

@@ -45,26 +45,18 @@ _PIECE: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class MxSource:
-    """A float payload read as blocks along one of its last two dimensions.
+    """A float payload read as blocks along one of its last two dimensions."""
 
-    Parameters
-    ----------
-    inner, elem_type, dims
-        The payload.
-    moved : bool
-        Whether the blocks lie along the last but one dimension; they are stored as if it were the last.
-    name : str
-        Name for messages.
-    float16 : bool
-        Whether the blocks hold what they decode to, rounded to float16. A block below its range is encoded
-        again; every number of it has a place there.
-    """
-
+    #: the payload
     inner: TensorSource
     elem_type: int
     dims: tuple[int, ...]
+    #: whether the blocks lie along the last but one dimension; they are stored as if it were the last
     moved: bool
+    #: name for messages
     name: str
+    #: Whether the blocks hold what they decode to, rounded to float16. A block below its range is encoded
+    #: again; every number of it has a place there.
     float16: bool = False
 
     @property
@@ -130,17 +122,7 @@ class MxSource:
 def compress_weights(model: Model, context: Context) -> int:
     """Give the matrix products their weights in blocks; changes the model and its weights.
 
-    Parameters
-    ----------
-    model : Model
-        The model; changed.
-    context : Context
-        Options, and what each node computes in.
-
-    Returns
-    -------
-    int
-        Number of products.
+    Returns the number of products.
     """
     options = context.options
     original = model.facts.original

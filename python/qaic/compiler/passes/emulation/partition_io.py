@@ -26,17 +26,7 @@ from qaic.options.files.partitions import PartitionConfig
 def round_traffic(model: Model, config: PartitionConfig | None) -> int:
     """Round the floats that cross from one partition to another; changes the model.
 
-    Parameters
-    ----------
-    model : Model
-        The model before its floats are rounded to the formats of their nodes.
-    config : PartitionConfig or None
-        The partitions.
-
-    Returns
-    -------
-    int
-        Number of values that cross.
+    Floats are not rounded to the formats of their nodes yet. Returns the number of values that cross.
     """
     listed = [] if config is None else [set(partition.nodes or ()) for partition in config.partitions]
     if sum(map(bool, listed)) < 2:

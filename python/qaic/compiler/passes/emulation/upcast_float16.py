@@ -40,12 +40,8 @@ def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
 def as_float32(model: onnx.ModelProto) -> bool:
     """Declare everything of these types float32, numbers of constants included; changes `model` in place.
 
-    The result has the shapes of the model and kernels for all its operators, but not its rounding.
-
-    Returns
-    -------
-    bool
-        Whether anything had one of these types.
+    The result has the shapes of the model and kernels for all its operators, but not its rounding. Returns
+    True if anything had one of these types.
     """
     if not mentions_half(model, {}):
         return False
@@ -67,14 +63,8 @@ def as_float32(model: onnx.ModelProto) -> bool:
 def upcast(model: onnx.ModelProto, weights: dict[str, Weight], facts: ValueInfo) -> None:
     """Turn values of these types into float32 ones; changes all arguments.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without model-local functions.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    facts : ValueInfo
-        Types of all values; learns which values had another type and another name in the model.
+    The model has no functions. `facts` have the types of all values, and learn which values had another type
+    and another name in the model.
     """
     types = facts.types
     carriers = _carriers(model, types)

@@ -53,14 +53,7 @@ def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileE
 class GuardNodes:
     """Collects nodes that are written in front of one, and describes their values.
 
-    Parameters
-    ----------
-    fresh : FreshNames
-        Names of the graph.
-    added : dict of str to Added
-        Receives the values.
-    version : int
-        Operator set of the model.
+    `added` receives the values; `version` is the operator set of the model.
     """
 
     def __init__(self, fresh: FreshNames, added: dict[str, Added], version: int) -> None:
@@ -87,14 +80,7 @@ class GuardNodes:
     def reject(self, name: str, elem_type: int, title: str, *wrong: str) -> str:
         """Append nodes that pass a value on, and that fail with a title where a condition holds.
 
-        Parameters
-        ----------
-        name, elem_type
-            The value.
-        title
-            Name of the node that fails, which the engine reports.
-        *wrong
-            Boolean values of any shape.
+        `title` names the node that fails, which the engine reports. `wrong` are boolean values of any shape.
         """
         count = ""
         for condition in wrong:

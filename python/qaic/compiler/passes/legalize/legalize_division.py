@@ -59,24 +59,8 @@ def legalize_division(
 ) -> dict[str, Added]:
     """Rewrite the integer divisions that may end the process; changes `model` in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without model-local functions around such nodes.
-    types : Mapping[str, int]
-        Element types of values by name.
-    shapes : ShapesInSets
-        Shapes of a value in the sets of sizes.
-
-    Returns
-    -------
-    dict of str to Added
-        The values that were added.
-
-    Raises
-    ------
-    CompileError
-        A constant divisor contains a zero.
+    The model has no functions around such nodes. Returns the values that were added. Raises CompileError if a
+    constant divisor contains a zero.
     """
     _name_divisions(model, types)
     divisions = _Divisions(model, types, shapes)

@@ -58,10 +58,7 @@ _Dims = tuple[int | str | None, ...]
 def legalize_exports(model: onnx.ModelProto) -> None:
     """Rewrite such operators in the graph and in the bodies of functions; changes `model` in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data in which a name means one value.
+    A name means one value.
     """
     _legalize(model.graph, model.graph, standard_version(model))
     for function in model.functions:
@@ -320,17 +317,7 @@ _WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
 def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
     """Rewrite the Where nodes that the engine has no kernel for; changes `model` in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without model-local functions around such nodes.
-    types : Mapping[str, int]
-        Element types of values by name.
-
-    Returns
-    -------
-    dict of str to Added
-        The values that were added.
+    The model has no functions around such nodes. Returns the values that were added.
     """
     fresh: FreshNames | None = None
     added: dict[str, Added] = {}
@@ -421,17 +408,8 @@ def moved_captures(graph: onnx.GraphProto) -> set[str]:
 def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, str]:
     """Compute moved floats once more, as the maximum of one, where bodies of control flow read them.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without model-local functions, in which no two values have one name; changed in place.
-    types : Mapping[str, int]
-        Element types of values by name.
-
-    Returns
-    -------
-    dict of str to str
-        Each value that was added, and the value that it equals.
+    The model has no functions, a name means one value. Returns each value that was added, and the value that
+    it equals.
     """
     if not find_nodes(model.graph.node, {"DequantizeLinear"}):
         return {}

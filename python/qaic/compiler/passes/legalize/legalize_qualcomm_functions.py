@@ -40,15 +40,7 @@ _CAST_LIKE: Final = 15
 def legalize(model: onnx.ModelProto) -> bool:
     """Rewrite the bodies of functions for the card so that the engine computes what a card does.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data, changed in place.
-
-    Returns
-    -------
-    bool
-        Whether there are such functions.
+    Returns True if there are such functions.
     """
     found = False
     for function in model.functions:
@@ -154,17 +146,7 @@ def _guard_scatter(writer: _Writer) -> None:
 def unguarded(scatter: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> tuple[str, str] | None:
     """Find the indices and rows of a scatter before those outside were replaced.
 
-    Parameters
-    ----------
-    scatter : onnx.NodeProto
-        A ``ScatterND``.
-    makers : Mapping[str, onnx.NodeProto]
-        Nodes of its graph by the values that they make.
-
-    Returns
-    -------
-    tuple of str, or None
-        Indices, of which those outside are to be skipped, and rows; None where nothing was replaced.
+    Returns indices, of which those outside are to be skipped, and rows; None where nothing was replaced.
     """
     found = []
     places = []

@@ -52,22 +52,8 @@ _REWRITTEN: Final = frozenset({"Cast", "DequantizeLinear"})
 def legalize_quantized_weights(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[str]:
     """Write quantized weights as the engine reads them; changes `model`.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-
-    Returns
-    -------
-    list of str
-        Values that belong to the numbers of weights: no option about floats is about them.
-
-    Raises
-    ------
-    CompileError
-        The size of blocks is not positive.
+    Returns values that belong to the numbers of weights: no option about floats is about them. Raises
+    CompileError if the size of blocks is not positive.
     """
     exact: list[str] = []
     present = op_types(model)

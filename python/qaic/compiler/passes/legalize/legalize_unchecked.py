@@ -43,19 +43,7 @@ def fault(
 ) -> str:
     """Return why constant operands of a node would let the engine read or write beyond a tensor.
 
-    Parameters
-    ----------
-    node : onnx.NodeProto
-        A node.
-    shapes : Mapping[str, tuple of int]
-        Shapes of its operands and results.
-    values : Mapping[str, ndarray]
-        Values of its constant operands.
-
-    Returns
-    -------
-    str
-        Empty where nothing is wrong, or nothing is known.
+    `values` are those of constant operands. Returns "" where nothing is wrong, or nothing is known.
     """
     if standard(node, "MaxUnpool") and node.input[1] in values and node.output[0] in shapes:
         indices, count = values[node.input[1]], math.prod(shapes[node.output[0]])
@@ -136,24 +124,8 @@ def legalize_unchecked(
 ) -> dict[str, Added]:
     """Guard the operands that engines do not check; changes `model` in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data and without model-local functions around such nodes.
-    types : Mapping[str, int]
-        Element types of values by name.
-    shapes : ShapesInSets
-        Shapes of a value in the sets of sizes.
-
-    Returns
-    -------
-    dict of str to Added
-        The values that were added.
-
-    Raises
-    ------
-    CompileError
-        An operand cannot be guarded.
+    The model has no functions around such nodes. Returns the values that were added. Raises CompileError if
+    an operand cannot be guarded.
     """
     added: dict[str, Added] = {}
     if not find_nodes(model.graph.node, _UNCHECKED):

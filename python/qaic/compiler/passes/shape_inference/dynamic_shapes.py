@@ -38,19 +38,8 @@ def sizes_of(
 ) -> tuple[SpecializationEntry, ...]:
     """List the sets of sizes that the dynamic inputs of a model may have.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data with its symbols.
-    names : Sequence[str]
-        Inputs that are dynamic; without any there are no sets.
-    bounds : Mapping[str, int]
-        Values of ``onnx_define_symbol``: the largest sizes.
-
-    Raises
-    ------
-    OptionError
-        A name is no input, an input has no symbol, a symbol has no bound, or there are too many sets.
+    There are no sets without `names` of dynamic inputs. `bounds` are the largest sizes. Raises OptionError if
+    a name is no input, an input has no symbol, a symbol has no bound, or there are too many sets.
     """
     if not names:
         return ()
@@ -105,25 +94,9 @@ def infer_specializations(
 ) -> tuple[list[onnx.ModelProto], Interface]:
     """Infer a model for its sets of shapes.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data that `symbols.bind` was applied to.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    sizes : Sequence[Mapping[str, int]]
-        What `symbols.bind` returned.
-    entries : Sequence[SpecializationEntry]
-        The sets behind `sizes`; empty where there is one.
-    libraries : Sequence[Path]
-        Engine libraries with custom operators.
-
-    Returns
-    -------
-    specialized : list[onnx.ModelProto]
-        Inferred models; of many sets only the first, the middle and the last one.
-    interface : Interface
-        The interface with the dims of every set.
+    `sizes` is what `symbols.bind` returned for `entries`, which are empty where there is one set. Returns
+    inferred models, of many sets only the first, the middle and the last one, and the interface with the dims
+    of every set.
     """
     count = len(model.graph.input)
     if len(sizes) <= _FEW:

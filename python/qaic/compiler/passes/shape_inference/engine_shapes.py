@@ -31,21 +31,9 @@ def complete(
 ) -> str:
     """Ask the engine for the types and shapes of values; writes them into `view`.
 
-    Parameters
-    ----------
-    view : onnx.ModelProto
-        Model with weights declared as inputs.
-    names : Sequence[str]
-        Values of the main graph that are not outputs.
-    libraries : Sequence[Path]
-        Engine libraries with custom operators.
-    folding : bool
-        Let the engine compute constants first: then it knows shapes that the model computes from shapes.
-
-    Returns
-    -------
-    str
-        What the engine stated when it could not load the model, which leaves `view` as it is; else empty.
+    `view` has its weights as inputs, and `names` are not outputs. With `folding`, the engine computes
+    constants first, so it knows shapes that the model computes from shapes. Returns what the engine stated
+    when it could not load the model, which leaves `view` as it is; else "".
     """
     import onnxruntime as ort
 
@@ -141,24 +129,8 @@ def inferred(
 ) -> onnx.ModelProto:
     """Infer the types and shapes of a model whose inputs have fixed shapes.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Model without weight data.
-    weights : dict[str, Weight]
-        Weights of the main graph.
-    libraries : Sequence[Path]
-        Engine libraries with custom operators.
-
-    Returns
-    -------
-    onnx.ModelProto
-        A copy with the weights as inputs behind the others.
-
-    Raises
-    ------
-    CompileError
-        The shape of an output does not follow from those of the inputs, or the model contradicts itself.
+    Returns a copy with the weights as inputs behind the others. Raises CompileError if the shape of an output
+    does not follow from those of the inputs, or the model contradicts itself.
     """
     found = inferred_alone(with_weights_as_inputs(model, weights))
     padding: dict[str, list[int]] = {}

@@ -41,17 +41,7 @@ _COUNT, _CONDITION, _STATES = 0, 1, 2
 def complete(found: onnx.ModelProto, infer: Infer) -> bool:
     """Fill in the shapes of the results of loops; changes `found`.
 
-    Parameters
-    ----------
-    found : onnx.ModelProto
-        Inferred model whose inputs have fixed shapes.
-    infer : callable
-        Infers a model.
-
-    Returns
-    -------
-    bool
-        Whether a shape was learned.
+    Inputs have fixed shapes. Returns True if a shape was learned.
     """
     learned = False
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
@@ -82,13 +72,6 @@ def bodies(
     """Yield the loops of the main graph with their inferred bodies, and which states keep their shape.
 
     The first body is that of the first iteration, the second that of any.
-
-    Parameters
-    ----------
-    found : onnx.ModelProto
-        Inferred model.
-    infer : callable
-        Infers a model.
     """
     loops = [node for node in found.graph.node if standard(node, "Loop")]
     if not loops:
@@ -184,13 +167,8 @@ _POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
 def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
     """Find the first pool of an inferred model that onnx gave sizes that the engine does not make.
 
-    The sizes of pools behind it may be right once those of the first are.
-
-    Returns
-    -------
-    dict of str to list of int
-        First output of the pool -> the padding with which a pool without `ceil_mode` has the right sizes.
-        Empty where all sizes are right.
+    The sizes of pools behind it may be right once those of the first are. Returns first output of the pool ->
+    the padding with which a pool without `ceil_mode` has the right sizes; nothing where all sizes are right.
     """
     pools = [
         node

@@ -34,10 +34,7 @@ _MOST_ROUNDS: Final = 8
 def complete(found: onnx.ModelProto) -> None:
     """Fill in shapes that follow from arithmetic on shapes, until all outputs have one; changes `found`.
 
-    Parameters
-    ----------
-    found : onnx.ModelProto
-        Inferred model whose inputs have fixed shapes, weights declared as inputs.
+    Inputs have fixed shapes; weights are among them.
     """
     follows_values = may_follow_values(found)
     computed: set[str] = set()

@@ -116,20 +116,13 @@ class Conflict:
 
 @dataclass(slots=True)
 class Sizes:
-    """The user's values for one set of sizes.
+    """The user's values for one set of sizes."""
 
-    Parameters
-    ----------
-    declared
-        Dims of the inputs as the model declares them: numbers and symbols.
-    given
-        Sizes of the symbols.
-    specialization
-        Name of the set; empty where there is one.
-    """
-
+    #: dims of the inputs as the model declares them: numbers and symbols
     declared: Mapping[str, Dims]
+    #: sizes of the symbols
     given: Mapping[str, int]
+    #: name of the set; empty where there is one
     specialization: str = ""
 
     def symbols(self) -> list[str]:
@@ -150,13 +143,8 @@ class SizeCheck:
     def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
         """Find the first node that cannot take the sizes of its operands.
 
-        Parameters
-        ----------
-        found : onnx.ModelProto
-            Inferred model with fixed input shapes and with weights declared as inputs, without model-local
-            functions.
-        outer : onnx.NodeProto or None
-            The loop of the main graph whose body it is.
+        The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the loop of the
+        main graph whose body it is.
         """
         suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
