@@ -90,11 +90,34 @@ def check_records(records: object) -> dict[str, Mapping[str, Any]]:
     raise bad_plan("the initializers of the plan are not a list of objects with a name")
 
 
-def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -> NDArray[Any]:
-    kind, offset, size = record.get("dtype"), _whole(name, record, "offset"), _whole(name, record, "size")
+def mapped_sizes(records: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Give the numbers of elements and bytes of the weights that kernels read in the container, by name."""
+    found = {}
+    for name, record in records.items():
+        if record.get("layout") is not None:
+            rows, length = _matrix(name, record)
+            found[name] = rows * length, _whole(name, record, "size")
+    return found
+
+
+def _dims(name: str, record: Mapping[str, Any]) -> list[int]:
     dims = record.get("dims")
     if not (isinstance(dims, list) and all(_is_whole(dim) for dim in dims)):
         raise bad_plan(f"initializer {name!r}: dims is {dims!r}, a list of whole numbers is expected")
+    return dims
+
+
+def _matrix(name: str, record: Mapping[str, Any]) -> list[int]:
+    """Return the dims of a weight with a layout."""
+    dims, layout = _dims(name, record), record["layout"]
+    if not isinstance(layout, str) or layout not in _TOGETHER or len(dims) != 2:
+        raise bad_plan(f"initializer {name!r}: layout {layout!r} of {dims} is not known")
+    return dims
+
+
+def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -> NDArray[Any]:
+    kind, offset, size = record.get("dtype"), _whole(name, record, "offset"), _whole(name, record, "size")
+    dims = _dims(name, record)
     if offset + size > constants.size:
         raise bad_plan(
             f"initializer {name!r}: {size} bytes at {offset} lie outside {CONSTANTS}, {constants.size} bytes"
@@ -107,7 +130,7 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
     if record.get("encoding") in _QUANTIZED:
         return data
     if record.get("layout") is not None:
-        data = _in_order(name, record, dims, data)
+        data = _in_order(name, record, data)
     if record.get("layout") is not None and record.get("encoding") is None:
         return _rows(name, record, dims, data, dtype)
     if record.get("encoding") is not None:
@@ -121,14 +144,10 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
         raise bad_plan(f"initializer {name!r}: dims {dims}: {error}") from error
 
 
-def _in_order(
-    name: str, record: Mapping[str, Any], dims: list[int], data: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
+def _in_order(name: str, record: Mapping[str, Any], data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Give the bytes of a weight with a layout row by row."""
-    if record["layout"] not in _TOGETHER or len(dims) != 2:
-        raise bad_plan(f"initializer {name!r}: layout {record['layout']!r} of {dims} is not known")
+    rows, length = _matrix(name, record)
     together = _TOGETHER[record["layout"]]
-    rows, length = dims
     units = -(-length // _ROW_UNIT)
     held = -(-rows // together) * together
     if together == 1 or not held * units:
@@ -181,7 +200,7 @@ def _whole(name: str, record: Mapping[str, Any], key: str) -> int:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _check_size(name: str, record: Mapping[str, Any], expected: int) -> None:

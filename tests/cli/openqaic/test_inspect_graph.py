@@ -18,6 +18,7 @@ import qaic
 from qaic.cli.openqaic import main, program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
 from qaic.cli.openqaic.drawn_program import drawn_program
+from qaic.cli.qpc.graph_model import read_graph
 
 QPCS = Path(__file__).parents[2] / "data" / "qpc"
 UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")
@@ -113,7 +114,7 @@ def test_rounding_is_a_part_of_its_node(tmp_path_factory, choices):
     program = qaic.compile(
         random_model(choices), aic_binary_dir=tmp_path_factory.mktemp("program"), convert_to_fp16=True
     )
-    model = program_graph.with_shapes(program_graph.read(qaic.Qpc(program.path)))
+    model = program_graph.with_shapes(read_graph(qaic.Qpc(program.path)))
     drawn = drawn_program(model)
     names = [node.name for node in drawn.nodes if node.kind != "Cast"]
     for name in (f"/part{place % 3}/n{place}" for place in range(len(choices))):

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qaic
 from qaic import page
 from qaic.cli.openqaic import program_graph
+from qaic.cli.qpc.graph_model import read_graph
 from qaic.stats.reports import REPORTS
 
 #: operators that compute new values, so that rounding shows
@@ -42,7 +43,7 @@ def chain(operators):
 def precisions(folder, model, **options):
     """Compile, and map each operator of the user's model to what it is said to compute in."""
     program = qaic.compile(model, aic_binary_dir=folder, **options)
-    rows = program_graph.nodes(program_graph.with_shapes(program_graph.read(qaic.Qpc(program.path))))
+    rows = program_graph.nodes(program_graph.with_shapes(read_graph(qaic.Qpc(program.path))))
     return {row["node"]: (row["operator"], row["precision"]) for row in rows if row["node"]}, rows
 
 

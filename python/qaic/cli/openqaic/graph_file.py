@@ -89,6 +89,7 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
 def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
     from qaic.cli.openqaic import program_graph
     from qaic.cli.openqaic.measurement import measured
+    from qaic.cli.qpc.graph_model import read_graph
 
     times = node_times(measured(qpc)) if timed else (None, None)
     if times[1] is not None and not times[1].own_us:
@@ -96,7 +97,7 @@ def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[Draw
             f"{qpc.path} has no times of operations; onnxruntime 1.25 or newer measures them",
             code="inspect.not_measured",
         )
-    program = program_graph.with_shapes(program_graph.read(qpc))
+    program = program_graph.with_shapes(read_graph(qpc))
     graphs = program_graphs(program, model, *times)
     own_us = None if times[1] is None else times[1].own_us
     return graphs, [_nodes_table(program_graph.nodes(program), own_us)]

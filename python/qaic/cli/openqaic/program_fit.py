@@ -1,19 +1,14 @@
 """Needs of a program on a device, and the number of its activations that fit there at once."""
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from qaic.cli.openqaic import program_graph
+from qaic.cli.qpc.stored_weights import stored_weights
 from qaic.errors import StateError
 from qaic.qpc import Qpc
-from qaic.qpc.initializers import bad_plan, check_records
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 _MIB = 1 << 20
-#: the operator that multiplies with a weight of the plan
-_DOMAIN: Final = "com.openqaic"
-_PRODUCT: Final = "StoredMatMul"
 
 
 def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -31,10 +26,9 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
     dict
         ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
         ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; the ``weights`` that
-        are used where they are mapped, if there are any; and a row for each device in ``fits``:
-        ``activations`` of the empty device, those that fit ``now``, and what is ``limited_by``. Of the
-        weights there are ``count``, ``bytes``, ``bytes_per_weight``, and ``read_bytes``: what products of
-        one inference read, each matrix once.
+        are used where they are mapped, as of :func:`~qaic.cli.qpc.stored_weights.stored_weights`; and a row
+        for each device in ``fits``: ``activations`` of the empty device, those that fit ``now``, and what is
+        ``limited_by``.
 
     Raises
     ------
@@ -58,7 +52,7 @@ def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any
             0 if part is None else part.nbytes for part in (constants.static, constants.dynamic)
         ),
         "state_bytes": _state_bytes(qpc),
-        "weights": _mapped_weights(qpc, plan),
+        "weights": stored_weights(qpc),
         "fits": [_fits(needed, device) for device in devices],
     }
 
@@ -69,33 +63,6 @@ def _state_bytes(qpc: Qpc) -> int:
 
     outputs = facts(qpc)["outputs"]
     return sum(output["bytes"] or 0 for output in outputs if output["name"].endswith(RETAINED_STATE_SUFFIX))
-
-
-def _mapped_weights(qpc: Qpc, plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Sum the weights that kernels of the device read in the container."""
-    records = check_records(plan.get("initializers", []))
-    mapped = {name: record for name, record in records.items() if record.get("layout") is not None}
-    if not mapped:
-        return None
-    try:
-        count = sum(math.prod(record["dims"]) for record in mapped.values())
-        sizes = {name: int(record["size"]) for name, record in mapped.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise bad_plan(f"a weight with a layout has no dims or size: {error}") from error
-    read = {
-        attribute.s.decode(errors="replace")
-        for node in program_graph.read(qpc).graph.node
-        if node.op_type == _PRODUCT and node.domain == _DOMAIN
-        for attribute in node.attribute
-        if attribute.name == "weight"
-    }
-    total = sum(sizes.values())
-    return {
-        "count": count,
-        "bytes": total,
-        "bytes_per_weight": total / count if count else None,
-        "read_bytes": sum(size for name, size in sizes.items() if name in read),
-    }
 
 
 def _fits(needed: Mapping[str, int], device: Mapping[str, Any]) -> dict[str, Any]:

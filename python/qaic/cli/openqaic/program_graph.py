@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
+from qaic.cli.qpc.graph_model import read_graph
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.macs import macs_of
@@ -24,32 +25,6 @@ if TYPE_CHECKING:
 
 #: protobuf refuses larger messages
 _LARGEST_MESSAGE: Final = (1 << 31) - 1
-
-
-def read(qpc: Qpc) -> onnx.ModelProto:
-    """Read the graph, whose weights lie outside of it. Blocking.
-
-    Raises
-    ------
-    StateError
-        The container is of a card, or holds several programs: there is no graph.
-    QpcError
-        The graph is damaged.
-    """
-    content = qpc.graph if qpc.is_program else None
-    if content is None:
-        raise StateError(
-            f"{qpc.path} holds no graph: only programs for the cpu device do",
-            code="inspect.no_graph",
-            hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))}` shows its contents",),
-        )
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        return onnx.load_from_string(content.tobytes())
-    except DecodeError as error:
-        raise QpcError(f"{qpc.path}: its graph cannot be read: {error}", code="inspect.graph") from error
 
 
 def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -179,7 +154,7 @@ def write_self_contained(qpc: Qpc, path: Path) -> None:
 
     from qaic.compiler.ir.graph_edits import set_values
 
-    model = read(qpc)
+    model = read_graph(qpc)
     size = sum(array.nbytes for array in qpc.initializers.values())
     if size > _LARGEST_MESSAGE:
         raise StateError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qaic.cli.console import table
-from qaic.support.text import bytes_text, counted, escape_unprintable
+from qaic.support.text import bytes_text, counted, escape_unprintable, three_digits
 
 _Json = dict[str, Any]
 
@@ -88,6 +88,8 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
             for kind, size in sorted(facts["weights"].items())
         )
         yield "weights", ", ".join(formats)
+    if (stored := facts["stored_weights"]) is not None:
+        yield "", f"used in the container: {stored_weights_text(stored)}"
     if facts["precision"]:
         yield "precision", escape_unprintable(facts["precision"])
     metadata = facts["metadata"]
@@ -100,6 +102,12 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
     elif not any(problem.startswith("metadata:") for problem in facts["problems"]):
         yield "metadata", "none"
     yield "stats", _stats_text(facts["stats"])
+
+
+def stored_weights_text(stored: _Json) -> str:
+    """Write the sizes of :func:`~qaic.cli.qpc.stored_weights.stored_weights`."""
+    size, each = bytes_text(stored["bytes"]), three_digits(stored["bytes_per_weight"] or 0)
+    return f"{size}, {each} bytes a weight; an inference reads {bytes_text(stored['read_bytes'])}"
 
 
 def _target(facts: _Json) -> str:

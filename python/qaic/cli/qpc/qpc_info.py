@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from qaic.cli.qpc.stored_weights import stored_weights
 from qaic.errors import QaicError
 from qaic.qpc import Qpc
 from qaic.qpc.initializers import check_records
@@ -224,6 +225,7 @@ def _program(qpc: Qpc, problems: list[str]) -> _Json:
         "options": _readable(problems, lambda: qpc.options),
         "effective_options": plan.get("effective", {}),
         "weights": _readable(problems, lambda: _weights(qpc)),
+        "stored_weights": _readable(problems, lambda: stored_weights(qpc)),
     }
     options = described["options"] or {}
     described["without_effect"] = without_effect(options) if described["target"] == "cpu" else []

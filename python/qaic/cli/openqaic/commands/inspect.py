@@ -83,8 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
     from qaic.cli.openqaic import program_graph
+    from qaic.cli.qpc.graph_model import read_graph
 
-    graph = program_graph.with_shapes(program_graph.read(qpc))
+    graph = program_graph.with_shapes(read_graph(qpc))
     rows = program_graph.nodes(graph) if arguments.view == "nodes" else program_graph.tensors(graph, qpc)
     if arguments.json:
         print_json(rows)
@@ -120,9 +121,14 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     from qaic import _core
     from qaic.cli.openqaic.program_fit import program_fit
-    from qaic.support.text import bytes_text
+    from qaic.cli.qpc.info_text import stored_weights_text
+    from qaic.cli.qpc.stored_weights import bandwidth_limit
+    from qaic.support.text import bytes_text, duration, three_digits
 
     found = program_fit(qpc, _core.Context().devices())
+    weights = found["weights"]
+    if weights is not None:
+        weights["limit"] = bandwidth_limit(qpc, weights["read_bytes"])
     if as_json:
         print_json(found)
         return SUCCESS
@@ -134,10 +140,14 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
         print_line(f"        {bytes_text(found['constants_bytes'])} of it are constants")
     if found["state_bytes"]:
         print_line(f"        {bytes_text(found['state_bytes'])} are retained between inferences")
-    if (weights := found["weights"]) is not None:
-        size, each = bytes_text(weights["bytes"]), weights["bytes_per_weight"] or 0
-        print_line(f"        {size} are weights that processes share, {each:.3g} bytes a weight")
-        print_line(f"        {bytes_text(weights['read_bytes'])} of them are read in each inference")
+    if weights is not None:
+        limit = weights["limit"]
+        threads = counted(limit["threads"], "thread")
+        print_line(f"        {stored_weights_text(weights)}")
+        print_line(
+            f"limit   {duration(limit['seconds'] * 1e6)} per inference: {threads} of this machine read"
+            f" {three_digits(limit['bytes_per_second'] / 1e9)} GB/s (measured)"
+        )
     if found["fits"]:
         header = ["device", "name", "activations that fit", "now", "limited by"]
         rows = [[_cell(value) for value in row.values()] for row in found["fits"]]

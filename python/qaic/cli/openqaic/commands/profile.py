@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,7 @@ from qaic.cli.openqaic.measurement import STATS_LEVEL, measured
 from qaic.cli.openqaic.next_command import next_command
 from qaic.cli.openqaic.output_file import check_page, files_of, wrote
 from qaic.cli.openqaic.program import Program, open_program
-from qaic.support.text import counted
+from qaic.support.text import bytes_text, counted, duration
 
 if TYPE_CHECKING:
     from qaic.page.graph import DrawnGraph
@@ -83,6 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     baseline = None if arguments.against is None else for_model(arguments, arguments.against)
     program, capture = _measured(arguments)
     reports = [make(capture) for make in REPORTS.values()]
+    reports = [
+        _with_limit(report, program, capture) if report.name == "overview" else report for report in reports
+    ]
     if baseline is not None:
         _, other = _measured(baseline)
         other.name = other.name or str(arguments.against)
@@ -105,15 +109,51 @@ def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
     return program, capture
 
 
+def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
+    """Add the share of the read bandwidth that an inference reached, if the host reads stored weights."""
+    from qaic.cli.qpc.stored_weights import bandwidth_limit, stored_weights
+    from qaic.qpc import Qpc
+    from qaic.stats.reports.table import Column, Table
+
+    qpc = Qpc(program.path)
+    span_us = capture.median(lambda sample: sample.span_us)
+    weights = stored_weights(qpc) if capture.is_cpu and qpc.is_program else None
+    if not weights or not span_us:
+        return overview
+    read = weights["read_bytes"]
+    limit = bandwidth_limit(qpc, read)
+    least_us, speed = limit["seconds"] * 1e6, limit["bytes_per_second"] / 1e9
+    share = 100 * least_us / span_us
+    verdict = (
+        f"reading {bytes_text(read)} of weights takes {duration(least_us)} at the read bandwidth:"
+        f" an inference reached {share:.1f} % of this limit"
+    )
+    rows = [
+        ("bytes per weight", weights["bytes_per_weight"], "bytes"),
+        ("weights read by an inference", read / 1e6, "MB"),
+        ("weights read", read / span_us / 1e3, "GB/s"),
+        ("read bandwidth", speed, "GB/s"),
+        ("share of the bandwidth", share, "%"),
+    ]
+    note = (
+        "computed from the container: bytes; measured: the time of an inference, and the read bandwidth, with"
+        f" {counted(limit['threads'], 'thread')} that read the mapped container"
+    )
+    columns = (Column("figure"), Column("value", kind="float"), Column("unit"))
+    table = Table("weights", "Weights and the bandwidth limit", columns, [*rows], note)
+    return replace(overview, verdict=[*overview.verdict, verdict], tables=[*overview.tables, table])
+
+
 def _graphs(program: Program, capture: Capture) -> list[DrawnGraph]:
     from qaic.cli.openqaic.graph_file import node_times, program_graphs
-    from qaic.cli.openqaic.program_graph import read, with_shapes
+    from qaic.cli.openqaic.program_graph import with_shapes
+    from qaic.cli.qpc.graph_model import read_graph
     from qaic.qpc import Qpc
 
     qpc = Qpc(program.path)
     if qpc.graph is None or not qpc.is_program:
         return []
-    return program_graphs(with_shapes(read(qpc)), program.model, *node_times(capture))
+    return program_graphs(with_shapes(read_graph(qpc)), program.model, *node_times(capture))
 
 
 def _put_out(

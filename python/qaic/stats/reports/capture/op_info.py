@@ -56,7 +56,7 @@ _RULES: Final = tuple(
         (r"aic\w*splat|element\w+|cumsum|aicbroadcast\w*|aicbatchedreduce\w*|aicreduce\w*", ELEMENTWISE),
         # Operator names of the CPU engine.
         (
-            r"(fused|q|qlinear|dynamicquantize|transposed?|trans|sparseto\w*)?(gemm|matmul|gemmfloat8)\w*",
+            r"(fused|stored|q|qlinear|dynamicquantize|transposed?|trans|sparseto\w*)?(gemm|matmul|gemmfloat8)\w*",
             COMPUTE,
         ),
         (r"matmul\w*|\w*fusedmatmul|einsum|gemmfastgelu", COMPUTE),
@@ -73,7 +73,7 @@ _RULES: Final = tuple(
             NORMALIZE,
         ),
         (r"memcpy\w*|identity|(qlinear)?concat\w*|split\w*|slice|pad|tile|expand|\w*gather\w*", MOVEMENT),
-        (r"\w*scatter\w*|embedlayer\w*|compress|nonzero|onehot|upsample|resize|copy", MOVEMENT),
+        (r"\w*scatter\w*|embedlayer\w*|compress|nonzero|onehot|upsample|resize|copy|attendedrows", MOVEMENT),
         (r"if|loop|scan|sequence\w*|optional\w*|callback", CONTROL),
         (r"constant|constantofshape|shape|size|range|random\w*|bernoulli|multinomial|eyelike", OTHER),
         (

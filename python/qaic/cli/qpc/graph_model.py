@@ -1,0 +1,39 @@
+"""The ONNX graph that a container holds, whose weights lie outside of it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from qaic.errors import QpcError, StateError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qaic.qpc import Qpc
+
+
+def read_graph(qpc: Qpc) -> onnx.ModelProto:
+    """Read the graph. Blocking.
+
+    Raises
+    ------
+    StateError
+        The container is of a card, or holds several programs: there is no graph.
+    QpcError
+        The graph is damaged.
+    """
+    content = qpc.graph if qpc.is_program else None
+    if content is None:
+        raise StateError(
+            f"{qpc.path} holds no graph: only programs for the cpu device do",
+            code="inspect.no_graph",
+            hints=(f"`openqaic inspect {shlex.quote(str(qpc.path))}` shows its contents",),
+        )
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load_from_string(content.tobytes())
+    except DecodeError as error:
+        raise QpcError(f"{qpc.path}: its graph cannot be read: {error}", code="inspect.graph") from error
