@@ -8,8 +8,6 @@ marks that follow from what a test is about.
 import gc
 import os
 import random
-import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ import engine_version
 import fake_clock
 import printed_steps
 import qaic
+import timing
 from qaic import _core
 from qaic.support import status_line
 
@@ -37,20 +36,6 @@ EXPLORING = settings(
 settings.register_profile("qaic", EXPLORING, derandomize=True)
 settings.register_profile("explore", EXPLORING)
 settings.load_profile("qaic")
-
-
-#: Files that import a module of time, signals, threads or processes, also in a script for another process.
-TIMING = re.compile(
-    r"^(?:import|from) .*\b(?:asyncio|concurrent|multiprocessing|select|signal|threading|time)\b"
-    r"|\bos\.fork\(|\binterrupted\(",
-    re.MULTILINE,
-)
-
-
-@cache
-def is_about_timing(path):
-    """Whether a file of tests is such a file."""
-    return TIMING.search(path.read_text()) is not None
 
 
 def pytest_addoption(parser):
@@ -72,7 +57,7 @@ def pytest_configure(config):
 def pytest_ignore_collect(collection_path, config):
     # Importing all other files takes a third of the time of those with the mark.
     is_other = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    if config.option.markexpr == "timing" and is_other and not is_about_timing(collection_path):
+    if config.option.markexpr == "timing" and is_other and not timing.tests_of(collection_path):
         return True
     return None
 
@@ -86,7 +71,7 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: places[item.path])
     for item in items:
         # Properties take most of the time, and are about something else.
-        if is_about_timing(item.path) and not hasattr(item.obj, "hypothesis"):
+        if item.originalname in timing.tests_of(item.path) and not hasattr(item.obj, "hypothesis"):
             item.add_marker("timing")
     profiled = [item for item in items if item.get_closest_marker("run_profiles")]
     if profiled and not engine_version.profiles_runs():

@@ -1,0 +1,43 @@
+"""Which tests are about time, signals, threads or processes, so that `make adverse-timing` repeats them."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+_MODULES = "asyncio|concurrent|multiprocessing|select|signal|threading|time"
+_USE = re.compile(
+    rf"\b(?:{_MODULES})\.\w|^\s*(?:import|from) .*\b(?:{_MODULES})\b|\bos\.fork\(|\binterrupted\(",
+    re.MULTILINE,
+)
+#: a folder whose tests are all about threads
+_THREADS = Path(__file__).parent / "threads"
+
+
+@cache
+def tests_of(path):
+    """Return the names of tests that use such a module, also through another definition of their file."""
+    text = path.read_text()
+    if not _USE.search(text):
+        return frozenset()
+    sources, imported = {}, set()
+    for node in ast.parse(text).body:
+        lines = "\n".join(
+            ast.get_source_segment(text, part) for part in (*getattr(node, "decorator_list", ()), node)
+        )
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                sources[node.name] = lines
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                sources[name] = lines
+            case ast.ImportFrom(names=names) if _USE.search(lines):
+                imported |= {alias.asname or alias.name for alias in names}
+    words = {name: set(re.findall(r"\w+", lines)) for name, lines in sources.items()}
+    found = {
+        name
+        for name, lines in sources.items()
+        if path.is_relative_to(_THREADS) or _USE.search(lines) or words[name] & imported
+    }
+    while more := {name for name in sources.keys() - found if words[name] & found}:
+        found |= more
+    return frozenset(name for name in found if name.startswith("test_"))
