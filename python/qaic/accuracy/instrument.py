@@ -30,7 +30,6 @@ from qaic.compiler.ir.graph_walk import all_nodes, producers, subgraphs
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
 from qaic.compiler.ir.quantization import QuantParams
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -75,8 +74,8 @@ _INFINITE_HALF: Final = 65520.0
 _SMALLEST_HALF: Final = 2.0**-14
 
 
-class Observe(Always):
-    """Put the reference and the observers next to the deployed graph.
+class Observe:
+    """A pass that puts the reference and the observers next to the deployed graph.
 
     Parameters
     ----------
@@ -85,8 +84,6 @@ class Observe(Always):
     folded : mapping
         Results of convolutions that took up a normalization -> what the convolution made before.
     """
-
-    name = "observe-accuracy"
 
     def __init__(self, reference: Model, folded: Mapping[str, str]) -> None:
         self._reference = reference

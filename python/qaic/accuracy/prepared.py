@@ -19,7 +19,7 @@ from qaic.accuracy.observed import Twin
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.dataset import SampledInput
-from qaic.compiler.calibration.load_or_collect import Calibrate
+from qaic.compiler.calibration.load_or_collect import calibrate_pass
 from qaic.compiler.calibration.observed_tensors import model_inputs
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import Survey
@@ -34,9 +34,9 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import Classification
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.passes.shape_inference.infer_shapes import OpenSizes
+from qaic.compiler.passes.shape_inference.infer_shapes import open_sizes_pass
 from qaic.compiler.pipeline import PHASES, begin, run_passes
-from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
+from qaic.compiler.quantization.raise_opset import raise_opset_version_pass
 from qaic.errors import OptionError
 from qaic.options.conflicts import CALIBRATION_SAMPLES, QUANTIZATION_SETTINGS
 from qaic.options.files.node_precision import NodePrecision
@@ -46,9 +46,7 @@ ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 #: what is left of lowering once values are measured, but for the precision of nodes
-_MEASURED: Final[Sequence[Pass]] = tuple(
-    step for step in PHASES["precision"] if not isinstance(step, Calibrate)
-)
+_MEASURED: Final[Sequence[Pass]] = tuple(step for step in PHASES["precision"] if step is not calibrate_pass)
 
 
 class PreparedModel:
@@ -101,14 +99,14 @@ class PreparedModel:
         """Write the program with its reference and observers; returns what was added, and the float graph."""
         model, context = self._floats()
         # The reference is added to the deployed graph, so both are in one operator set.
-        run_passes([RaiseOpsetVersion()], model, context)
+        run_passes([raise_opset_version_pass], model, context)
         reference = model.copy()
         observe = Observe(reference, _folded(self._shaped, reference))
         run_passes([*PHASES["quantize"], *PHASES["emulate"]], model, context)
         chooses = any(standard(node, "If") for node in all_nodes(model.proto.graph.node))
         # The observers choose too, and the engine accepts them with all sizes.
-        interface = [step for step in PHASES["interface"] if chooses or not isinstance(step, OpenSizes)]
-        run_passes([observe, *interface], model, context)
+        interface = [step for step in PHASES["interface"] if chooses or step is not open_sizes_pass]
+        run_passes([Pass("observe-accuracy", observe.run), *interface], model, context)
         self._write(path, model)
         return observe.twin, reference
 

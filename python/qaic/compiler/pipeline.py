@@ -12,148 +12,164 @@ from pathlib import Path
 from typing import Final
 
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
-from qaic.compiler.backend.op_profiling.infer_finished import InferFinished
-from qaic.compiler.backend.op_profiling.operations import DescribeOperations
-from qaic.compiler.backend.op_profiling.provenance import RecordProvenance
-from qaic.compiler.calibration.load_or_collect import Calibrate, DumpProfile
+from qaic.compiler.backend.op_profiling.infer_finished import infer_finished_pass
+from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
+from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
+from qaic.compiler.calibration.load_or_collect import calibrate_pass, dump_profile_pass
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops, value_options
 from qaic.compiler.frontend.check_model import (
-    CheckModel,
-    CheckOperators,
-    CheckStructure,
-    Normalize,
-    RemoveUnused,
+    check_model_pass,
+    check_operators_pass,
+    check_structure_pass,
+    normalize_pass,
+    remove_unused_pass,
 )
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
-from qaic.compiler.frontend.specialization import FixInterface
-from qaic.compiler.frontend.value_options import TranslateNames
+from qaic.compiler.frontend.specialization import fix_interface_pass
+from qaic.compiler.frontend.value_options import translate_names_pass
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.constants.initializers import ExternalizeConstants
+from qaic.compiler.ir.constants.initializers import externalize_constants_pass
 from qaic.compiler.ir.context import Context, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.opset_version import LowerOpsetVersion
+from qaic.compiler.ir.opset_version import lower_opset_version_pass
 from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.verify import verify
-from qaic.compiler.passes.assign_precision import AssignPrecision
-from qaic.compiler.passes.cse import MergeEqualNodes
-from qaic.compiler.passes.custom_io import ApplyCustomIo, DumpIoTemplate
-from qaic.compiler.passes.decoding.attended_rows import CopyAttendedRows
-from qaic.compiler.passes.decoding.fold_sizes import FoldSizes
-from qaic.compiler.passes.decoding.narrow_context import NarrowContext
-from qaic.compiler.passes.decoding.state_rows import TakeOutStateRows
-from qaic.compiler.passes.embedding_tables import DumpEmbeddingTables, LoadEmbeddingTables
-from qaic.compiler.passes.emulation.emulate_float16 import EmulateFloat16
-from qaic.compiler.passes.emulation.mxfp6_weights import CompressWeights
-from qaic.compiler.passes.emulation.partition_io import RoundPartitionTraffic
-from qaic.compiler.passes.emulation.upcast_float16 import UpcastFloat16
-from qaic.compiler.passes.extra_outputs import AddEveryOutput, AddNamedOutputs
-from qaic.compiler.passes.fold_batch_normalization import FoldForFloat16, FoldForIntegers
-from qaic.compiler.passes.inlining import InlineForNodes, InlineFunctions, InlineFusedFunctions
-from qaic.compiler.passes.legalize.legalize_division import LegalizeDivision
-from qaic.compiler.passes.legalize.legalize_exports import (
-    LegalizeCapturedValues,
-    LegalizeExports,
-    LegalizeWhere,
+from qaic.compiler.passes.assign_precision import assign_precision_pass
+from qaic.compiler.passes.cse import merge_equal_nodes_pass
+from qaic.compiler.passes.custom_io.apply_custom_io import apply_custom_io_pass
+from qaic.compiler.passes.custom_io.requests import dump_io_template_pass
+from qaic.compiler.passes.decoding.attended_rows import copy_attended_rows_pass
+from qaic.compiler.passes.decoding.fold_sizes import fold_sizes_pass
+from qaic.compiler.passes.decoding.narrow_context import narrow_context_pass
+from qaic.compiler.passes.decoding.state_rows import take_out_state_rows_pass
+from qaic.compiler.passes.embedding_tables import dump_embedding_tables_pass, load_embedding_tables_pass
+from qaic.compiler.passes.emulation.emulate_float16 import emulate_float16_pass
+from qaic.compiler.passes.emulation.mxfp6_weights import compress_weights_pass
+from qaic.compiler.passes.emulation.partition_io import round_partition_traffic_pass
+from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
+from qaic.compiler.passes.extra_outputs import add_every_output_pass, add_named_outputs_pass
+from qaic.compiler.passes.fold_batch_normalization import (
+    fold_batch_normalization_for_float16_pass,
+    fold_batch_normalization_for_integers_pass,
 )
-from qaic.compiler.passes.legalize.legalize_qualcomm_functions import LegalizeQualcommFunctions
-from qaic.compiler.passes.legalize.legalize_quantized_weights import LegalizeQuantizedWeights
-from qaic.compiler.passes.legalize.legalize_unchecked import LegalizeUnchecked
-from qaic.compiler.passes.name_specializations import NameSpecializations
-from qaic.compiler.passes.partition_config import CheckPartitions, CheckPlacement, DumpPartitionTemplate
-from qaic.compiler.passes.prune_outputs import PruneOutputs
-from qaic.compiler.passes.retained_state import CheckRetainedState
-from qaic.compiler.passes.set_batch import BindSymbols
-from qaic.compiler.passes.shape_inference.infer_shapes import InferShapes, OpenSizes
-from qaic.compiler.passes.store_packed_weights import StorePackedWeights
-from qaic.compiler.passes.store_weights import StoreWeights
-from qaic.compiler.passes.unique_names import UniqueNames
-from qaic.compiler.quantization.fold_constants import FoldConstants
-from qaic.compiler.quantization.insert_qdq import InsertQdq
-from qaic.compiler.quantization.plan_quantization import PlanQuantization
-from qaic.compiler.quantization.raise_opset import RaiseOpsetVersion
+from qaic.compiler.passes.inlining import (
+    inline_for_nodes_pass,
+    inline_functions_pass,
+    inline_fused_functions_pass,
+)
+from qaic.compiler.passes.legalize.legalize_division import legalize_division_pass
+from qaic.compiler.passes.legalize.legalize_exports import (
+    legalize_captured_values_pass,
+    legalize_exports_pass,
+    legalize_where_pass,
+)
+from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
+from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
+from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
+from qaic.compiler.passes.name_specializations import name_specializations_pass
+from qaic.compiler.passes.partition_config import (
+    check_partitions_pass,
+    check_placement_pass,
+    dump_partition_template_pass,
+)
+from qaic.compiler.passes.prune_outputs import prune_outputs_pass
+from qaic.compiler.passes.retained_state import check_retained_state_pass
+from qaic.compiler.passes.set_batch import bind_symbols_pass
+from qaic.compiler.passes.shape_inference.infer_shapes import infer_shapes_pass, open_sizes_pass
+from qaic.compiler.passes.store_packed_weights import store_packed_weights_pass
+from qaic.compiler.passes.store_weights import store_weights_pass
+from qaic.compiler.passes.unique_names import unique_names_pass
+from qaic.compiler.quantization.fold_constants import fold_constants_pass
+from qaic.compiler.quantization.insert_qdq import insert_qdq_pass
+from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
+from qaic.compiler.quantization.raise_opset import raise_opset_version_pass
 from qaic.compiler.reports import emit_report
-from qaic.compiler.reports.support_report import SurveyOperators, SurveyTypes
+from qaic.compiler.reports.support_report import survey_operators_pass, survey_types_pass
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
 from qaic.support.library_errors import library_errors
 
-#: what makes the float graph that values are measured on
-_FLOAT_GRAPH: Final[Sequence[Pass]] = (UpcastFloat16(), FoldForIntegers())
-
 #: every pass in its place, by phase
 PHASES: Final[Mapping[str, Sequence[Pass]]] = {
     "legalize": (
-        CheckModel(),
-        LegalizeQualcommFunctions(),
-        Normalize(),
-        CheckOperators(),
-        SurveyOperators(),
-        LowerOpsetVersion(),
-        DumpPartitionTemplate(),
-        CheckPlacement(),
-        DumpEmbeddingTables(),
-        LegalizeQuantizedWeights(),
-        NarrowContext(),
-        InlineFunctions(),
-        LoadEmbeddingTables(),
-        PruneOutputs(),
-        RemoveUnused(),
-        CheckPartitions(),
+        check_model_pass,
+        legalize_qualcomm_functions_pass,
+        normalize_pass,
+        check_operators_pass,
+        survey_operators_pass,
+        lower_opset_version_pass,
+        dump_partition_template_pass,
+        check_placement_pass,
+        dump_embedding_tables_pass,
+        legalize_quantized_weights_pass,
+        narrow_context_pass,
+        inline_functions_pass,
+        load_embedding_tables_pass,
+        prune_outputs_pass,
+        remove_unused_pass,
+        check_partitions_pass,
     ),
     "shapes": (
-        BindSymbols(),
-        InlineForNodes(),
-        UniqueNames(),
-        LegalizeExports(),
-        RecordProvenance(),
-        AddNamedOutputs(),
-        TranslateNames(),
-        InferShapes(),
-        LegalizeWhere(),
-        LegalizeDivision(),
-        LegalizeUnchecked(),
-        AddEveryOutput(),
+        bind_symbols_pass,
+        inline_for_nodes_pass,
+        unique_names_pass,
+        legalize_exports_pass,
+        record_provenance_pass,
+        add_named_outputs_pass,
+        translate_names_pass,
+        infer_shapes_pass,
+        legalize_where_pass,
+        legalize_division_pass,
+        legalize_unchecked_pass,
+        add_every_output_pass,
         # The sizes of every output that was added, in every set of shapes; nothing where none was.
-        InferShapes(),
-        NameSpecializations(),
-        CheckRetainedState(),
-        CheckStructure(),
-        SurveyTypes(),
+        infer_shapes_pass,
+        name_specializations_pass,
+        check_retained_state_pass,
+        check_structure_pass,
+        survey_types_pass,
     ),
     "precision": (
-        MergeEqualNodes(),
-        DumpProfile(_FLOAT_GRAPH),
-        *_FLOAT_GRAPH,
-        Calibrate(),
-        AssignPrecision(),
-        FoldForFloat16(),
+        merge_equal_nodes_pass,
+        dump_profile_pass,
+        upcast_float16_pass,
+        fold_batch_normalization_for_integers_pass,
+        calibrate_pass,
+        assign_precision_pass,
+        fold_batch_normalization_for_float16_pass,
     ),
-    "quantize": (CompressWeights(), RaiseOpsetVersion(), FoldConstants(), PlanQuantization(), InsertQdq()),
-    "emulate": (RoundPartitionTraffic(), EmulateFloat16()),
+    "quantize": (
+        compress_weights_pass,
+        raise_opset_version_pass,
+        fold_constants_pass,
+        plan_quantization_pass,
+        insert_qdq_pass,
+    ),
+    "emulate": (round_partition_traffic_pass, emulate_float16_pass),
     "interface": (
-        InlineFusedFunctions(),
-        LegalizeCapturedValues(),
-        RemoveUnused(),
-        ExternalizeConstants(),
-        FixInterface(),
-        OpenSizes(),
-        DumpIoTemplate(),
-        ApplyCustomIo(),
+        inline_fused_functions_pass,
+        legalize_captured_values_pass,
+        remove_unused_pass,
+        externalize_constants_pass,
+        fix_interface_pass,
+        open_sizes_pass,
+        dump_io_template_pass,
+        apply_custom_io_pass,
     ),
     # The engine infers nothing of an operator of the device, so values are described before there is one.
     "state": (
-        TakeOutStateRows(),
-        FoldSizes(),
-        InferFinished(),
-        CopyAttendedRows(),
-        StoreWeights(),
-        StorePackedWeights(),
+        take_out_state_rows_pass,
+        fold_sizes_pass,
+        infer_finished_pass,
+        copy_attended_rows_pass,
+        store_weights_pass,
+        store_packed_weights_pass,
     ),
-    "annotate": (DescribeOperations(),),
+    "annotate": (describe_operations_pass,),
 }
 
 #: a process with this variable checks the model after every pass; tests set it

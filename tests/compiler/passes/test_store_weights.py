@@ -179,8 +179,7 @@ def test_float32_weights_stay_with_the_engine_in_programs_of_usual_size(options,
 
 def test_plain_way_can_be_asked_for():
     _, context = before(NAME, product([node("MatMul", ["x", "w"], ["y"])]), stored_weights=False)
-    step = store_weights.StoreWeights()
-    assert not step.is_needed(context)
+    assert not store_weights.store_weights_pass.is_needed(context)
 
 
 @given(st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(["<f4", "<f2"]))

@@ -21,14 +21,14 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import FloatReason, is_quantizing
 from qaic.compiler.pipeline import PHASES, run_passes
 from qaic.compiler.quantization import plan_files
-from qaic.compiler.quantization.plan_quantization import PlanQuantization
+from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
 from qaic.options import resolve
 from quantize_oracle import Tensor, run
 from quantize_support import context_of, quantized
 
 FLOAT = onnx.TensorProto.FLOAT
 PASSES = [step for phase in PHASES.values() for step in phase]
-BEFORE_INSERTION = PASSES[: [type(step) for step in PASSES].index(PlanQuantization) + 1]
+BEFORE_INSERTION = PASSES[: PASSES.index(plan_quantization_pass) + 1]
 #: programs that are quantized from a file; measuring is a pass of its own
 QUANTIZED = (
     "shufflenet-quantized",

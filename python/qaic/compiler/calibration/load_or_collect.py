@@ -2,9 +2,9 @@
 
 import hashlib
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from qaic.compiler.calibration.collector import collect
 from qaic.compiler.calibration.dataset import (
@@ -23,70 +23,60 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
 from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Pass, WhenQuantizing
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
+from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
+from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_integers_pass
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.open_regular import read_regular
 
+#: what makes the float graph that values are measured on
+_FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integers_pass)
 
-class DumpProfile:
+
+@compiler_pass(lambda context: context.options.dump_profile and not is_quantizing(context.options))
+def dump_profile_pass(model: Model, context: Context) -> bool:
     """Measure the values of the float graph, as quantizing would see it, and write them to a file.
 
-    The model itself is compiled as it is. `prepare` are the passes that make the float graph of a model.
+    The model itself is compiled as it is. A file that is quantized by is not written.
     """
-
-    name = "dump-profile"
-
-    def __init__(self, prepare: Sequence[Pass]) -> None:
-        self._prepare = prepare
-
-    def is_needed(self, context: Context) -> bool:
-        """Return whether the file is asked for, and is not the one that is quantized by."""
-        return context.options.dump_profile is not None and not is_quantizing(context.options)
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Note the file."""
-        path = context.options.dump_profile
-        if path is None:
-            return False
-        graph, asked = model.copy(), replace(context, for_integers=True)
-        with about_files():
-            for step in self._prepare:
-                if step.is_needed(asked):
-                    step.run(graph, asked)
-            profile = _measured(graph, asked, with_histograms=True)
-        profile.graph_hash = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
-        pieces = list(write_profile(profile, graph.proto.graph))
-
-        def write(target: Path) -> None:
-            with target.open("w", encoding="utf-8") as stream:
-                stream.writelines(pieces)
-
-        context.side_files.append(SideFile(path, write))
+    path = context.options.dump_profile
+    if path is None:
         return False
+    graph, asked = model.copy(), replace(context, for_integers=True)
+    with about_files():
+        for step in _FLOAT_GRAPH:
+            if step.is_needed(asked):
+                step.run(graph, asked)
+        profile = _measured(graph, asked, with_histograms=True)
+    profile.graph_hash = graph_hash(graph.proto.graph, graph.weights, graph.inputs)
+    pieces = list(write_profile(profile, graph.proto.graph))
+
+    def write(target: Path) -> None:
+        with target.open("w", encoding="utf-8") as stream:
+            stream.writelines(pieces)
+
+    context.side_files.append(SideFile(path, write))
+    return False
 
 
-class Calibrate(WhenQuantizing):
+@compiler_pass(lambda context: is_quantizing(context.options))
+def calibrate_pass(model: Model, context: Context) -> bool:
     """Learn the values of the float graph: from a file, or from samples that are run now."""
-
-    name = "calibrate"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Set the profile."""
-        options = context.options
-        if options.load_profile is not None:
-            context.profile = _loaded(model, options, options.load_profile)
-        elif options.external_quantization_file is not None:
-            context.profile = _external(model, options.external_quantization_file)
-        else:
-            # The range is enough where calibration does not shrink it.
-            with_histograms = options.quantization_calibration != "None"
-            context.profile = _measured(model, context, with_histograms=with_histograms)
-        return False
+    options = context.options
+    if options.load_profile is not None:
+        context.profile = _loaded(model, options, options.load_profile)
+    elif options.external_quantization_file is not None:
+        context.profile = _external(model, options.external_quantization_file)
+    else:
+        # The range is enough where calibration does not shrink it.
+        with_histograms = options.quantization_calibration != "None"
+        context.profile = _measured(model, context, with_histograms=with_histograms)
+    return False
 
 
 def profile_digest(profile: CalibrationProfile) -> str:

@@ -16,7 +16,7 @@ from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, 
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: nodes of an expanded model at most; compiling as many takes minutes
 MAX_NODES: Final = 1_000_000
@@ -268,64 +268,41 @@ def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorP
         yield sparse.indices, place
 
 
-class CheckModel(Always):
+@compiler_pass()
+def check_model_pass(model: Model, _: Context) -> bool:
     """Refuse text that is none, two constants of one name, and functions that never end."""
-
-    name = "check-model"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        del context
-        validation.check_texts(model.proto)
-        validation.check_initializers(model.proto, model.weights)
-        check_functions(model.proto)
-        return False
+    validation.check_texts(model.proto)
+    validation.check_initializers(model.proto, model.weights)
+    check_functions(model.proto)
+    return False
 
 
-class Normalize(Always):
+@compiler_pass()
+def normalize_pass(model: Model, _: Context) -> bool:
     """Give the model the one form that passes expect: no text for humans, no constant as an input."""
-
-    name = "normalize"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        check_inner_tensors(model.proto)
-        validation.normalize(model.proto, model.weights)
-        return True
+    check_inner_tensors(model.proto)
+    validation.normalize(model.proto, model.weights)
+    return True
 
 
-class CheckOperators(Always):
+@compiler_pass()
+def check_operators_pass(model: Model, context: Context) -> bool:
     """Refuse operators that neither onnx nor the user describes."""
-
-    name = "check-operators"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        custom_ops.check_implemented(model.proto, context.custom)
-        validation.check_operators(model.proto, context.custom.implemented)
-        return False
+    custom_ops.check_implemented(model.proto, context.custom)
+    validation.check_operators(model.proto, context.custom.implemented)
+    return False
 
 
-class CheckStructure(Always):
+@compiler_pass()
+def check_structure_pass(model: Model, context: Context) -> bool:
     """Have the checker of onnx look at the model with all its types and shapes."""
-
-    name = "check-structure"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        validation.check_structure(model.specialized[0])
-        context.is_checked = True
-        return False
+    validation.check_structure(model.specialized[0])
+    context.is_checked = True
+    return False
 
 
-class RemoveUnused(Always):
+@compiler_pass()
+def remove_unused_pass(model: Model, _: Context) -> bool:
     """Remove constants that nothing reads."""
-
-    name = "remove-unused"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        validation.drop_unused(model.proto, model.weights)
-        return True
+    validation.drop_unused(model.proto, model.weights)
+    return True

@@ -16,7 +16,7 @@ from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -174,13 +174,8 @@ def fix_interface(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]
     graph.ClearField("value_info")
 
 
-class FixInterface(Always):
+@compiler_pass()
+def fix_interface_pass(model: Model, _: Context) -> bool:
     """Give inputs and outputs their final types, and drop what only inference needed."""
-
-    name = "fix-interface"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        fix_interface(model.proto, model.specialized)
-        return True
+    fix_interface(model.proto, model.specialized)
+    return True

@@ -15,7 +15,7 @@ from qaic.compiler.ir.graph_edits import rename_declared, rename_values
 from qaic.compiler.ir.graph_walk import value_names
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
@@ -120,13 +120,8 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
         )
 
 
-class TranslateNames(Always):
+@compiler_pass()
+def translate_names_pass(_: Model, context: Context) -> bool:
     """Let options name values of the expanded graph."""
-
-    name = "translate-names"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the options."""
-        del model
-        context.options = in_expanded_graph(context.options, context.names, context.exact)
-        return False
+    context.options = in_expanded_graph(context.options, context.names, context.exact)
+    return False

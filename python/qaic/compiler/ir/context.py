@@ -79,3 +79,8 @@ class Context:
     def measures_operations(self) -> bool:
         """True if the program measures its operations one by one."""
         return self.options.stats_level >= OPERATIONS_LEVEL
+
+    @property
+    def moves_parts_of_state(self) -> bool:
+        """True if state may be read and written in part."""
+        return self.options.retained_state and not self.options.whole_caches

@@ -13,7 +13,7 @@ from onnx import defs
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: IR version that every engine we accept reads; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10
@@ -43,13 +43,8 @@ def lower_opset_version(model: onnx.ModelProto) -> None:
         entry.version = max((_OPERATOR_SET, *changed))
 
 
-class LowerOpsetVersion(Always):
+@compiler_pass()
+def lower_opset_version_pass(model: Model, _: Context) -> bool:
     """Stamp the model with the newest operator set that the engine knows."""
-
-    name = "lower-opset-version"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        lower_opset_version(model.proto)
-        return True
+    lower_opset_version(model.proto)
+    return True

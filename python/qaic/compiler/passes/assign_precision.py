@@ -18,7 +18,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
@@ -189,27 +189,21 @@ def _instances(
     )
 
 
-class AssignPrecision(Always):
+@compiler_pass()
+def assign_precision_pass(model: Model, context: Context) -> bool:
     """Decide what each node computes in."""
-
-    name = "assign-precision"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Set the plan."""
-        options, profile = context.options, context.profile
-        if not has_node_options(options) and not model.facts.narrow:
-            return False
-        if profile is None:
-            context.plan = decide(model.proto, model.facts, options, None)
-        else:
-            context.plan = decide(
-                model.proto, model.facts, options, profile.tensors, external=profile.precisions
-            )
-        if any(chosen in ROUNDED for chosen in context.plan.classes.values()):
-            _warn_untyped(model)
-        if profile is not None:
-            _warn_overflows(model, context.plan, profile.tensors)
+    options, profile = context.options, context.profile
+    if not has_node_options(options) and not model.facts.narrow:
         return False
+    if profile is None:
+        context.plan = decide(model.proto, model.facts, options, None)
+    else:
+        context.plan = decide(model.proto, model.facts, options, profile.tensors, external=profile.precisions)
+    if any(chosen in ROUNDED for chosen in context.plan.classes.values()):
+        _warn_untyped(model)
+    if profile is not None:
+        _warn_overflows(model, context.plan, profile.tensors)
+    return False
 
 
 def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, TensorProfile]) -> None:

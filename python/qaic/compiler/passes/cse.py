@@ -16,7 +16,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 
 _RANDOM: Final = RANDOM | {"Dropout"}
@@ -70,17 +70,13 @@ def _key(node: onnx.NodeProto) -> object:
     return node.op_type, tuple(node.input), tuple(attributes), tuple(bool(name) for name in node.output)
 
 
-class MergeEqualNodes(Always):
+@compiler_pass()
+def merge_equal_nodes_pass(model: Model, context: Context) -> bool:
     """Compute once what expanded functions of the card compute many times over."""
-
-    name = "merge-equal-nodes"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        if not model.has_fused_functions:
-            return False
-        eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))
-        return True
+    if not model.has_fused_functions:
+        return False
+    eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))
+    return True
 
 
 def _listed(context: Context) -> dict[str, str]:

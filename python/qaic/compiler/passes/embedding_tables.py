@@ -27,7 +27,7 @@ from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 from qaic.support.program_names import archive_names
@@ -228,31 +228,21 @@ def _refuse(file: Path, what: str, found: str, expected: str) -> CompileError:
     )
 
 
-class DumpEmbeddingTables(WithOption):
+@compiler_pass(lambda context: context.options.dump_embedding_tables)
+def dump_embedding_tables_pass(model: Model, context: Context) -> bool:
     """Write the embedding tables of the model to a file."""
-
-    name = "dump-embedding-tables"
-    option = "dump_embedding_tables"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Note the file."""
-        path = context.options.dump_embedding_tables
-        if path is not None:
-            tables = find_tables(model.proto, model.weights)
-            context.side_files.append(SideFile(path, partial(write_tables, tables)))
-        return False
+    path = context.options.dump_embedding_tables
+    if path is not None:
+        tables = find_tables(model.proto, model.weights)
+        context.side_files.append(SideFile(path, partial(write_tables, tables)))
+    return False
 
 
-class LoadEmbeddingTables(WithOption):
+@compiler_pass(lambda context: context.options.load_embedding_tables)
+def load_embedding_tables_pass(model: Model, context: Context) -> bool:
     """Replace the embedding tables of the model by those of a file."""
-
-    name = "load-embedding-tables"
-    option = "load_embedding_tables"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        file = context.options.load_embedding_tables
-        if file is None:
-            return False
-        load_tables(model.proto, model.weights, file.path)
-        return True
+    file = context.options.load_embedding_tables
+    if file is None:
+        return False
+    load_tables(model.proto, model.weights, file.path)
+    return True

@@ -17,7 +17,7 @@ from qaic.compiler.ir.elem_types import BOOL
 from qaic.compiler.ir.graph_edits import add_output
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.prune_outputs import unknown_result
 from qaic.errors import CompileError
 
@@ -121,35 +121,24 @@ def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
     return ranks
 
 
-class AddNamedOutputs(WithOption):
+@compiler_pass(lambda context: context.options.extra_output_tensors)
+def add_named_outputs_pass(model: Model, context: Context) -> bool:
     """Make results of inner operators that are asked for outputs."""
-
-    name = "add-named-outputs"
-    option = "extra_output_tensors"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        options = context.options
-        graph_names = {
-            model.proto.graph.name,
-            *(entry.name for entry in model.requested),
-            *options.graph_names,
-        }
-        was_cut = bool(options.output_node_names)
-        add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
-        model.specialized = []
-        return True
+    options = context.options
+    graph_names = {
+        model.proto.graph.name,
+        *(entry.name for entry in model.requested),
+        *options.graph_names,
+    }
+    was_cut = bool(options.output_node_names)
+    add_named(model.proto, options.extra_output_tensors, graph_names, context.names, was_cut=was_cut)
+    model.specialized = []
+    return True
 
 
-class AddEveryOutput(WithOption):
+@compiler_pass(lambda context: context.options.all_intermediate_outputs)
+def add_every_output_pass(model: Model, _: Context) -> bool:
     """Make the results of all operators outputs."""
-
-    name = "add-every-output"
-    option = "all_intermediate_outputs"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        add_every(model.proto, model.specialized)
-        model.specialized = []
-        return True
+    add_every(model.proto, model.specialized)
+    model.specialized = []
+    return True

@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 
@@ -109,44 +109,32 @@ def _is_inference(norm: onnx.NodeProto) -> bool:
     )
 
 
-class FoldForIntegers:
+@compiler_pass(lambda context: context.for_integers)
+def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -> bool:
     """Make one node of a convolution and its normalization, so that both have one range.
 
     Which operators have which precision makes no difference, because a profile must fit whatever is asked of
     it later; single nodes are the same when a profile is made and when it is used.
     """
+    lists = context.options.node_precision_info_file
+    named = set() if lists is None else {*lists.fp16, *lists.fp32}
 
-    name = "fold-batch-normalization-for-integers"
+    def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
+        return not named & {node_key(conv), node_key(norm)}
 
-    def is_needed(self, context: Context) -> bool:
-        """Return whether the graph is quantized, or measured for it."""
-        return context.for_integers
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        lists = context.options.node_precision_info_file
-        named = set() if lists is None else {*lists.fp16, *lists.fp32}
-
-        def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
-            return not named & {node_key(conv), node_key(norm)}
-
-        return _fold(model, are_one_unit)
+    return _fold(model, are_one_unit)
 
 
-class FoldForFloat16(Always):
+@compiler_pass()
+def fold_batch_normalization_for_float16_pass(model: Model, context: Context) -> bool:
     """Make one node of a convolution and its normalization in float16, so that both have one rounding."""
+    classes, requested = context.plan.classes, context.plan.requested
 
-    name = "fold-batch-normalization-for-float16"
+    def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
+        same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
+        return same and {node_key(conv), node_key(norm)} <= requested
 
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        classes, requested = context.plan.classes, context.plan.requested
-
-        def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:
-            same = classes.get(node_key(conv)) is classes.get(node_key(norm)) is PrecisionClass.FP16
-            return same and {node_key(conv), node_key(norm)} <= requested
-
-        return bool(requested) and _fold(model, are_one_unit)
+    return bool(requested) and _fold(model, are_one_unit)
 
 
 def _fold(model: Model, are_one_unit: Callable[[onnx.NodeProto, onnx.NodeProto], bool]) -> bool:

@@ -16,7 +16,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, find_nodes
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
@@ -142,44 +142,31 @@ def _divides(model: Model) -> bool:
     return traps(flat, collect_types(flat))
 
 
-class InlineFunctions(Always):
+@compiler_pass()
+def inline_functions_pass(model: Model, context: Context) -> bool:
     """Expand functions, where the model has some of the card, or all expansions are asked for."""
-
-    name = "inline-functions"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        is_wanted = model.has_fused_functions or context.options.always_expand_onnx_functions
-        return bool(is_wanted) and expand(model, names=context.names)
+    is_wanted = model.has_fused_functions or context.options.always_expand_onnx_functions
+    return bool(is_wanted) and expand(model, names=context.names)
 
 
-class InlineForNodes(Always):
+@compiler_pass()
+def inline_for_nodes_pass(model: Model, context: Context) -> bool:
     """Expand functions whose nodes the options treat one by one."""
-
-    name = "inline-for-nodes"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        options = context.options
-        proto = model.proto
-        is_wanted = context.measures_operations or (
-            proto.functions
-            and (
-                needs_inner_nodes(options)
-                or mentions_half(proto, model.weights)
-                or _divides(model)
-                or inside_functions(proto.graph, options.extra_output_tensors)
-            )
+    options = context.options
+    proto = model.proto
+    is_wanted = context.measures_operations or (
+        proto.functions
+        and (
+            needs_inner_nodes(options)
+            or mentions_half(proto, model.weights)
+            or _divides(model)
+            or inside_functions(proto.graph, options.extra_output_tensors)
         )
-        return bool(is_wanted) and expand(model, names=context.names)
+    )
+    return bool(is_wanted) and expand(model, names=context.names)
 
 
-class InlineFusedFunctions(Always):
+@compiler_pass()
+def inline_fused_functions_pass(model: Model, _: Context) -> bool:
     """Expand the functions of the card that were kept because one rounding belongs to each."""
-
-    name = "inline-fused-functions"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        return model.has_fused_functions and expand(model, lambda _: False)
+    return model.has_fused_functions and expand(model, lambda _: False)

@@ -7,24 +7,20 @@ from qaic.compiler.frontend import specialization
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.support.program_names import STATS_OUTPUT
 
 
-class NameSpecializations(Always):
+@compiler_pass()
+def name_specializations_pass(model: Model, context: Context) -> bool:
     """Check the inputs and outputs, and name the graphs of the container."""
-
-    name = "name-specializations"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the names."""
-        _check_outputs(model.interface)
-        model.name, specializations = specialization.named(
-            model.proto.graph.name or "unnamed", model.specializations, context.options.graph_names
-        )
-        model.known = replace(model.interface, specializations=specializations)
-        context.given_weights = dict(model.weights)
-        return True
+    _check_outputs(model.interface)
+    model.name, specializations = specialization.named(
+        model.proto.graph.name or "unnamed", model.specializations, context.options.graph_names
+    )
+    model.known = replace(model.interface, specializations=specializations)
+    context.given_weights = dict(model.weights)
+    return True
 
 
 def _check_outputs(interface: Interface) -> None:

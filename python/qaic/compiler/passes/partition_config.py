@@ -18,7 +18,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.graph_walk import all_nodes, producers, read_values, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 from qaic.options.files.partitions import PartitionConfig
@@ -126,46 +126,31 @@ def _name(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
 
 
-class DumpPartitionTemplate(WithOption):
+@compiler_pass(lambda context: context.options.mdp_dump_partition_config)
+def dump_partition_template_pass(model: Model, context: Context) -> bool:
     """Describe the nodes of the model in a partition file that the user may edit."""
-
-    name = "dump-partition-template"
-    option = "mdp_dump_partition_config"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Note the file."""
-        path = context.options.mdp_dump_partition_config
-        if path is not None:
-            names = node_names(model.proto, model.weights)
-            context.side_files.append(
-                SideFile(path, partial(write_template, names, context.options.aic_num_cores))
-            )
-        return False
+    path = context.options.mdp_dump_partition_config
+    if path is not None:
+        names = node_names(model.proto, model.weights)
+        context.side_files.append(
+            SideFile(path, partial(write_template, names, context.options.aic_num_cores))
+        )
+    return False
 
 
-class CheckPartitions(WithOption):
+@compiler_pass(lambda context: context.options.mdp_load_partition_config)
+def check_partitions_pass(model: Model, context: Context) -> bool:
     """Refuse a partition file that does not fit the model."""
-
-    name = "check-partitions"
-    option = "mdp_load_partition_config"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        config = context.options.mdp_load_partition_config
-        if config is not None:
-            check_partitions(inline_small_functions(model.proto).graph, config, context.survey)
-        return False
+    config = context.options.mdp_load_partition_config
+    if config is not None:
+        check_partitions(inline_small_functions(model.proto).graph, config, context.survey)
+    return False
 
 
-class CheckPlacement(WithOption):
+@compiler_pass(lambda context: context.options.mdp_load_partition_config)
+def check_placement_pass(model: Model, context: Context) -> bool:
     """Look for nodes of the user's model that a partition file leaves out."""
-
-    name = "check-placement"
-    option = "mdp_load_partition_config"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        config = context.options.mdp_load_partition_config
-        if config is not None:
-            check_placement(model.proto, model.weights, config, context.survey)
-        return False
+    config = context.options.mdp_load_partition_config
+    if config is not None:
+        check_placement(model.proto, model.weights, config, context.survey)
+    return False

@@ -12,7 +12,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
 from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.inlining import expand
 from qaic.errors import CompileError
 
@@ -113,17 +113,13 @@ def unknown_result(
     )
 
 
-class PruneOutputs(Always):
+@compiler_pass()
+def prune_outputs_pass(model: Model, context: Context) -> bool:
     """Cut the model back to the outputs that are asked for, inside of functions too."""
-
-    name = "prune-outputs"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        # Finding them may replace the graph.
-        wanted = _wanted(model, context)
-        prune_outputs(model.proto, wanted)
-        return True
+    # Finding them may replace the graph.
+    wanted = _wanted(model, context)
+    prune_outputs(model.proto, wanted)
+    return True
 
 
 def _wanted(model: Model, context: Context) -> Sequence[str]:

@@ -5,7 +5,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 
@@ -78,14 +78,8 @@ def _check_specializations(interface: Interface, position: int, output: int) -> 
             )
 
 
-class CheckRetainedState(WithOption):
+@compiler_pass(lambda context: context.options.retained_state)
+def check_retained_state_pass(model: Model, _: Context) -> bool:
     """Refuse state that could not go from one inference into the next."""
-
-    name = "check-retained-state"
-    option = "retained_state"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Check."""
-        del context
-        check_retained(model.interface)
-        return False
+    check_retained(model.interface)
+    return False

@@ -21,7 +21,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
 from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
 from qaic.errors import OptionConflictError
@@ -165,24 +165,20 @@ def _require_batch(
             )
 
 
-class BindSymbols(Always):
+@compiler_pass()
+def bind_symbols_pass(model: Model, context: Context) -> bool:
     """Give the batch and every symbolic dimension its size in each specialization."""
-
-    name = "bind-symbols"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        options = context.options
-        defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
-        model.requested = options.network_specialization_config or sizes_of(
-            model.proto, options.dynamic_shape_input, defined
-        )
-        model.input_dims = {
-            value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
-            for value in model.proto.graph.input
-        }
-        model.symbol_sizes = symbols.bind(model.proto, defined, options.model_inputs, model.requested)
-        if options.output_shapes:
-            symbols.declare_outputs(model.proto.graph, options.output_shapes, model.symbol_sizes)
-            symbols.substitute(model.proto, symbols.common_sizes(model.symbol_sizes))
-        return True
+    options = context.options
+    defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
+    model.requested = options.network_specialization_config or sizes_of(
+        model.proto, options.dynamic_shape_input, defined
+    )
+    model.input_dims = {
+        value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in model.proto.graph.input
+    }
+    model.symbol_sizes = symbols.bind(model.proto, defined, options.model_inputs, model.requested)
+    if options.output_shapes:
+        symbols.declare_outputs(model.proto.graph, options.output_shapes, model.symbol_sizes)
+        symbols.substitute(model.proto, symbols.common_sizes(model.symbol_sizes))
+    return True

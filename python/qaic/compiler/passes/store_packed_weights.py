@@ -22,7 +22,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import producers, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
@@ -82,34 +82,26 @@ class PackedSource:
         return (held.astype(np.int16) - offset).astype(np.int8)
 
 
-class StorePackedWeights(WithOption):
+@compiler_pass(lambda context: context.options.stored_weights)
+def store_packed_weights_pass(model: Model, _: Context) -> bool:
     """Have products with packed weights read them where they are stored."""
-
-    name = "store-packed-weights"
-    option = "stored_weights"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        finder = _Finder(model)
-        graph = model.proto.graph
-        found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
-        if sum(math.prod(weight.dims) for weight in found.values()) < store_weights.LEAST_IN_PROGRAM:
-            return False
-        for weight in found.values():
-            model.weights[weight.name] = weight
-        set_nodes(
-            graph, [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node]
-        )
-        drop_unneeded_nodes(graph)
-        counts = uses(graph)
-        for name in finder.copied:
-            # Scales and zero points lie behind the rows now.
-            if not counts[name]:
-                model.weights.pop(name, None)
-        import_opset(model.proto, DOMAIN, 1)
-        model.own_operators = sorted({*model.own_operators, store_weights.PRODUCT})
-        return True
+    finder = _Finder(model)
+    graph = model.proto.graph
+    found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
+    if sum(math.prod(weight.dims) for weight in found.values()) < store_weights.LEAST_IN_PROGRAM:
+        return False
+    for weight in found.values():
+        model.weights[weight.name] = weight
+    set_nodes(graph, [_product(node, found[id(node)]) if id(node) in found else node for node in graph.node])
+    drop_unneeded_nodes(graph)
+    counts = uses(graph)
+    for name in finder.copied:
+        # Scales and zero points lie behind the rows now.
+        if not counts[name]:
+            model.weights.pop(name, None)
+    import_opset(model.proto, DOMAIN, 1)
+    model.own_operators = sorted({*model.own_operators, store_weights.PRODUCT})
+    return True
 
 
 class _Finder:

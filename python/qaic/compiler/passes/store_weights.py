@@ -22,7 +22,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import cast_target, standard
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
@@ -55,16 +55,10 @@ class _Use:
     swapped: bool
 
 
-class StoreWeights(WithOption):
+@compiler_pass(lambda context: context.options.stored_weights)
+def store_weights_pass(model: Model, _: Context) -> bool:
     """Have products and gathers read large weights where they are stored."""
-
-    name = "store-weights"
-    option = "stored_weights"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        return _Rewriter(model).run()
+    return _Rewriter(model).run()
 
 
 class _Rewriter:

@@ -12,7 +12,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 
 
 def make_names_unique(graph: onnx.GraphProto, constants: Iterable[str]) -> None:
@@ -53,13 +53,8 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
     return list(names)
 
 
-class UniqueNames(Always):
+@compiler_pass()
+def unique_names_pass(model: Model, _: Context) -> bool:
     """Give every value of every graph a name of its own."""
-
-    name = "unique-names"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        make_names_unique(model.proto.graph, model.weights)
-        return True
+    make_names_unique(model.proto.graph, model.weights)
+    return True

@@ -20,7 +20,8 @@ from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WhenQuantizing
+from qaic.compiler.ir.pass_contract import compiler_pass
+from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization import operands, quantizable
 from qaic.compiler.ir.value_info import ValueInfo
@@ -166,13 +167,9 @@ def _computed(
     return Weight(name, FLOAT, shape, source)
 
 
-class FoldConstants(WhenQuantizing):
+@compiler_pass(lambda context: is_quantizing(context.options))
+def fold_constants_pass(model: Model, context: Context) -> bool:
     """Make constants of the operands that a model computes from constants, so that they can be quantized."""
-
-    name = "fold-constants"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        if not has_integer_forms(model.proto, context.plan.classes):
-            return False
-        return fold_constants(model.proto, model.weights, model.facts)
+    if not has_integer_forms(model.proto, context.plan.classes):
+        return False
+    return fold_constants(model.proto, model.weights, model.facts)

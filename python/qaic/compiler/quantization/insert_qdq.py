@@ -29,8 +29,8 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WhenQuantizing
-from qaic.compiler.ir.precision import PrecisionClass
+from qaic.compiler.ir.pass_contract import compiler_pass
+from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
 from qaic.compiler.ir.quantization import (
     FloatNodes,
     Group,
@@ -354,15 +354,11 @@ class Inserter(GraphBuilder):
         self.nodes = kept[::-1]
 
 
-class InsertQdq(WhenQuantizing):
+@compiler_pass(lambda context: is_quantizing(context.options))
+def insert_qdq_pass(model: Model, context: Context) -> bool:
     """Put quantized groups between QuantizeLinear and DequantizeLinear, as in the plan."""
-
-    name = "insert-qdq"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        plan = context.quantization
-        if plan is None or not any(True for _ in plan.groups()):
-            return False
-        Inserter(model.proto, model.weights, model.facts, context.plan.classes).insert(plan)
-        return True
+    plan = context.quantization
+    if plan is None or not any(True for _ in plan.groups()):
+        return False
+    Inserter(model.proto, model.weights, model.facts, context.plan.classes).insert(plan)
+    return True

@@ -16,8 +16,8 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import WhenQuantizing
-from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass
+from qaic.compiler.ir.pass_contract import compiler_pass
+from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, is_quantizing
 from qaic.compiler.ir.quantization import (
     INTEGER_KERNELS,
     VALUE_PRESERVING,
@@ -389,24 +389,20 @@ class _Planner:
         return tuple(name for name, count in read.items() if count > 1)
 
 
-class PlanQuantization(WhenQuantizing):
+@compiler_pass(lambda context: is_quantizing(context.options))
+def plan_quantization_pass(model: Model, context: Context) -> bool:
     """Choose groups of nodes that compute on integers, their parameters, and the reasons of the others."""
-
-    name = "plan-quantization"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Set the quantization plan."""
-        chosen = context.plan
-        if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
-            context.quantization = plan_floats(model.proto.graph, chosen.classes, chosen.reasons)
-        else:
-            context.quantization = plan_quantization(
-                model.proto,
-                model.weights,
-                model.facts,
-                chosen.classes,
-                reasons=chosen.reasons,
-                profile=context.profile,
-                options=context.options,
-            )
-        return False
+    chosen = context.plan
+    if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
+        context.quantization = plan_floats(model.proto.graph, chosen.classes, chosen.reasons)
+    else:
+        context.quantization = plan_quantization(
+            model.proto,
+            model.weights,
+            model.facts,
+            chosen.classes,
+            reasons=chosen.reasons,
+            profile=context.profile,
+            options=context.options,
+        )
+    return False

@@ -17,8 +17,8 @@ from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inp
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import WhenQuantizing
-from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
+from qaic.compiler.ir.pass_contract import compiler_pass
+from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
 
 #: the engine fuses into operators of this version, whatever the model says
 NEEDED: Final = 10
@@ -142,14 +142,10 @@ def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionCla
     return standard_version(model) >= NEEDED and any(chosen in INTEGERS for chosen in classes.values())
 
 
-class RaiseOpsetVersion(WhenQuantizing):
+@compiler_pass(lambda context: is_quantizing(context.options))
+def raise_opset_version_pass(model: Model, context: Context) -> bool:
     """Raise an old operator set to the first that has the integer forms of the operators."""
-
-    name = "raise-opset-version"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        before = standard_version(model.proto)
-        if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
-            raise_operator_set(model.proto, model.weights)
-        return standard_version(model.proto) != before
+    before = standard_version(model.proto)
+    if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
+        raise_operator_set(model.proto, model.weights)
+    return standard_version(model.proto) != before

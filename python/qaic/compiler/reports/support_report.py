@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList
@@ -252,27 +252,19 @@ def _where(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
 
 
-class SurveyOperators(Always):
+@compiler_pass()
+def survey_operators_pass(model: Model, context: Context) -> bool:
     """Look for operators that a card is unlikely to take."""
-
-    name = "survey-operators"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Note what is found."""
-        operators = choose_list(context.options)
-        custom = context.custom.operators
-        survey_operators(model.proto, model.weights, operators, context.survey, custom=custom)
-        return False
+    operators = choose_list(context.options)
+    custom = context.custom.operators
+    survey_operators(model.proto, model.weights, operators, context.survey, custom=custom)
+    return False
 
 
-class SurveyTypes(Always):
+@compiler_pass()
+def survey_types_pass(model: Model, context: Context) -> bool:
     """Look for element types and sets of sizes that a card does not take, and report all that was found."""
-
-    name = "survey-types"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Warn, or with ``strict_aic`` refuse."""
-        survey_types(model.facts.types, context.options, context.survey)
-        survey_specializations(model.interface, context.survey)
-        report(context.survey, context.options)
-        return False
+    survey_types(model.facts.types, context.options, context.survey)
+    survey_specializations(model.interface, context.survey)
+    report(context.survey, context.options)
+    return False

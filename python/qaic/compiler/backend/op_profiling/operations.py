@@ -23,7 +23,7 @@ from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model, OpsTable
-from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")
@@ -318,32 +318,28 @@ def _plain(value: object) -> str:
 _FUNCTION_DEPTH: Final = 4
 
 
-class DescribeOperations(WhenMeasuringOperations):
+@compiler_pass(lambda context: context.measures_operations)
+def describe_operations_pass(model: Model, context: Context) -> bool:
     """Have the engine optimize the program, and note its operations, each under a name."""
-
-    name = "describe-operations"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model, and note its operations."""
-        if model.provenance is None:
-            return False
-        provenance = model.provenance
-        with context.work_folder() as folder:
-            with declared(model):
-                owners = provenance.owners(model.proto)
-            optimized = _optimized(folder / "program.bin", model, context)
-            for _ in range(_FUNCTION_DEPTH):
-                with declared(model):
-                    written_out = named_throughout(model.proto, optimized)
-                    if written_out is not None:
-                        model.proto = written_out
-                        owners = provenance.owners(written_out)
-                if written_out is None:
-                    break
-                optimized = _optimized(folder / "program.bin", model, context)
+    if model.provenance is None:
+        return False
+    provenance = model.provenance
+    with context.work_folder() as folder:
         with declared(model):
-            model.operations = describe_operations(model.proto, optimized, owners, model.described)
-        return True
+            owners = provenance.owners(model.proto)
+        optimized = _optimized(folder / "program.bin", model, context)
+        for _ in range(_FUNCTION_DEPTH):
+            with declared(model):
+                written_out = named_throughout(model.proto, optimized)
+                if written_out is not None:
+                    model.proto = written_out
+                    owners = provenance.owners(written_out)
+            if written_out is None:
+                break
+            optimized = _optimized(folder / "program.bin", model, context)
+    with declared(model):
+        model.operations = describe_operations(model.proto, optimized, owners, model.described)
+    return True
 
 
 def _optimized(path: Path, model: Model, context: Context) -> onnx.ModelProto:

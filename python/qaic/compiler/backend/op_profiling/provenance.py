@@ -14,7 +14,7 @@ from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WhenMeasuringOperations
+from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: before the name of a node that was fused late
 _FUSED: Final = "fused "
@@ -227,13 +227,8 @@ class _Names:
         return name
 
 
-class RecordProvenance(WhenMeasuringOperations):
+@compiler_pass(lambda context: context.measures_operations)
+def record_provenance_pass(model: Model, _: Context) -> bool:
     """Remember the nodes of the user's model, where operations are measured."""
-
-    name = "record-provenance"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Name the nodes."""
-        del context
-        model.provenance = NodeProvenance(model.proto)
-        return True
+    model.provenance = NodeProvenance(model.proto)
+    return True

@@ -14,7 +14,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import register_initializer, remove_initializers, remove_nodes
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 
@@ -122,13 +122,8 @@ def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) ->
     remove_initializers(graph, large)
 
 
-class ExternalizeConstants(Always):
+@compiler_pass()
+def externalize_constants_pass(model: Model, _: Context) -> bool:
     """Fix the sizes that constants were declared with."""
-
-    name = "externalize-constants"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        externalize_constants(model.proto, model.weights)
-        return True
+    externalize_constants(model.proto, model.weights)
+    return True

@@ -3,8 +3,3 @@
 The border of a program gets the type and the layout that were asked for; just inside, a conversion restores
 what the model was written for.
 """
-
-from qaic.compiler.passes.custom_io.apply_custom_io import ApplyCustomIo
-from qaic.compiler.passes.custom_io.requests import DumpIoTemplate
-
-__all__ = ["ApplyCustomIo", "DumpIoTemplate"]

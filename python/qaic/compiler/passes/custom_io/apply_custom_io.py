@@ -13,7 +13,7 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import permute_shape, rename_initializers, rename_values, set_nodes
 from qaic.compiler.ir.interface import Interface, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.custom_io.conversion import Converter
 from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape
@@ -149,15 +149,11 @@ def _sizes(
     )
 
 
-class ApplyCustomIo(Always):
+@compiler_pass()
+def apply_custom_io_pass(model: Model, context: Context) -> bool:
     """Give the border of the program the types and layouts that are asked for."""
-
-    name = "apply-custom-io"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        changed = change_edges(model.proto, model.weights, model.interface, context.options)
-        check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
-        is_changed = changed is not model.known
-        model.known = changed
-        return is_changed
+    changed = change_edges(model.proto, model.weights, model.interface, context.options)
+    check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
+    is_changed = changed is not model.known
+    model.known = changed
+    return is_changed

@@ -13,7 +13,7 @@ from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CONVERSIONS, CustomIo
 from qaic.options.table import CompileOptions
@@ -207,15 +207,10 @@ def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:
         yield f"   Precision: {precision}\n   # Scale: 1.0\n   # Offset: 0\n"
 
 
-class DumpIoTemplate(WithOption):
+@compiler_pass(lambda context: context.options.dump_custom_io_config_template_file)
+def dump_io_template_pass(model: Model, context: Context) -> bool:
     """Describe the inputs and outputs in a custom I/O file that the user may edit."""
-
-    name = "dump-io-template"
-    option = "dump_custom_io_config_template_file"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Note the file."""
-        path = context.options.dump_custom_io_config_template_file
-        if path is not None:
-            context.side_files.append(template_of(model.interface, path))
-        return False
+    path = context.options.dump_custom_io_config_template_file
+    if path is not None:
+        context.side_files.append(template_of(model.interface, path))
+    return False

@@ -18,6 +18,7 @@ from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.decoding.state_rows import narrowed
@@ -44,42 +45,33 @@ class _Copies:
     last: onnx.NodeProto
 
 
-class CopyAttendedRows:
+@compiler_pass(lambda context: context.moves_parts_of_state)
+def copy_attended_rows_pass(model: Model, _: Context) -> bool:
     """Copy the attended rows of caches with one operator."""
-
-    name = "copy-attended-rows"
-
-    def is_needed(self, context: Context) -> bool:
-        """Return whether state may be read in part."""
-        return context.options.retained_state and not context.options.whole_caches
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model, where rows of state are copied more than once."""
-        del context
-        if model.state_rows is None:
-            return False
-        found = _Finder(model).find()
-        if not found:
-            return False
-        graph = model.proto.graph
-        replaced = {
-            id(copies.last): helper.make_node(
-                OPERATOR,
-                [copies.state, copies.length, copies.indices, copies.rows, copies.blanked],
-                list(copies.last.output),
-                name=copies.last.name,
-                domain=DOMAIN,
-                # An attribute of None is left out.
-                rounding=FLOAT16 if copies.is_rounded else None,
-            )
-            for copies in found
-        }
-        set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
-        drop_unneeded_nodes(graph)
-        _read_blocks(model)
-        import_opset(model.proto, DOMAIN, 1)
-        model.own_operators = [*model.own_operators, OPERATOR]
-        return True
+    if model.state_rows is None:
+        return False
+    found = _Finder(model).find()
+    if not found:
+        return False
+    graph = model.proto.graph
+    replaced = {
+        id(copies.last): helper.make_node(
+            OPERATOR,
+            [copies.state, copies.length, copies.indices, copies.rows, copies.blanked],
+            list(copies.last.output),
+            name=copies.last.name,
+            domain=DOMAIN,
+            # An attribute of None is left out.
+            rounding=FLOAT16 if copies.is_rounded else None,
+        )
+        for copies in found
+    }
+    set_nodes(graph, [replaced.get(id(node), node) for node in graph.node])
+    drop_unneeded_nodes(graph)
+    _read_blocks(model)
+    import_opset(model.proto, DOMAIN, 1)
+    model.own_operators = [*model.own_operators, OPERATOR]
+    return True
 
 
 def _read_blocks(model: Model) -> None:

@@ -19,6 +19,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_operands, replace_all_uses_with, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers, read_values, subgraphs
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.decoding.attention import AttentionGraph
@@ -32,25 +33,16 @@ _log = logging.getLogger("qaic.compiler")
 _MOST_SETS: Final = 16
 
 
-class FoldSizes:
+@compiler_pass(lambda context: context.moves_parts_of_state)
+def fold_sizes_pass(model: Model, _: Context) -> bool:
     """Write the sizes of decoders as constants, where they are known of every set of shapes."""
-
-    name = "fold-sizes"
-
-    def is_needed(self, context: Context) -> bool:
-        """Return whether there may be a decoder that is not left as it is."""
-        return context.options.retained_state and not context.options.whole_caches
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model, where rows of state are computed."""
-        del context
-        if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
-            return False
-        folder = _Folder(model)
-        if not folder.learn():
-            return False
-        folder.fold()
-        return True
+    if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
+        return False
+    folder = _Folder(model)
+    if not folder.learn():
+        return False
+    folder.fold()
+    return True
 
 
 class _Folder:

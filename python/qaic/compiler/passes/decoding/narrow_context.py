@@ -33,6 +33,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
 from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import GATHERS, RANK, SCATTERS, SLOTS, Attention
 from qaic.compiler.passes.decoding.context_proof import find_attention
@@ -53,44 +54,41 @@ _PART_OF_SHAPE: Final = 15
 _AXES_AS_INPUT: Final = 18
 
 
-class NarrowContext:
+def _is_needed(context: Context) -> bool:
+    """Return whether there is state, and no option looks at values inside of the attention."""
+    options = context.options
+    return (
+        options.retained_state
+        and not options.whole_caches
+        and not context.for_integers
+        and not options.all_intermediate_outputs
+        and not options.extra_output_tensors
+        and not options.output_node_names
+        and options.mdp_load_partition_config is None
+    )
+
+
+@compiler_pass(_is_needed)
+def narrow_context_pass(model: Model, context: Context) -> bool:
     """Have decoders read the attended part of their caches only, where the numbers stay the same."""
-
-    name = "narrow-context"
-
-    def is_needed(self, context: Context) -> bool:
-        """Return whether there is state, and no option looks at values inside of the attention."""
-        options = context.options
-        return (
-            options.retained_state
-            and not options.whole_caches
-            and not context.for_integers
-            and not options.all_intermediate_outputs
-            and not options.extra_output_tensors
-            and not options.output_node_names
-            and options.mdp_load_partition_config is None
-        )
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model, where it is a decoder of which that was proved."""
-        if not any(_is_cache_function(function) for function in model.proto.functions):
-            return False
-        flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
-        if flat is model.proto:
-            flat = clone(flat)
-        found = find_attention(flat.graph)
-        if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
-            found = "a function that writes caches has another body"
-        if isinstance(found, str):
-            _log.debug("caches are read whole: %s", found)
-            return False
-        options = context.options
-        is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
-        has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
-        _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch).run()
-        validation.normalize(flat, model.weights)
-        model.proto = flat
-        return True
+    if not any(_is_cache_function(function) for function in model.proto.functions):
+        return False
+    flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))
+    if flat is model.proto:
+        flat = clone(flat)
+    found = find_attention(flat.graph)
+    if not all(_scatters_once(f) for f in flat.functions if f.domain in DOMAINS and f.name in SCATTERS):
+        found = "a function that writes caches has another body"
+    if isinstance(found, str):
+        _log.debug("caches are read whole: %s", found)
+        return False
+    options = context.options
+    is_rounded = options.convert_to_fp16 or options.node_precision_info_file is not None
+    has_one_batch = all(_has_one_batch(flat.graph, gather, options) for gather in found.gathers)
+    _Rewriter(flat, found, is_rounded=is_rounded, has_one_batch=has_one_batch).run()
+    validation.normalize(flat, model.weights)
+    model.proto = flat
+    return True
 
 
 def _is_cache_function(function: onnx.FunctionProto) -> bool:

@@ -30,6 +30,7 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import FreshNames, uses
 from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
@@ -185,49 +186,40 @@ def _select_before_casts(
     return made
 
 
-class TakeOutStateRows:
+@compiler_pass(lambda context: context.moves_parts_of_state)
+def take_out_state_rows_pass(model: Model, _: Context) -> bool:
     """Compute rows of state, where that is all that an inference changes."""
-
-    name = "take-out-state-rows"
-
-    def is_needed(self, context: Context) -> bool:
-        """Return whether there is state that need not be moved whole."""
-        return context.options.retained_state and not context.options.whole_caches
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model, where state is written by rows."""
-        del context
-        states = _States(model).find()
-        if not states:
-            return False
-        changed = model.copy()
-        found = _States(changed)
-        results = found.take_out(found.find())
-        names = list(dict.fromkeys(name for pair in results for name in pair))
-        graph = changed.proto.graph
-        removed = {f"{state.name}{RETAINED_STATE_SUFFIX}" for state in states}
-        set_outputs(graph, [value.name for value in graph.output if value.name not in removed])
-        tensors = _tensors(changed, names)
-        if not tensors:
-            _log.debug("state is moved whole: the sizes of its rows are not known")
-            return False
-        inputs = [spec.name for spec in model.inputs]
-        outputs = [spec.name for spec in model.outputs]
-        updates = [
-            RowUpdate(
-                inputs.index(state.name),
-                outputs.index(f"{state.name}{RETAINED_STATE_SUFFIX}"),
-                names.index(rows),
-                names.index(indices),
-                state.skips_outside,
-            )
-            for state, (rows, indices) in zip(states, results, strict=True)
-        ]
-        _add_outputs(changed, tensors)
-        drop_unneeded_nodes(changed.proto.graph)
-        model.proto = changed.proto
-        model.state_rows = StateRows(tuple(tensors), tuple(updates))
-        return True
+    states = _States(model).find()
+    if not states:
+        return False
+    changed = model.copy()
+    found = _States(changed)
+    results = found.take_out(found.find())
+    names = list(dict.fromkeys(name for pair in results for name in pair))
+    graph = changed.proto.graph
+    removed = {f"{state.name}{RETAINED_STATE_SUFFIX}" for state in states}
+    set_outputs(graph, [value.name for value in graph.output if value.name not in removed])
+    tensors = _tensors(changed, names)
+    if not tensors:
+        _log.debug("state is moved whole: the sizes of its rows are not known")
+        return False
+    inputs = [spec.name for spec in model.inputs]
+    outputs = [spec.name for spec in model.outputs]
+    updates = [
+        RowUpdate(
+            inputs.index(state.name),
+            outputs.index(f"{state.name}{RETAINED_STATE_SUFFIX}"),
+            names.index(rows),
+            names.index(indices),
+            state.skips_outside,
+        )
+        for state, (rows, indices) in zip(states, results, strict=True)
+    ]
+    _add_outputs(changed, tensors)
+    drop_unneeded_nodes(changed.proto.graph)
+    model.proto = changed.proto
+    model.state_rows = StateRows(tuple(tensors), tuple(updates))
+    return True
 
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:

@@ -39,7 +39,7 @@ from qaic.compiler.ir.graph_edits import (
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs, usages, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
 from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (
@@ -456,19 +456,15 @@ class Float16Emulator:
         return narrow
 
 
-class EmulateFloat16(Always):
+@compiler_pass()
+def emulate_float16_pass(model: Model, context: Context) -> bool:
     """Round the floats of each node to what it computes in; the last pass over them."""
-
-    name = "emulate-float16"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
-            return False
-        Float16Emulator(
-            model.proto, model.weights, model.facts, decided=context.plan, overflows=context.overflows
-        ).run()
-        return True
+    if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
+        return False
+    Float16Emulator(
+        model.proto, model.weights, model.facts, decided=context.plan, overflows=context.overflows
+    ).run()
+    return True
 
 
 def round_as_model(model: Model, hardware: str | None) -> None:

@@ -26,7 +26,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError
@@ -231,12 +231,7 @@ class _Compressor:
         remove_unused_nodes(self.model.proto.graph, self.passed)
 
 
-class CompressWeights(WithOption):
+@compiler_pass(lambda context: context.options.mxfp6_matmul)
+def compress_weights_pass(model: Model, context: Context) -> bool:
     """Give matrix products their constant weights in blocks of MXFP6."""
-
-    name = "compress-weights"
-    option = "mxfp6_matmul"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        return compress_weights(model, context) > 0
+    return compress_weights(model, context) > 0

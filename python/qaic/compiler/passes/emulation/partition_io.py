@@ -17,7 +17,7 @@ from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, se
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import WithOption
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
 from qaic.options.files.partitions import PartitionConfig
@@ -112,12 +112,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from (value.name for value in graph.output)
 
 
-class RoundPartitionTraffic(WithOption):
+@compiler_pass(lambda context: context.options.allow_mxint8_mdp_io)
+def round_partition_traffic_pass(model: Model, context: Context) -> bool:
     """Round to MXINT8 what passes from one partition to the next."""
-
-    name = "round-partition-traffic"
-    option = "allow_mxint8_mdp_io"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        return round_traffic(model, context.options.mdp_load_partition_config) > 0
+    return round_traffic(model, context.options.mdp_load_partition_config) > 0

@@ -18,7 +18,7 @@ from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_n
 from qaic.compiler.ir.graph_edits import rename_values, set_nodes, set_values
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS, standard
 from qaic.compiler.ir.value_info import ValueInfo
@@ -168,30 +168,26 @@ def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
     return helper.make_node("Cast", [source], [target], to=elem_type)
 
 
-class UpcastFloat16(Always):
+@compiler_pass()
+def upcast_float16_pass(model: Model, context: Context) -> bool:
     """Give all floats that are computed with the type float32, and remember what they were."""
-
-    name = "upcast-float16"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        options = context.options
-        facts = model.facts
-        types = set(facts.types.values())
-        if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
-            return False
-        if options.convert_to_fp16 and DOUBLE in types:
-            warn(
-                "float16.float64_tensors",
-                "convert_to_fp16: the model has float64 tensors; they are treated as float32",
-            )
-        lift_float_constants(model.proto)
-        upcast(model.proto, model.weights, facts)
-        if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
-            warn(
-                "float16.bfloat16",
-                "the model computes in bfloat16, which the hardware family ai100 does not have; "
-                "it computes in %s here (aic_hw_version=ai200 keeps bfloat16)",
-                "float16" if options.convert_to_fp16 else "float32",
-            )
-        return True
+    options = context.options
+    facts = model.facts
+    types = set(facts.types.values())
+    if not context.for_integers and not has_node_options(options) and not types & {FLOAT16, BFLOAT16}:
+        return False
+    if options.convert_to_fp16 and DOUBLE in types:
+        warn(
+            "float16.float64_tensors",
+            "convert_to_fp16: the model has float64 tensors; they are treated as float32",
+        )
+    lift_float_constants(model.proto)
+    upcast(model.proto, model.weights, facts)
+    if BFLOAT16 in facts.narrow.values() and options.aic_hw_version != "ai200":
+        warn(
+            "float16.bfloat16",
+            "the model computes in bfloat16, which the hardware family ai100 does not have; "
+            "it computes in %s here (aic_hw_version=ai200 keeps bfloat16)",
+            "float16" if options.convert_to_fp16 else "float32",
+        )
+    return True

@@ -23,7 +23,7 @@ from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_wit
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
@@ -185,12 +185,7 @@ def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[on
     return guards.nodes
 
 
-class LegalizeDivision(Always):
+@compiler_pass()
+def legalize_division_pass(model: Model, _: Context) -> bool:
     """Keep integer divisions by 0 and -1 from ending the process."""
-
-    name = "legalize-division"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        return model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))
+    return model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))

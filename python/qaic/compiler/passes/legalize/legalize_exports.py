@@ -38,7 +38,7 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added
 
@@ -298,16 +298,11 @@ def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[st
     return copy
 
 
-class LegalizeExports(Always):
+@compiler_pass()
+def legalize_exports_pass(model: Model, _: Context) -> bool:
     """Rewrite what exporters write and shape inference or the engine does not take."""
-
-    name = "legalize-exports"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        legalize_exports(model.proto)
-        return True
+    legalize_exports(model.proto)
+    return True
 
 
 #: types of which some supported engine lacks the kernel
@@ -359,15 +354,10 @@ def _as_int32(
     return [*casts, selected, narrow]
 
 
-class LegalizeWhere(Always):
+@compiler_pass()
+def legalize_where_pass(model: Model, _: Context) -> bool:
     """Select as int32 what the engine has no kernel for."""
-
-    name = "legalize-where"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        return model.rewrite(legalize_where)
+    return model.rewrite(legalize_where)
 
 
 #: operators whose results may be moved or taken over from elsewhere
@@ -432,15 +422,10 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
     return added
 
 
-class LegalizeCapturedValues(Always):
+@compiler_pass()
+def legalize_captured_values_pass(model: Model, _: Context) -> bool:
     """Keep values of quantized graphs apart from the control flow that captures them."""
-
-    name = "legalize-captured-values"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        types = model.facts.types
-        added = legalize_captured_values(model.proto, types)
-        types.update((new, types[name]) for new, name in added.items())
-        return bool(added)
+    types = model.facts.types
+    added = legalize_captured_values(model.proto, types)
+    types.update((new, types[name]) for new, name in added.items())
+    return bool(added)

@@ -21,7 +21,7 @@ from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 
 #: domains of functions that stand for operators of the card
@@ -239,13 +239,8 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
     set_nodes(function, nodes)
 
 
-class LegalizeQualcommFunctions(Always):
+@compiler_pass()
+def legalize_qualcomm_functions_pass(model: Model, _: Context) -> bool:
     """Give functions that stand for operators of the card bodies that the engine has kernels for."""
-
-    name = "legalize-qualcomm-functions"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        model.has_fused_functions = legalize(model.proto)
-        return model.has_fused_functions
+    model.has_fused_functions = legalize(model.proto)
+    return model.has_fused_functions

@@ -28,7 +28,7 @@ from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 
 #: the operator set with types of four bits and scales of blocks
@@ -269,14 +269,10 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
     replace_input_with(node, 3, name)
 
 
-class LegalizeQuantizedWeights(Always):
+@compiler_pass()
+def legalize_quantized_weights_pass(model: Model, context: Context) -> bool:
     """Write weights that come quantized in a form that every supported engine computes rightly."""
-
-    name = "legalize-quantized-weights"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        context.exact = legalize_quantized_weights(model.proto, model.weights)
-        if context.exact and context.names is None:
-            context.names = InlinedNames(model.proto)
-        return bool(context.exact)
+    context.exact = legalize_quantized_weights(model.proto, model.weights)
+    if context.exact and context.names is None:
+        context.names = InlinedNames(model.proto)
+    return bool(context.exact)

@@ -22,7 +22,7 @@ from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
@@ -278,12 +278,7 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
     return guards.reject(axis, INT64, title, *names)
 
 
-class LegalizeUnchecked(Always):
+@compiler_pass()
+def legalize_unchecked_pass(model: Model, _: Context) -> bool:
     """Check operands that the engine does not check."""
-
-    name = "legalize-unchecked"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the model."""
-        del context
-        return model.rewrite(partial(legalize_unchecked, shapes=shapes_in(*model.specialized)))
+    return model.rewrite(partial(legalize_unchecked, shapes=shapes_in(*model.specialized)))

@@ -11,7 +11,7 @@ from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import clear_dim, clone
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Always
+from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.inlining import inline_functions
@@ -49,57 +49,48 @@ def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
             raise refusal(conflict, view, sizes, check) from cause
 
 
-class InferShapes(Always):
+@compiler_pass()
+def infer_shapes_pass(model: Model, context: Context) -> bool:
     """Infer types and shapes, unless they are those of the model as it is."""
-
-    name = "infer-shapes"
-
-    def run(self, model: Model, context: Context) -> bool:
-        """Learn the shapes."""
-        if not model.specialized:
-            try:
-                model.specialized, model.known = infer_specializations(
-                    model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
-                )
-            except CompileError as error:
-                # With a size that is too large nothing is inferred.
-                if error.code != "compile.tensor_too_large":
-                    _refuse_conflicts(model, error)
-                raise
-            _refuse_conflicts(model)
-            for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
-                symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
-            # Which set of shapes it is makes no difference to a type.
-            model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
-        return False
+    if not model.specialized:
+        try:
+            model.specialized, model.known = infer_specializations(
+                model.proto, model.weights, model.symbol_sizes, model.requested, model.library_paths
+            )
+        except CompileError as error:
+            # With a size that is too large nothing is inferred.
+            if error.code != "compile.tensor_too_large":
+                _refuse_conflicts(model, error)
+            raise
+        _refuse_conflicts(model)
+        for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
+            symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
+        # Which set of shapes it is makes no difference to a type.
+        model.facts = ValueInfo(collect_types(model.specialized[0]), model.specialized)
+    return False
 
 
-class OpenSizes(Always):
+@compiler_pass()
+def open_sizes_pass(model: Model, _: Context) -> bool:
     """Leave the sizes of inputs open where the engine accepts a choice of branches only so.
 
     A model may choose between branches for inputs of different sizes, such as sampling rates. With fixed
     sizes the engine infers shapes in every branch and refuses one that does not fit, although it never runs.
     """
+    if not any(standard(node, "If") for node in all_nodes(model.proto.graph.node)):
+        return False
+    opened = clone(model.proto)
+    _open(opened.graph)
+    if not _is_refused(model.proto, model) or _is_refused(opened, model):
+        return False
+    _open(model.proto.graph)
+    return True
 
-    name = "open-sizes"
 
-    def run(self, model: Model, context: Context) -> bool:
-        """Change the inputs of the graph."""
-        del context
-        if not any(standard(node, "If") for node in all_nodes(model.proto.graph.node)):
-            return False
-        opened = clone(model.proto)
-        _open(opened.graph)
-        if not self._is_refused(model.proto, model) or self._is_refused(opened, model):
-            return False
-        _open(model.proto.graph)
-        return True
-
-    @staticmethod
-    def _is_refused(proto: onnx.ModelProto, model: Model) -> bool:
-        # The engine infers shapes again after it has folded constants, with the sizes that they give.
-        view = with_weights_as_inputs(proto, model.weights)
-        return bool(engine_shapes.complete(view, (), model.library_paths, folding=True))
+def _is_refused(proto: onnx.ModelProto, model: Model) -> bool:
+    # The engine infers shapes again after it has folded constants, with the sizes that they give.
+    view = with_weights_as_inputs(proto, model.weights)
+    return bool(engine_shapes.complete(view, (), model.library_paths, folding=True))
 
 
 def _open(graph: onnx.GraphProto) -> None:
