@@ -112,7 +112,7 @@ def test_names_are_there_or_not_as_the_guide_says(section, name, state, note):
 
 
 @pytest.mark.parametrize(
-    ("name", "note"), [(name, note) for section, name, _, note in ROWS if section == "Not there"]
+    ("name", "note"), [(name, note) for section, name, _, note in ROWS if section == "Missing names"]
 )
 def test_what_is_to_be_used_is_there(name, note):
     assert note.count(": ") or "only the SDK has" in note, "why it is not there, and what to use"
