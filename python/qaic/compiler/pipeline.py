@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from qaic.compiler.backend.cpu.qpc_writer import write_unchecked
-from qaic.compiler.backend.op_profiling.infer_finished import infer_finished_pass
 from qaic.compiler.backend.op_profiling.operations import describe_operations_pass
 from qaic.compiler.backend.op_profiling.provenance import record_provenance_pass
+from qaic.compiler.backend.op_profiling.values import infer_finished_pass
 from qaic.compiler.calibration.load_or_collect import calibrate_pass, dump_profile_pass
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
@@ -39,6 +39,7 @@ from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import assign_precision_pass
+from qaic.compiler.passes.check_interface import check_retained_state_pass, name_specializations_pass
 from qaic.compiler.passes.cse import merge_equal_nodes_pass
 from qaic.compiler.passes.custom_io.apply_custom_io import apply_custom_io_pass
 from qaic.compiler.passes.custom_io.requests import dump_io_template_pass
@@ -60,6 +61,7 @@ from qaic.compiler.passes.inlining import (
     inline_for_nodes_pass,
     inline_functions_pass,
     inline_fused_functions_pass,
+    unique_names_pass,
 )
 from qaic.compiler.passes.legalize.legalize_division import legalize_division_pass
 from qaic.compiler.passes.legalize.legalize_exports import (
@@ -70,19 +72,16 @@ from qaic.compiler.passes.legalize.legalize_exports import (
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
-from qaic.compiler.passes.name_specializations import name_specializations_pass
 from qaic.compiler.passes.partition_config import (
     check_partitions_pass,
     check_placement_pass,
     dump_partition_template_pass,
 )
 from qaic.compiler.passes.prune_outputs import prune_outputs_pass
-from qaic.compiler.passes.retained_state import check_retained_state_pass
 from qaic.compiler.passes.set_batch import bind_symbols_pass
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_shapes_pass, open_sizes_pass
 from qaic.compiler.passes.store_packed_weights import store_packed_weights_pass
 from qaic.compiler.passes.store_weights import store_weights_pass
-from qaic.compiler.passes.unique_names import unique_names_pass
 from qaic.compiler.quantization.fold_constants import fold_constants_pass
 from qaic.compiler.quantization.insert_qdq import insert_qdq_pass
 from qaic.compiler.quantization.plan_quantization import plan_quantization_pass

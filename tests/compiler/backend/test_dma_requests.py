@@ -16,8 +16,7 @@ import session_models
 from flat_reader import Table
 from qaic import _core
 from qaic.compiler import compile_model
-from qaic.compiler.backend.cpu.descriptor import metadata
-from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
+from qaic.compiler.backend.cpu.descriptor import DmaBuffers, dma_buffers, metadata
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.options import resolve
 from qpc_support import container, program

@@ -4,8 +4,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_oracle import FLOAT, info, lowered, model_of, node
-from qaic.compiler.backend.cpu.descriptor import batch_of, network_descriptor
-from qaic.compiler.backend.cpu.dma_buffers import dma_buffers, place
+from qaic.compiler.backend.cpu.descriptor import batch_of, dma_buffers, network_descriptor, place
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.errors import CompileError
 

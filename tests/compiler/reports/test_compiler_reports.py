@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qaic.compiler import compile_model, output_folder
 from qaic.compiler.diagnostics.debug_log import debug_log
-from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.diagnostics.progress import PassLog
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
-from qaic.compiler.reports import emit_report, perf_metrics, perf_warnings
+from qaic.compiler.reports import emit_report, perf_metrics
 from qaic.errors import OptionError
 from qaic.options import resolve
 
@@ -151,7 +151,7 @@ def test_hints_name_what_is_slow():
         [array("w", 64, 33), array("s", 33), one],
     )
     halves = dict.fromkeys(["m", "e", "n"], PrecisionClass.FP16)
-    found = perf_warnings.hints(model, {}, halves)
+    found = perf_metrics.hints(model, {}, halves)
     assert [line.rpartition(": ")[2] for line in found] == [
         "'norm'",
         "'sum'",
@@ -159,7 +159,7 @@ def test_hints_name_what_is_slow():
         "'indices'",
         "'odd'",
     ]
-    more = perf_warnings.hints(model, {}, {**halves, "m": PrecisionClass.FP32})
+    more = perf_metrics.hints(model, {}, {**halves, "m": PrecisionClass.FP32})
     assert sorted(set(more) - set(found)) == [
         "1x computed in fp32, which a card does slowly (convert_to_fp16): 'odd'"
     ]

@@ -5,20 +5,28 @@ latter keeps the name of the float one, so that float nodes, nested graphs and o
 engine fuses what stands between two such pairs into an integer kernel. Operators that only move values are
 written on the integers directly, which asks nothing of the engine's optimizer.
 
+A matrix product with a bias becomes a Gemm, for which the engine has a kernel that adds the bias to the sums;
+data of more than two dimensions are folded to two and back, as integers.
+
 Nothing is decided here: what is quantized, how, and with which parameters is in the plan.
 """
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.weights import Weight
+from qaic import _core
+from qaic.compiler.ir.constants.propagation import read_array
+from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import FLOAT
+from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
     clone,
@@ -34,7 +42,10 @@ from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
 from qaic.compiler.ir.quantization import (
     FloatNodes,
     Group,
+    PlannedTable,
+    PlannedWeight,
     QuantizationPlan,
+    QuantizedBias,
     QuantizedGroup,
     QuantParams,
     Scheme,
@@ -42,10 +53,63 @@ from qaic.compiler.ir.quantization import (
     results,
 )
 from qaic.compiler.ir.value_info import ValueInfo
-from qaic.compiler.quantization import rowwise_embeddings
 from qaic.compiler.quantization.builder import GraphBuilder, QuantizedTensor
-from qaic.compiler.quantization.insert_kernel import insert_kernel
-from qaic.compiler.quantization.quantized_tensor import quantized_weight
+from qaic.compiler.quantization.weights import ProductSource
+
+_WIDTHS: Final = {"Int8": 1, "Int16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedSource:
+    """The integers of a float32 constant."""
+
+    inner: Weight
+    scales: npt.NDArray[np.float32]
+    offset: int
+    axis: int | None
+    precision: str
+    unsigned: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes // 4 * _WIDTHS[self.precision]
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Quantize as a whole: a scale per channel does not care where pieces end."""
+        values = read_array(self.inner)
+        if self.axis is None:
+            scale = float(self.scales.reshape(-1)[0])
+            stored = _core.quantize_tensor(values, scale, self.offset, self.precision)
+        else:
+            offsets = np.full(len(self.scales), self.offset, np.int32)
+            stored = _core.quantize_tensor(values, self.scales, offsets, self.precision, self.axis)
+        if self.unsigned:
+            stored = stored.view(np.uint8) ^ np.uint8(0x80)
+        yield from MemoryRange(stored.tobytes()).chunks()
+
+
+def quantized_weight(
+    name: str,
+    inner: Weight,
+    scales: npt.NDArray[np.float32],
+    offset: int,
+    *,
+    axis: int | None,
+    precision: str,
+    unsigned: bool,
+) -> Weight:
+    """Describe the integers of a float32 constant as a weight of their own.
+
+    There is one scale, or one per channel along `axis`; the offset is that of all of them, in the signed
+    view. `precision` is ``Int8`` or ``Int16``. With `unsigned`, int8 is stored as uint8, shifted by 128.
+    """
+    if inner.elem_type != FLOAT:
+        raise TypeError(inner.name)
+    elem_type = INT16 if precision == "Int16" else UINT8 if unsigned else INT8
+    source = QuantizedSource(inner, scales, offset, axis, precision, unsigned and precision == "Int8")
+    return Weight(name, elem_type, inner.dims, source)
+
 
 _QUANTIZED: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -103,7 +167,7 @@ class Inserter(GraphBuilder):
                 self._insert_function(planned)
             case Scheme.ROWWISE:
                 if planned.table is not None:
-                    rowwise_embeddings.insert_table(self, planned, planned.table)
+                    insert_table(self, planned, planned.table)
             case Scheme.INTEGERS:
                 self._insert_on_integers(planned)
             case Scheme.SAME_PARAMETERS:
@@ -362,3 +426,134 @@ def insert_qdq_pass(model: Model, context: Context) -> bool:
         return False
     Inserter(model.proto, model.weights, model.facts, context.plan.classes).insert(plan)
     return True
+
+
+def insert_kernel(inserter: Inserter, planned: QuantizedGroup, weight: PlannedWeight) -> None:
+    """Write a group with a constant weight."""
+    node = inserter.written(planned.group.node)
+    source = inserter.integers(node.input[0], planned)
+    kernel = _dequantized_weight(inserter, weight)
+    operands = [kernel]
+    if weight.bias is not None:
+        operands.append(_dequantized_bias(inserter, planned.group.output, weight.bias))
+    if node.op_type == "MatMul" and weight.bias is not None:
+        _insert_product(inserter, planned, source, operands)
+        return
+    if node.op_type == "Gemm":
+        # The weight and the bias are multiplied already.
+        for attribute in node.attribute:
+            if attribute.name in {"alpha", "beta"}:
+                attribute.f = 1.0
+    data = inserter.real(node.input[0], planned)
+    set_inputs(node, [data, *operands])
+    inserter.finish(planned, node)
+
+
+def _float_weight(inserter: Inserter, weight: PlannedWeight) -> Weight:
+    """Describe the weight of a group in float, with the factors multiplied into it."""
+    found = inserter.constants.describe(weight.name)
+    if found is None:
+        raise KeyError(weight.name)
+    if weight.factors is None or weight.channel_axis is None:
+        return found
+    product = ProductSource(found, weight.factors, weight.channel_axis)
+    return Weight(inserter.fresh.make(weight.name, "scaled"), found.elem_type, found.dims, product)
+
+
+def _dequantized_weight(inserter: Inserter, weight: PlannedWeight) -> str:
+    """Store a weight as integers, with a zero point of its own.
+
+    Nothing is shared with other nodes: where the engine turns signed weights into unsigned ones, for x86
+    without VNNI, it fails on weights and zero points that it meets twice (onnxruntime 1.31).
+    """
+    found = _float_weight(inserter, weight)
+    scales, offset, axis = weight.stored_scales, weight.offset, weight.axis
+    stored = inserter.fresh.make(found.name, "quantized")
+    inserter.constants.add(
+        quantized_weight(
+            stored, found, scales, offset, axis=axis, precision=inserter.precision, unsigned=False
+        )
+    )
+    inserter.note(stored, INT8 if inserter.precision == "Int8" else INT16, found.dims)
+    dtype = np.int8 if inserter.precision == "Int8" else np.int16
+    zeros = np.full(scales.shape, offset, dtype)
+    return inserter.dequantized_weight(stored, scales, zeros, found.name, axis)
+
+
+def _dequantized_bias(inserter: Inserter, output: str, bias: QuantizedBias) -> str:
+    """Store a bias; its scale depends on the data, so it is never shared."""
+    name = inserter.fresh.make(output, "bias")
+    inserter.constants.add_array(name, bias.values)
+    axis = 0 if len(bias.scales) > 1 else None
+    return inserter.dequantized_weight(name, bias.scales, np.zeros(bias.scales.shape, np.int32), name, axis)
+
+
+def _insert_product(
+    inserter: Inserter, planned: QuantizedGroup, source: QuantizedTensor, operands: list[str]
+) -> None:
+    """Write a matrix product with a bias as a Gemm."""
+    node, output = planned.group.node, planned.group.output
+    shape = inserter.facts.shapes[node.output[0]]
+    given = inserter.facts.shapes.get(node.input[0])
+    if given is not None and len(given) == 2:
+        data = inserter.real(node.input[0], planned)
+        inserter.finish(planned, helper.make_node("Gemm", [data, *operands], [output]))
+        return
+    weight = inserter.constants.describe(node.input[1])
+    if weight is None:
+        raise KeyError(node.input[1])
+    rows = inserter.reshaped(source, node.input[0], (-1, weight.dims[0]))
+    data = inserter.dequantized(rows, node.input[0])
+    raw = inserter.fresh.make(output, "float")
+    inserter.add(helper.make_node("Gemm", [data, *operands], [raw]))
+    result = inserter.quantized_result(planned, raw)
+    inserter.publish(output, inserter.reshaped(result, output, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """A float32 table as uint8: value = step x number + smallest of the row."""
+
+    inner: Weight
+    steps: npt.NDArray[np.float32]
+    lows: npt.NDArray[np.float32]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.inner.source.nbytes // 4
+
+    def chunks(self) -> Iterator[bytes]:
+        """Quantize row by row."""
+        rows = read_array(self.inner).reshape(len(self.steps), -1)
+        for row, step, low in zip(rows, self.steps, self.lows, strict=True):
+            yield np.clip(np.rint((row - low) / step), 0, 255).astype(np.uint8).tobytes()
+
+
+def insert_table(inserter: Inserter, planned: QuantizedGroup, table: PlannedTable) -> None:
+    """Write a Gather of rows: numbers, steps and smallest values are gathered, then put together."""
+    group = planned.group
+    places = group.node.input[1]
+    stored, steps, lows = (inserter.fresh.make(table.name, part) for part in ("rows", "steps", "lows"))
+    if table.name in inserter.tables:
+        stored, steps, lows = inserter.tables[table.name]
+    else:
+        inserter.tables[table.name] = (stored, steps, lows)
+        weight = inserter.constants.describe(table.name)
+        if weight is None:
+            raise KeyError(table.name)
+        source = RowSource(weight, table.steps, table.lows)
+        inserter.constants.add(Weight(stored, UINT8, weight.dims, source))
+        shape = (weight.dims[0],) + (1,) * (len(weight.dims) - 1)
+        inserter.constants.add_array(steps, table.steps.reshape(shape))
+        inserter.constants.add_array(lows, table.lows.reshape(shape))
+    names = [inserter.fresh.make(group.output, part) for part in ("numbers", "cast", "step", "low", "scaled")]
+    numbers, cast, step_name, low_name, scaled = names
+    inserter.add(helper.make_node("Gather", [stored, places], [numbers]))
+    inserter.add(helper.make_node("Cast", [numbers], [cast], to=FLOAT))
+    inserter.add(helper.make_node("Gather", [steps, places], [step_name]))
+    inserter.add(helper.make_node("Gather", [lows, places], [low_name]))
+    inserter.add(helper.make_node("Mul", [cast, step_name], [scaled]))
+    for name in names:
+        inserter.note(name, UINT8 if name == numbers else FLOAT, None)
+    inserter.finish(planned, helper.make_node("Add", [scaled, low_name], [group.output]))

@@ -38,9 +38,8 @@ from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.groups import find_groups
 from qaic.compiler.quantization.parameters import QuantParamsChooser, value_range
 from qaic.compiler.quantization.raise_opset import has_integer_forms
-from qaic.compiler.quantization.rowwise_embeddings import is_rowwise, plan_table
 from qaic.compiler.quantization.small_values import SmallValues
-from qaic.compiler.quantization.weights import has_constant_kernel, plan_weight
+from qaic.compiler.quantization.weights import has_constant_kernel, is_rowwise, plan_table, plan_weight
 from qaic.options.table import CompileOptions
 
 #: operators by which the engine knows an activation that it has a kernel for

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.compiler.diagnostics.debug_log import debug_log
-from qaic.compiler.diagnostics.pass_timing import PassLog
+from qaic.compiler.diagnostics.progress import PassLog
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.interface import Specialization
 from qaic.compiler.ir.precision import PrecisionClass
@@ -63,9 +63,9 @@ def publish_hints(
     first outputs; the others in the types of the model.
     """
     if options.aic_perf_warnings:
-        from qaic.compiler.reports import perf_warnings
+        from qaic.compiler.reports import perf_metrics
 
-        found = perf_warnings.hints(specialized_model, weights, classes)
+        found = perf_metrics.hints(specialized_model, weights, classes)
         publish("performance warnings", "\n".join(found) or "none")
 
 

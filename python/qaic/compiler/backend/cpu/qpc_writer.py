@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu import descriptor
-from qaic.compiler.backend.cpu.dma_buffers import DmaBuffers, dma_buffers
-from qaic.compiler.backend.cpu.engine_check import without_weights
+from qaic.compiler.backend.cpu.descriptor import DmaBuffers, dma_buffers
 from qaic.compiler.backend.op_profiling.settings import StatsSettings, settings_of
 from qaic.compiler.diagnostics import record
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.compiler.ir.constants.weights import Weight, initializers_of
-from qaic.compiler.ir.elem_types import type_name
+from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, type_name
 from qaic.compiler.ir.graph_walk import has_loops
-from qaic.compiler.ir.interface import TensorSpec
+from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERATIONS_SECTION, PLAN_SECTION
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.model import Model, StateRows
+if TYPE_CHECKING:
+    from qaic.compiler.ir.model import Model
 
 #: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1
@@ -111,7 +112,7 @@ def write_unchecked(path: Path, model: Model, options: CompileOptions) -> None:
 def light_form(model: Model) -> Model | None:
     """Make the form of a program without its weights, where the engine would copy too many of them."""
     size = sum(weight.source.nbytes for weight in initializers_of(model.weights))
-    return without_weights(model) if size >= _LARGE_CONSTANTS else None
+    return _without_weights(model) if size >= _LARGE_CONSTANTS else None
 
 
 def prove(path: Path, model: Model, light: Model | None, options: CompileOptions) -> None:
@@ -490,3 +491,35 @@ def _spec_json(spec: TensorSpec) -> dict[str, object]:
     if spec.mxint8 is not None:
         entry["mxint8"] = spec.mxint8
     return entry
+
+
+def _without_weights(model: Model) -> Model | None:
+    """Make the form of a program whose weights are inputs, but those that the engine never sees.
+
+    An engine that loads a program may copy every byte of its constants. To learn whether it takes the
+    operators, types and shapes, the shapes of the weights are enough. A kernel may insist that an operand is
+    constant, so a refusal of this form is not final.
+
+    Returns None if a weight cannot be an input: its type has no buffer, or it is too large for one.
+    """
+    specs = []
+    for weight in initializers_of(model.weights):
+        spec = TensorSpec(weight.name, weight.elem_type, weight.dims)
+        if (
+            spec.elem_type not in {*INTERFACE_TYPES, BFLOAT16}
+            or spec.nbytes > MAX_BYTES
+            or max(spec.dims) > 0x7FFF_FFFF
+        ):
+            return None
+        specs.append(spec)
+    interface = replace(
+        model.interface,
+        inputs=(*model.inputs, *specs),
+        specializations=tuple(
+            replace(specialization, inputs=(*specialization.inputs, *(spec.dims for spec in specs)))
+            for specialization in model.specializations
+        ),
+    )
+    proto = model.copy_for_tools()
+    stored = {name: weight for name, weight in model.weights.items() if weight.layout is not None}
+    return replace(model, proto=proto, weights=stored, known=interface)

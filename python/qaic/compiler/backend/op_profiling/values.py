@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, shape_inference
 
+from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
-from qaic.compiler.ir.value_info import may_follow_values
-
-_log = logging.getLogger("qaic.compiler")
+from qaic.compiler.ir.model import Model
+from qaic.compiler.ir.pass_contract import compiler_pass
+from qaic.compiler.ir.value_info import collect_shapes, may_follow_values
+from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
+from qaic.compiler.passes.shape_inference.engine_shapes import complete
+from qaic.errors import QaicError
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +147,30 @@ def _declare(value: onnx.ValueInfoProto, types: dict[str, int], shapes: dict[str
         for size in shapes[value.name]:
             tensor.shape.dim.add().dim_value = size
         tensor.shape.SetInParent()
+
+
+_log = logging.getLogger("qaic.compiler")
+
+
+@compiler_pass(lambda context: context.measures_operations)
+def infer_finished_pass(model: Model, _: Context) -> bool:
+    """Infer the values of the finished graph once more, where operations are measured."""
+    libraries = model.library_paths
+    try:
+        finished, _interface = infer_specializations(
+            model.proto, model.weights, model.symbol_sizes, model.requested, libraries
+        )
+    except QaicError as error:
+        _log.debug("sizes of values that the compiler has added are not known: %s", error)
+        model.described = [[specialized_model] for specialized_model in model.specialized]
+        return False
+    for specialized_model in finished:
+        shapes = collect_shapes(specialized_model)
+        results = [name for node in specialized_model.graph.node for name in node.output if name]
+        unknown = [name for name in results if name not in shapes]
+        if unknown:
+            # With constants computed, the engine may know shapes that the model computes from shapes.
+            complete(specialized_model, unknown, libraries, folding=True)
+    # What was known of the model before is known of what has kept its name.
+    model.described = list(map(list, zip(finished, model.specialized, strict=True)))
+    return False

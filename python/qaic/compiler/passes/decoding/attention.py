@@ -110,3 +110,111 @@ class AttentionGraph:
 def calls(node: onnx.NodeProto, functions: Mapping[str, int]) -> bool:
     """Return whether a node calls one of some functions for the card."""
     return node.domain in DOMAINS and functions.get(node.op_type) == len(node.input)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHeads:
+    """A product with rows that were copied for every query head that shares them."""
+
+    product: onnx.NodeProto
+    #: the rows before they were copied: [batch, groups, slots, width]
+    rows: str
+    #: how many query heads share one
+    copies: int
+    is_transposed: bool
+    #: what scales the product next; the engine makes one kernel of both
+    scaling: onnx.NodeProto | None
+    #: the constant of that
+    scale: float | None
+
+
+def shared_heads(graph: onnx.GraphProto, found: Attention) -> dict[str, SharedHeads]:
+    """Find the products whose second operand repeats each head for several queries, by their results."""
+    of = AttentionGraph(graph)
+    shared = {}
+    for node in graph.node:
+        if not standard(node, "MatMul"):
+            continue
+        repeated, is_transposed = of.makers.get(node.input[1]), False
+        if repeated is not None and standard(repeated, "Transpose"):
+            is_transposed = [list(a.ints) for a in repeated.attribute] == [[0, 1, 3, 2]]
+            repeated = of.makers.get(repeated.input[0]) if is_transposed else None
+        before = None if repeated is None else _rows_before_copies(repeated, of, found.roles)
+        scaling = _scaling(node.output[0], of)
+        # A factor that the engine computes before it runs would no longer be part of its kernel.
+        is_scaled = any(standard(reader, "Mul", "Div") for reader in of.readers.get(node.output[0], ()))
+        if before is not None and (scaling is not None or not is_scaled):
+            last = node if scaling is None else scaling
+            scale = None if scaling is None else of.number(scaling.input[1])
+            shared[last.output[0]] = SharedHeads(node, *before, is_transposed, scaling, scale)
+    return shared
+
+
+def _scaling(name: str, of: AttentionGraph) -> onnx.NodeProto | None:
+    """Find the multiplication with a constant that is the only reader of a value."""
+    readers = of.readers.get(name, ())
+    if len(readers) != 1 or not standard(readers[0], "Mul", "Div") or readers[0].input[0] != name:
+        return None
+    return readers[0] if of.number(readers[0].input[1]) is not None else None
+
+
+def _rows_before_copies(
+    node: onnx.NodeProto, of: AttentionGraph, roles: Mapping[str, Role]
+) -> tuple[str, int] | None:
+    """Undo ``Reshape(Expand(Unsqueeze(rows, 2), [b, g, n, s, w]), [b, g * n, s, w])``."""
+    expand = of.makers.get(node.input[0]) if standard(node, "Reshape") else None
+    unsqueeze = of.makers.get(expand.input[0]) if expand is not None and standard(expand, "Expand") else None
+    if expand is None or unsqueeze is None or not standard(unsqueeze, "Unsqueeze"):
+        return None
+    axes = of.constant(unsqueeze.input[1]) if len(unsqueeze.input) > 1 else None
+    rows = unsqueeze.input[0]
+    if axes is None or axes.reshape(-1).tolist() != [2] or roles.get(rows) not in OF_ROWS:
+        return None
+    spread, flat = _parts(expand.input[1], of), _parts(node.input[1], of)
+    if len(spread) != RANK + 1 or len(flat) != RANK:
+        return None
+    copies = of.number(spread[2])
+    heads = of.makers.get(flat[1])
+    is_product = heads is not None and standard(heads, "Mul")
+    if copies is None or not is_product or heads is None:
+        return None
+    factors = [of.number(name) for name in heads.input]
+    kept = next((name for name, factor in zip(heads.input, factors, strict=True) if factor is None), "")
+    is_spread = [_size_of(part, of, roles) for part in (*spread[:2], *spread[3:])] == [0, 1, 2, 3]
+    is_flat = [_size_of(part, of, roles) for part in (flat[0], kept, *flat[2:])] == [0, 1, 2, 3]
+    return (rows, int(copies)) if is_spread and is_flat and copies in factors else None
+
+
+def _parts(name: str, of: AttentionGraph) -> list[str]:
+    """List what a shape is made of, each without the dimension that it was given to be joined."""
+    node = of.makers.get(name)
+    while node is not None and not standard(node, "Concat"):
+        if standard(node, "Where"):
+            # Exporters write 1 where a size is -1, which none is.
+            name = node.input[2]
+        elif standard(node, "Reshape", "Cast", "Identity"):
+            name = node.input[0]
+        else:
+            return []
+        node = of.makers.get(name)
+    return [] if node is None else [_bare(part, of) for part in node.input]
+
+
+def _bare(name: str, of: AttentionGraph) -> str:
+    node = of.makers.get(name)
+    while node is not None and standard(node, *VIEWS, "Reshape"):
+        name = node.input[0]
+        node = of.makers.get(name)
+    return name
+
+
+def _size_of(name: str, of: AttentionGraph, roles: Mapping[str, Role]) -> int | None:
+    """Return which dimension of rows of a cache a size is."""
+    node = of.makers.get(_bare(name, of))
+    if node is None or not standard(node, "Gather"):
+        return None
+    shape, index = of.makers.get(node.input[0]), of.constant(node.input[1])
+    is_shape = shape is not None and standard(shape, "Shape") and roles.get(shape.input[0]) in OF_ROWS
+    if not is_shape or index is None or index.size != 1:
+        return None
+    return int(index.reshape(-1)[0]) % RANK

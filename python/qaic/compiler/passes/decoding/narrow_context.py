@@ -35,9 +35,16 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
-from qaic.compiler.passes.decoding.attention import GATHERS, RANK, SCATTERS, SLOTS, Attention
+from qaic.compiler.passes.decoding.attention import (
+    GATHERS,
+    RANK,
+    SCATTERS,
+    SLOTS,
+    Attention,
+    SharedHeads,
+    shared_heads,
+)
 from qaic.compiler.passes.decoding.context_proof import find_attention
-from qaic.compiler.passes.decoding.shared_heads import SharedHeads, shared_heads
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, is_unit
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes

@@ -53,8 +53,7 @@ from qaic.compiler.ir.precision_ops import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.assign_precision import decide
-from qaic.compiler.passes.emulation.computed_constants import note_computed
-from qaic.compiler.passes.emulation.constant_bounds import exceeds, filling, may_exceed
+from qaic.compiler.passes.emulation.computed_constants import exceeds, filling, may_exceed, note_computed
 from qaic.compiler.passes.emulation.integer_sums import IntegerSums
 from qaic.options.table import CompileOptions
 
