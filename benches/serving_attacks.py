@@ -63,6 +63,20 @@ def hold(port: int, count: int, sent: bytes) -> Callable[[], None]:
     return close
 
 
+def answered(port: int, count: int, sent: bytes) -> None:
+    """Open connections, send the same on each, and wait for the answers."""
+    with contextlib.ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
+            for _ in range(count)
+        ]
+        with contextlib.suppress(OSError):
+            for connection in connections:
+                connection.sendall(sent)
+            for connection in connections:
+                connection.recv(1)
+
+
 def attacks(port: int, share: float) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield names of attacks, and functions that start one and may return one that ends it.
 
@@ -80,8 +94,8 @@ def attacks(port: int, share: float) -> Iterator[tuple[str, Callable[[], object]
         "one long text among short ones",
         lambda: post(port, HEAD + b'"%s",' % (b"a" * some(150_000)) + b'"b",' * some(9000)),
     )
-    chunks = CHUNKED + b"1\r\nx\r\n" * some(30_000)
-    yield "10 requests of 30,000 chunks of a byte", lambda: hold(port, 10, chunks)
+    chunks = CHUNKED + b"1\r\nx\r\n" * some(30_000) + b"0\r\n\r\n"
+    yield "10 requests of 30,000 chunks of a byte", lambda: answered(port, 10, chunks)
     yield "200 times 1,500 requests ahead", lambda: hold(port, some(200), LIVE * 1500)
     yield "20 MB of empty lines", lambda: hold(port, 1, b"\r\n" * some(10_000_000))
     yield "4,200 idle connections", lambda: hold(port, some(4200), b"")

@@ -7,13 +7,15 @@ import os
 import re
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qaic.errors import InputError, StateError
-from qaic.serving.grpc_service import read_message
+from qaic.serving.grpc_service import _answer, _Inbox, read_message
 from qaic.serving.http_app import HttpApp, SiteCheck, _Answer
 from qaic.serving.limits import Limits, MemoryBudget
 from qaic.serving.repository import Repository
@@ -110,6 +112,7 @@ class Models:
 
     def find(self, _name, _version):
         """Find any model."""
+        return SimpleNamespace(most_tensors=1)
 
 
 def test_numbers_count_before_they_are_decoded():
@@ -187,6 +190,104 @@ def test_health_checks_need_no_thread_that_reads_bodies():
         may_end.set()
         await asyncio.gather(*reading)
         state.close()
+
+    asyncio.run(run())
+
+
+def test_a_message_that_arrives_wakes_one_of_those_that_wait(monkeypatch):
+    monkeypatch.setattr("qaic.serving.grpc_service._GRACE_S", 1000.0)
+
+    async def run():
+        inbox, waits, count = _Inbox(4, 1000.0), [], 100
+
+        class Freed(asyncio.Event):
+            """An event that counts who waits for it."""
+
+            async def wait(self):
+                waits.append(self)
+                return await super().wait()
+
+        inbox._freed = Freed()
+        arrived = [asyncio.Event() for _ in range(count)]
+
+        async def message(index):
+            await arrived[index].wait()
+            yield b"%d" % index
+
+        reading = [asyncio.create_task(inbox.read(message(index), None)) for index in range(count)]
+        for index in range(count):
+            arrived[index].set()
+            assert await reading[index] == b"%d" % index
+        assert len(waits) <= count
+
+    asyncio.run(run())
+
+
+def test_a_message_that_arrives_slowly_gives_way_and_is_aborted_once(monkeypatch, caplog):
+    monkeypatch.setattr("qaic.serving.grpc_service._GRACE_S", 0.0)
+
+    async def run():
+        inbox, aborted = _Inbox(1, 1000.0), []
+
+        async def abort(code, text):
+            aborted.append((code, text))
+            raise grpc.aio.AbortError
+
+        async def never():
+            await asyncio.Event().wait()
+            yield b""
+
+        async def whole():
+            yield b"message"
+
+        context = SimpleNamespace(abort=abort)
+        slow = asyncio.create_task(_answer(context, lambda: inbox.read(never(), context)))
+        await asyncio.sleep(0)
+        assert await inbox.read(whole(), context) == b"message"
+        with pytest.raises(grpc.aio.AbortError):
+            await slow
+        assert aborted == [
+            (grpc.StatusCode.RESOURCE_EXHAUSTED, "the message arrived too slowly while others waited")
+        ]
+
+    asyncio.run(run())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("/metrics", "GET"), ("/v2/models/stats", "GET"), ("/v2/repository/index", "POST")],
+)
+def test_one_answer_about_all_models_is_made_in_a_turn(monkeypatch, path, method):
+    async def run():
+        repository = Repository(dict, drain_s=0)
+        state, turn, turns = ServerState(repository, Limits()), [0], []
+
+        def counted(*_, **__):
+            turns.append(turn[0])
+            return b"" if path == "/metrics" else []
+
+        async def count():
+            while True:
+                turn[0] += 1
+                await asyncio.sleep(0)
+
+        async def send(_message):
+            pass
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        monkeypatch.setattr("qaic.serving.http_app.generate_latest", counted)
+        monkeypatch.setattr(repository, "statistics", counted)
+        monkeypatch.setattr(repository, "index", counted)
+        app = HttpApp(state).app
+        counting = asyncio.create_task(count())
+        scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+        await asyncio.gather(*(app(dict(scope), receive, send) for _ in range(20)))
+        counting.cancel()
+        state.close()
+        assert len(turns) == len(set(turns)) == 20
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import child_process
 import serving_support as support
 import session_models
-from qaic.serving.http_protocol import BoundedProtocol
+from qaic.serving.http_protocol import BoundedProtocol, HttpToolsProtocol
 from qaic.serving.limits import Limits, MemoryBudget, Turns
 
 
@@ -98,10 +98,10 @@ def connect():
     return connections()
 
 
-def connections():
-    """Return what opens connections of one server."""
+def connections(most=3):
+    """Return what opens connections of one server, which has so many at most."""
     loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
-    limits = Limits(max_connections=3, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
+    limits = Limits(max_connections=most, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
     config = uvicorn.Config(
         nothing,
         http=partial(BoundedProtocol, limits=limits, memory=memory, idle=idle, turns=Turns(loop.call_soon)),
@@ -330,8 +330,8 @@ def test_requests_arrive_whole_however_their_bytes_are_cut(requests, cuts, late)
 
 # --- turns of the event loop --------------------------------------------------------------------------------
 
-#: requests and pieces that may start in a turn
-MOST_STARTS = 32
+#: steps of connections in a turn
+MOST_STEPS = 32
 
 
 def flooded(connect, count, sent):
@@ -367,7 +367,7 @@ def test_few_requests_start_in_a_turn_and_every_connection_gets_its_share(connec
     assert fresh.cycle is not None
     while connect.loop.running or connect.loop.soon:
         started = turn(connect.loop)
-        assert len(started) <= MOST_STARTS
+        assert len(started) <= MOST_STEPS
         answered.update(cycle.transport for cycle in started)
         counts = [answered[protocol.transport] for protocol in flood]
         assert max(counts) - min(counts) <= 1
@@ -379,11 +379,11 @@ def test_turns_are_shorter_while_connections_are_opened(connect):
     flooded(connect, 200, (GET + b"\r\n") * 20)
     turn(connect.loop)
     turn(connect.loop)
-    assert len(turn(connect.loop)) == MOST_STARTS
+    assert len(turn(connect.loop)) == MOST_STEPS
     for _ in range(20):
         connect()
         assert len(turn(connect.loop)) == 4
-    assert len(turn(connect.loop)) == MOST_STARTS
+    assert len(turn(connect.loop)) == MOST_STEPS
 
 
 def test_few_pieces_of_bodies_are_parsed_in_a_turn(connect):
@@ -395,8 +395,96 @@ def test_few_pieces_of_bodies_are_parsed_in_a_turn(connect):
         for step in soon:
             step()
         after = [len(protocol.cycle.body) for protocol in flood]
-        assert sum(one != two for one, two in zip(before, after, strict=True)) <= MOST_STARTS
+        assert sum(one != two for one, two in zip(before, after, strict=True)) <= MOST_STEPS
     assert set(after) == {1000}
+
+
+@pytest.fixture
+def parsed(monkeypatch):
+    """Return a list that gets each connection whose parser gets something."""
+    found, receive = [], HttpToolsProtocol.data_received
+
+    def counted(self, data):
+        found.append(self)
+        receive(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", counted)
+    return found
+
+
+FIXED = b"POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("segments", "body"),
+    [
+        ([GET + b"\r\n"], b""),
+        ([GET, b"X: 1\r\n", b"\r\n"], b""),
+        ([FIXED + b"x" * 20], b"x" * 20),
+        ([FIXED] + [b"x"] * 20, b"x" * 20),
+        ([POST] + [b"1\r\nx\r\n"] * 20, b"x" * 20),
+        ([POST] + [bytes([byte]) for byte in b"1;e=1\r\nx\r\n" * 3], b"x" * 3),
+    ],
+    ids=["heads", "lines of heads", "bodies", "bytes of bodies", "chunks", "bytes of chunks"],
+)
+def test_few_steps_are_in_a_turn_however_small_the_segments_are(parsed, segments, body):
+    """All connections of a server send a segment in each turn in which they are read."""
+    connect = connections(1000)
+    unsent = {connect(): list(segments) for _ in range(200)}
+    while any(unsent.values()) or connect.loop.soon:
+        parsed.clear()
+        soon = connect.loop.soon[:]
+        del connect.loop.soon[:]
+        for step in soon:
+            step()
+        for protocol, left in unsent.items():
+            if left and not protocol.transport.is_paused:
+                protocol.data_received(left.pop(0))
+        # The first requests of the connections opened last are in addition.
+        assert len(set(parsed)) <= 2 * MOST_STEPS
+        # A step has a head and what arrived of the body.
+        assert len(parsed) <= 2 * len(set(parsed))
+    assert all(bytes(protocol.cycle.body) == body for protocol in unsent)
+    assert connect.memory.used_bytes == 0
+
+
+def test_few_requests_end_in_a_turn_when_all_connections_end(connect):
+    flood = flooded(connect, 200, FIXED)
+    while connect.loop.soon:
+        connect.loop.run_soon()
+    cycles = [protocol.cycle for protocol in flood]
+    for protocol in flood:
+        protocol.connection_lost(None)
+    assert not protocol.connections
+    assert all(cycle.disconnected for cycle in cycles)
+    ended = [0]
+    while connect.loop.soon:
+        connect.loop.soon.pop(0)()
+        ended.append(sum(cycle.message_event.is_set() for cycle in cycles))
+    assert ended[-1] == len(flood)
+    assert max(after - before for before, after in itertools.pairwise(ended)) <= MOST_STEPS
+
+
+def test_the_end_of_a_head_is_searched_once_in_each_byte(connect):
+    searched = []
+
+    class Counted(bytes):
+        """Bytes that count where they are searched."""
+
+        def __radd__(self, other):
+            return Counted(bytes(other) + bytes(self))
+
+        def find(self, what, start):
+            searched.append(len(self) - start)
+            return super().find(what, start)
+
+    protocol = connect()
+    head = GET + b"X: " + b"a" * 900 + b"\r\n\r\n"
+    for byte in head:
+        protocol.data_received(Counted([byte]))
+    assert protocol.cycle is not None
+    # Each byte with those that may belong to the same end, for both forms of it.
+    assert sum(searched) <= 2 * 5 * len(head)
 
 
 def test_a_whole_head_that_waits_for_its_turn_is_neither_late_nor_idle(connect):
@@ -491,4 +579,4 @@ def test_a_health_check_on_a_new_connection_waits_for_few_short_turns(tmp_path):
     assert len(turns_of_checks) == 10
     assert max(turns_of_checks) <= 3
     # One health check is among them.
-    assert max(starts_of_turns) <= MOST_STARTS + 1
+    assert max(starts_of_turns) <= MOST_STEPS + 1

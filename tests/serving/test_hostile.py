@@ -77,6 +77,8 @@ def tensor(**changes):
         ({"inputs": [tensor(parameters=[])]}, "'parameters' is no object"),
         ({"inputs": [tensor(parameters={"shared_memory_region": "r"})]}, "shared memory"),
         ({"inputs": [tensor()], "outputs": [{"name": "z"}]}, "output 'z' does not exist"),
+        ({"inputs": [tensor(name=str(i)) for i in range(18)]}, "18 tensors; 17 is the limit"),
+        ({"inputs": [tensor()], "outputs": [{"name": "y"}] * 18}, "18 tensors; 17 is the limit"),
         ({"inputs": [tensor()], "outputs": "y"}, "'outputs' is not a list"),
         ({"inputs": [tensor()], "id": 3}, "'id' is no text"),
         ({"inputs": [tensor()], "parameters": {"timeout": -1}}, "microseconds"),

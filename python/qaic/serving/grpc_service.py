@@ -83,13 +83,9 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
         methods = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
         self._handlers = {}
         for name, method in methods.items():
-            if hasattr(type(self), name):
-                message = getattr(service_pb2, method.input_type.name)
-                take = (
-                    self._infer
-                    if name == "ModelInfer"
-                    else partial(self._control, getattr(self, name), message)
-                )
+            answer, message = getattr(self, name, None), getattr(service_pb2, method.input_type.name)
+            take = self._infer if name == "ModelInfer" else answer and partial(self._control, answer, message)
+            if take:
                 # The message of a call with one message is read as that of a stream.
                 handler = grpc.stream_unary_rpc_method_handler(take)
                 self._handlers[f"/{method.containing_service.full_name}/{name}"] = handler
@@ -100,16 +96,22 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _control(self, answer: Any, message: Any, requests: Any, context: Any) -> bytes:
         """Answer a call whose message is small."""
-        raw = await self._inbox.read(requests, context)
-        if len(raw) > _CONTROL_BYTES:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the message has {len(raw)} bytes")
-        try:
-            request = message()
-            request.ParseFromString(raw)
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"this is no {message.DESCRIPTOR.name}")
-        answered: bytes = (await answer(request, context)).SerializeToString()
-        return answered
+
+        async def control() -> bytes:
+            raw = await self._inbox.read(requests, context)
+            if len(raw) > _CONTROL_BYTES:
+                raise InputError(
+                    f"the message has {len(raw)} bytes; {_CONTROL_BYTES} at most are expected",
+                    code="serving.body_size",
+                )
+            try:
+                request = message.FromString(raw)
+            except DecodeError:
+                raise InputError(f"this is no {message.DESCRIPTOR.name}", code="serving.request") from None
+            answered: bytes = (await answer(request)).SerializeToString()
+            return answered
+
+        return await _answer(context, control)
 
     async def _infer(self, requests: Any, context: Any) -> bytes:
         """Answer a request."""
@@ -131,94 +133,62 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 lease.resize(lease.held_bytes + size)
                 return await self._state.off_loop(size, _write_answer, request, model, outputs)
 
-        answered: bytes = await _answer(context, infer)
-        return answered
+        return await _answer(context, infer)
 
     def _converted(self, read: Callable[[], tuple[Any, Any]]) -> tuple[Any, dict[str, NDArray[Any]]]:
         request, inputs = read()
         return request, self._repository.converted(request.model_name, request.model_version, inputs)
 
-    async def ServerLive(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    async def ServerLive(self, _request: Any) -> Any:  # noqa: N802
         """Return that the server runs."""
         return service_pb2.ServerLiveResponse(live=True)
 
-    async def ServerReady(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    async def ServerReady(self, _request: Any) -> Any:  # noqa: N802
         """Return whether all models answer."""
         return service_pb2.ServerReadyResponse(ready=self._state.is_ready)
 
-    async def ServerMetadata(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+    async def ServerMetadata(self, _request: Any) -> Any:  # noqa: N802
         """Describe the server."""
         return service_pb2.ServerMetadataResponse(**self._state.metadata())
 
-    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ModelReady(self, request: Any) -> Any:  # noqa: N802
         """Return whether a model answers."""
+        model = self._repository.find(request.name, request.version)
+        return service_pb2.ModelReadyResponse(ready=model.is_ready)
 
-        async def ready() -> Any:
-            model = self._repository.find(request.name, request.version)
-            return service_pb2.ModelReadyResponse(ready=model.is_ready)
-
-        return await _answer(context, ready)
-
-    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ModelMetadata(self, request: Any) -> Any:  # noqa: N802
         """Describe a model."""
+        model = self._repository.find(request.name, request.version)
+        described = model.metadata(self._repository.versions(model.name))
+        return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
 
-        async def metadata() -> Any:
-            model = self._repository.find(request.name, request.version)
-            described = model.metadata(self._repository.versions(model.name))
-            return json_format.ParseDict(described, service_pb2.ModelMetadataResponse())
-
-        return await _answer(context, metadata)
-
-    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ModelConfig(self, request: Any) -> Any:  # noqa: N802
         """Return the configuration of a model."""
+        model = self._repository.find(request.name, request.version)
+        return service_pb2.ModelConfigResponse(config=model.config())
 
-        async def config() -> Any:
-            model = self._repository.find(request.name, request.version)
-            return service_pb2.ModelConfigResponse(config=model.config())
-
-        return await _answer(context, config)
-
-    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ModelStatistics(self, request: Any) -> Any:  # noqa: N802
         """Return statistics of one model or all."""
+        found = self._repository.statistics(request.name, request.version)
+        return json_format.ParseDict({"model_stats": found}, service_pb2.ModelStatisticsResponse())
 
-        async def statistics() -> Any:
-            found = self._repository.statistics(request.name, request.version)
-            return json_format.ParseDict({"model_stats": found}, service_pb2.ModelStatisticsResponse())
-
-        return await _answer(context, statistics)
-
-    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
         """List the models."""
+        rows = self._repository.index(only_ready=request.ready)
+        return json_format.ParseDict({"models": rows}, service_pb2.RepositoryIndexResponse())
 
-        async def index() -> Any:
-            rows = self._repository.index(only_ready=request.ready)
-            return json_format.ParseDict({"models": rows}, service_pb2.RepositoryIndexResponse())
-
-        return await _answer(context, index)
-
-    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
         """Load a model."""
+        self._state.check_model_control()
+        refuse_overrides(request.parameters)
+        await self._repository.load_async(request.model_name)
+        return service_pb2.RepositoryModelLoadResponse()
 
-        async def load() -> Any:
-            self._state.check_model_control()
-            refuse_overrides(request.parameters)
-            await self._repository.load_async(request.model_name)
-            return service_pb2.RepositoryModelLoadResponse()
-
-        return await _answer(context, load)
-
-    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
         """Unload a model."""
-
-        async def unload() -> Any:
-            self._state.check_model_control()
-            await self._repository.unload_async(request.model_name)
-            return service_pb2.RepositoryModelUnloadResponse()
-
-        return await _answer(context, unload)
-
-    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Stand for `_infer`, which reads the message itself."""
+        self._state.check_model_control()
+        await self._repository.unload_async(request.model_name)
+        return service_pb2.RepositoryModelUnloadResponse()
 
 
 def _write_answer(request: Any, model: ServedModel, outputs: dict[str, NDArray[Any]]) -> bytes:
@@ -251,24 +221,27 @@ class _Inbox:
         self._reading: dict[asyncio.Task[Any], float] = {}
         self._evicted: set[asyncio.Task[Any]] = set()
         self._freed = asyncio.Event()
+        self._entrance = asyncio.Lock()
 
     async def read(self, requests: Any, context: Any) -> bytes:
         """Return the bytes of the message of a call; aborts the call that sends none in time."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101 (handlers of calls are tasks)
-        while len(self._reading) >= self._most:
-            oldest, begin = next(iter(self._reading.items()))
-            rest_s = begin + _GRACE_S - loop.time()
-            if rest_s <= 0:
-                del self._reading[oldest]
-                self._evicted.add(oldest)
-                oldest.cancel()
-                break
-            self._freed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest_s):
-                    await self._freed.wait()
-        self._reading[task] = loop.time()
+        # One call waits for a place, and the others wait behind it: each end wakes one call and not all.
+        async with self._entrance:
+            while len(self._reading) >= self._most:
+                oldest, begin = next(iter(self._reading.items()))
+                rest_s = begin + _GRACE_S - loop.time()
+                if rest_s <= 0:
+                    del self._reading[oldest]
+                    self._evicted.add(oldest)
+                    oldest.cancel()
+                    break
+                self._freed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(rest_s):
+                        await self._freed.wait()
+            self._reading[task] = loop.time()
         try:
             async with asyncio.timeout(self._limit_s):
                 message: bytes = await anext(aiter(requests), b"")
@@ -290,17 +263,18 @@ class _Inbox:
         return message
 
 
-async def _answer(context: Any, make: Callable[[], Awaitable[Any]]) -> Any:
+async def _answer(context: Any, make: Callable[[], Awaitable[bytes]]) -> bytes:
     """Await an answer; an exception becomes a status."""
     try:
         return await make()
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception as error:
         failure = failure_of(error)
         if failure.grpc == "INTERNAL":
             _logger.exception("a call failed")
         await context.abort(grpc.StatusCode[failure.grpc], failure.message)
+        raise
 
 
 def _timeout_s(request: Any, context: Any) -> float | None:

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import logging
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from qaic.serving.request_body import InferRequest
     from qaic.serving.server_state import ServerState
 
+T = TypeVar("T")
+
 _logger = logging.getLogger("qaic.serving")
 
 _CONTROL_BYTES: Final = 64 << 10
@@ -56,6 +58,8 @@ class HttpApp:
         self._state = state
         self._repository = state.repository
         self._limits = state.limits
+        # Held for a turn of the event loop by an answer that describes all models, because that takes long.
+        self._describing = asyncio.Lock()
         model = "/v2/models/{model}"
         version = model + "/versions/{version}"
         control = "/v2/repository/models/{model}"
@@ -106,7 +110,7 @@ class HttpApp:
         def read() -> tuple[int, Callable[[], InferRequest]]:
             body = parts[0] if len(parts) == 1 else join_bytes(parts)
             parts.clear()
-            return read_request(body, header)
+            return read_request(body, header, self._repository.find(name, version).most_tensors)
 
         def decode(decoded: Callable[[], InferRequest]) -> tuple[InferRequest, dict[str, NDArray[Any]]]:
             found = decoded()
@@ -184,12 +188,13 @@ class HttpApp:
 
     async def _statistics(self, request: Request) -> Response:
         names = request.path_params
-        return _json(
-            {"model_stats": self._repository.statistics(names.get("model", ""), names.get("version", ""))}
-        )
+        model, version = names.get("model", ""), names.get("version", "")
+        found = await self._described(lambda: self._repository.statistics(model, version))
+        return _json({"model_stats": found})
 
     async def _index(self, request: Request) -> Response:
-        return _json(self._repository.index(only_ready=(await self._control(request)).get("ready") is True))
+        only_ready = (await self._control(request)).get("ready") is True
+        return _json(await self._described(lambda: self._repository.index(only_ready=only_ready)))
 
     async def _load(self, request: Request) -> Response:
         refuse_overrides((await self._control(request)).get("parameters"))
@@ -216,22 +221,20 @@ class HttpApp:
         return value
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(generate_latest(self._repository.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        text = await self._described(lambda: generate_latest(self._repository.metrics.registry))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def _described(self, describe: Callable[[], T]) -> T:
+        """Return what a function returns, of which one runs in a turn of the event loop."""
+        async with self._describing:
+            await asyncio.sleep(0)
+            return describe()
 
 
 class _Answer(Response):  # type: ignore[misc]
-    """An answer that holds memory until the client has taken it, for which the client has a limited time.
+    """An answer that holds its lease until the client has taken it, for which the client has ``timeout_s``.
 
-    Parameters
-    ----------
-    parts
-        Parts of the body.
-    head_length
-        Length of the JSON where bytes follow it; None where all is JSON.
-    lease
-        The memory.
-    timeout_s
-        The time.
+    ``head_length`` is the length of the JSON if bytes follow it.
     """
 
     def __init__(

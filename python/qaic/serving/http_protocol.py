@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import struct
 import termios
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -48,8 +49,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     """One connection. Its parser gets one whole head at a time, and none while a request is answered.
 
     A connection without a whole head costs the event loop little. Requests that a client sends without
-    waiting for answers stay bytes until their turn comes. The first request of a connection starts at once:
-    a health check on a new connection waits for a few turns of the event loop, which `Turns` keeps short.
+    waiting for answers stay bytes until their turn comes. The first request of a new connection starts at
+    once: a health check waits for a few turns of the event loop, which `Turns` keeps short.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     idle
         The connections of the server without a request, the one that is idle longest first.
     turns
-        Requests that start in a turn of the event loop, but for the first ones of connections.
+        Steps of all connections in a turn of the event loop, except first requests of new connections.
     keywords
         As for uvicorn's protocol.
     """
@@ -78,6 +79,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self.loop = keywords["_loop"] or asyncio.get_running_loop()
         self.connections = keywords["server_state"].connections
         self.cycle: Any = None
+        self.timeout_keep_alive_task: asyncio.TimerHandle | None = None
         self.flow: Any = None
         self.parser: Any = None
         self.headers: list[tuple[bytes, bytes]] = []
@@ -86,7 +88,10 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._idle = idle
         self._turns = turns
         self._timer: asyncio.TimerHandle | None = None
+        self._number = 0
         self._unparsed = b""
+        # Number of their first bytes without the end of a head.
+        self._searched = 0
         self._lease = memory.lease()
         # Bytes of the body that did not arrive; None in a body of chunks.
         self._body_left: int | None = 0
@@ -103,9 +108,10 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
+        self.flow = _Flow(transport)
         self.connections.add(self)
         self._idle[self] = None
-        self._turns.make_room()
+        self._number = self._turns.make_room()
         self._start_timer()
         if len(self.connections) > self._limits.max_connections:
             longest = next(iter(self._idle))
@@ -117,9 +123,12 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         self._idle.pop(self, None)
         self._stop_timer()
         self._hold(b"")
-        if self.parser is None:
-            self.connections.discard(self)
-        else:
+        self.connections.discard(self)
+        if not self._is_between_requests:
+            # Nothing is written any more. Many connections may end at once, so the request ends in its turn.
+            self.cycle.disconnected = True
+            self._turns.wait(partial(super().connection_lost, exc))
+        elif self.parser is not None:
             super().connection_lost(exc)
 
     def _start_timer(self) -> None:
@@ -138,16 +147,15 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
     # --- requests -------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._is_between_requests:
+        if self._is_between_requests and not self._waits_for_turn:
             self._start_timer()
-            if self.parser is not None:
-                self._unset_keepalive_if_required()
+            self._unset_keepalive_if_required()
         self._parse(self._unparsed + data)
         self._mark_last()
 
     def _parse(self, data: bytes) -> None:
         """Give the parser what it may have now, and hold the rest."""
-        view, at = memoryview(data), 0
+        view, at, is_begun = memoryview(data), 0, False
         while at < len(data) and not self.transport.is_closing() and not self._waits_for_turn:
             if self._body_left is None or self._is_in_head:
                 if not self._takes_turn():
@@ -157,6 +165,10 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 if end < len(data):
                     self._wait_for_turn()
             elif self._body_left:
+                # What arrives with its head is part of that step.
+                if not is_begun and not self._takes_turn():
+                    break
+                is_begun = True
                 end = min(at + self._body_left, len(data))
                 self._body_left -= end - at
             elif not self._is_between_requests:
@@ -173,23 +185,24 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
                 end = self._end_of_head(data, at)
                 if end == at:
                     break
-                if self.parser is not None and not self._takes_turn():
+                if not self._takes_turn():
                     # It is a whole head, so its time is over and the connection is not idle.
                     self._stop_timer()
                     self._unset_keepalive_if_required()
                     self._idle.pop(self, None)
                     break
                 if self.parser is None:
-                    transport = self.transport
+                    transport, flow = self.transport, self.flow
                     super().__init__(**self._keywords)
                     super().connection_made(transport)
-                    self.flow = _Flow(transport)
+                    self.flow = flow
+                is_begun = True
             super().data_received(view[at:end])
             at = end
             if self._quiet_bytes > self._limits.max_head_bytes and not self.transport.is_closing():
                 self.send_400_response("")
         self._hold(b"" if self.transport.is_closing() else data[at:])
-        if self.flow is not None and not self.transport.is_closing():
+        if not self.transport.is_closing():
             is_held = at < len(data) and (self._waits_for_turn or not self._is_between_requests)
             was_held, self.flow.is_held = self.flow.is_held, is_held
             if is_held:
@@ -199,7 +212,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def _takes_turn(self) -> bool:
         """Return whether a head or piece may be parsed in this turn; otherwise it is in a later one."""
-        if not self._has_turn and not self._turns.take():
+        is_first = self.parser is None and self._turns.is_recent(self._number)
+        if not (self._has_turn or is_first or self._turns.take()):
             self._wait_for_turn()
             return False
         self._has_turn = False
@@ -218,10 +232,12 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
 
     def _end_of_head(self, data: bytes, at: int) -> int:
         """Return where a head ends; `at` if it is not complete, or beyond the limits and refused."""
-        found = data.find(_END_OF_HEAD, at)
+        start = max(at, self._searched - len(_END_OF_HEAD))
+        found = data.find(_END_OF_HEAD, start)
         if found < 0:
             # The parser says what is wrong with lines that end without a carriage return.
-            found = data.find(b"\n\n", at)
+            found = data.find(b"\n\n", start)
+        self._searched = len(data) - at if found < 0 else 0
         end = len(data) if found < 0 else found + len(_END_OF_HEAD)
         # The request line and the empty line are no headers.
         most_lines = self._limits.max_headers + 2

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-#: requests, and pieces of bodies in chunks, that start in one turn of the event loop: some milliseconds
-_STARTS_PER_TURN: Final = 32
+#: steps of connections in one turn of the event loop, which take some milliseconds
+_STEPS_PER_TURN: Final = 32
 #: the same in a turn after one in which a connection was opened; the event loop opens one in a turn
-_STARTS_AFTER_OPENING: Final = 4
+_STEPS_AFTER_OPENING: Final = 4
+#: connections, the ones opened last, whose first request starts at once
+_RECENT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,9 @@ class Limits:
 
 
 class Turns:
-    """Bounds the requests that start in one turn of the event loop, so that every turn is short.
+    """Bounds the steps of connections in one turn of the event loop, so that every turn is short.
 
+    A step is the head of a request, a part of a body that arrived, or the end of a connection with a request.
     All methods belong to the event loop's thread.
 
     Parameters
@@ -75,15 +78,28 @@ class Turns:
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._waiting: deque[Callable[[], None]] = deque()
-        self._left = _STARTS_PER_TURN
+        self._left = _STEPS_PER_TURN
+        self._opened = 0
         self._is_scheduled = self._is_opening = False
 
-    def make_room(self) -> None:
-        """Keep the next turn shorter: connections that wait to be opened are opened one in a turn."""
+    def make_room(self) -> int:
+        """Keep the next turn shorter: connections that wait to be opened are opened one in a turn.
+
+        Returns
+        -------
+        int
+            Number of the connection that was opened.
+        """
         self._is_opening = True
+        self._opened += 1
+        return self._opened
+
+    def is_recent(self, number: int) -> bool:
+        """Return whether a connection is one of those opened last."""
+        return self._opened - number < _RECENT
 
     def take(self) -> bool:
-        """Return whether one more may start in this turn and none waits."""
+        """Return whether this turn has one more step, and none waits for it."""
         if self._waiting or not self._left:
             return False
         self._left -= 1
@@ -101,7 +117,7 @@ class Turns:
             self._call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        self._left = _STARTS_AFTER_OPENING if self._is_opening else _STARTS_PER_TURN
+        self._left = _STEPS_AFTER_OPENING if self._is_opening else _STEPS_PER_TURN
         self._is_scheduled = self._is_opening = False
         # Those that wait again are behind.
         for _ in range(min(self._left, len(self._waiting))):

@@ -63,7 +63,7 @@ class InferRequest:
 
 
 def read_request(
-    body: bytes | BytesView, header_length: str | None
+    body: bytes | BytesView, header_length: str | None, most_tensors: int = _MOST_TENSORS
 ) -> tuple[int, Callable[[], InferRequest]]:
     """Read the body of a request. Allocates nothing on a claim: sizes are compared with what is there.
 
@@ -73,6 +73,8 @@ def read_request(
         All of it.
     header_length
         Value of the header `HEADER_LENGTH`; None: all of the body is JSON.
+    most_tensors
+        Largest number of inputs, and of outputs that are named.
 
     Returns
     -------
@@ -104,7 +106,9 @@ def read_request(
         raise _malformed(f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(request, dict):
         raise _malformed("the body is not a JSON object")
-    tensors = _tensors(request, "inputs")
+    tensors = _tensors(request, "inputs", most_tensors)
+    if request.get("outputs") is not None:
+        _tensors(request, "outputs", most_tensors)
     numbers = sum(_count_numbers(tensor, places) for tensor in tensors)
     return _NUMBER_BYTES * numbers, partial(_decode, request, tensors, data[length:], body, places)
 
@@ -139,7 +143,7 @@ def _decode(
     outputs = None
     if request.get("outputs") is not None:
         outputs = {}
-        for tensor in _tensors(request, "outputs"):
+        for tensor in request["outputs"]:
             wanted = _object(tensor, "parameters")
             if "classification" in wanted or "shared_memory_region" in wanted:
                 raise _malformed("outputs as classes or in shared memory are not supported")
@@ -241,12 +245,12 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _tensors(request: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _tensors(request: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:
     tensors = request.get(key)
+    if isinstance(tensors, list) and len(tensors) > most:
+        raise _malformed(f"'{key}' has {len(tensors)} tensors; {most} is the limit of this model")
     if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
         raise _malformed(f"'{key}' is not a list of objects")
-    if len(tensors) > _MOST_TENSORS:
-        raise _malformed(f"'{key}' has {len(tensors)} tensors")
     return tensors
 
 

@@ -32,6 +32,8 @@ _logger = logging.getLogger("qaic.serving")
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 5.0
 _RESET_S: Final = 60.0
+#: inputs or outputs of a request beyond those of the model, which are decoded and compared by name
+_MOST_WRONG: Final = 16
 
 
 class ServedModel:
@@ -68,6 +70,8 @@ class ServedModel:
         self.version = version
         self.settings = settings
         self.session = session
+        # A request with few wrong tensors gets an error that names them.
+        self.most_tensors = max(len(session.inputs), len(session.outputs)) + _MOST_WRONG
         self._lost = ""
         self._lock = threading.Lock()
         self._retired = threading.Event()

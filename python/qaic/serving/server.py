@@ -52,25 +52,8 @@ _ENVELOPE_BYTES: Final = 1 << 20
 class Server:
     """A server of models. Nothing listens before `run`.
 
-    Parameters
-    ----------
-    paths
-        What to serve, as for :func:`qaic.serving.serve`.
-    host
-        Address to listen on.
-    http_port, grpc_port
-        Ports; 0: a free one; None: no such protocol.
-    drain_s
-        Seconds that requests have to end when the server, or a model, is to end.
-    limits
-        What clients may ask for.
-    access_log
-        Whether each request of HTTP is logged.
-
-    Attributes
-    ----------
-    http_port, grpc_port : int or None
-        Ports that are listened on.
+    The parameters are those of :func:`qaic.serving.serve`. After the start, ``http_port`` and ``grpc_port``
+    are the ports that are listened on, or None.
     """
 
     def __init__(

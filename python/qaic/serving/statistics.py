@@ -39,26 +39,21 @@ class Metrics:
         self.requests = Counter(
             "qaic_requests", "requests that ended", (*_LABELS, "outcome"), registry=self.registry
         )
-        self.request_s = Histogram(
-            "qaic_request_duration_seconds",
-            "from the arrival of a request at the batcher to its end",
-            _LABELS,
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.queue_s = Histogram(
-            "qaic_queue_duration_seconds",
-            "from the arrival of a request to the start of its inference",
-            _LABELS,
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.batch_rows = Histogram(
-            "qaic_batch_rows",
-            "rows of requests in an inference",
-            _LABELS,
-            buckets=_ROWS,
-            registry=self.registry,
+        self.request_s, self.queue_s, self.batch_rows = (
+            Histogram(f"qaic_{name}", text, _LABELS, buckets=buckets, registry=self.registry)
+            for name, text, buckets in (
+                (
+                    "request_duration_seconds",
+                    "from the arrival of a request at the batcher to its end",
+                    _SECONDS,
+                ),
+                (
+                    "queue_duration_seconds",
+                    "from the arrival of a request to the start of its inference",
+                    _SECONDS,
+                ),
+                ("batch_rows", "rows of requests in an inference", _ROWS),
+            )
         )
         self._models = models
         self.registry.register(self)
