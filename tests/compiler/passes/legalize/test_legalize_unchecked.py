@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
 from qaic.errors import CompileError
+from qaic.options.files.specializations import SpecializationEntry
 
 INT64 = TensorProto.INT64
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -202,32 +203,227 @@ def test_an_axis_of_dft_that_has_the_parts_of_numbers_is_an_error(how, axis):
     np.testing.assert_allclose(run(program, {"x": x, "a": np.array(1)})["y"][0, 0], [4, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("wrong", [-1, 2, 10**6, SMALLEST, LARGEST])
+X2 = np.float32([1, 5]).reshape(2, 1, 1, 1) * np.ones((2, 1, 4, 4), np.float32)
+BOXES = np.float32([[0, 0, 1, 1]] * 2)
+ANGLES = np.linspace(0, 3, 32, dtype=np.float32).reshape(8, 4)
+TOKENS = np.linspace(-1, 1, 48, dtype=np.float32).reshape(2, 3, 8)
+GROUPS = {
+    "packed": np.full((2, 4, 16), 0x31, np.uint8),
+    "scales": np.float32([1, 2, 3, 4, 5, 6, 7, 8]),
+    "product": np.linspace(-1, 1, 128, dtype=np.float32).reshape(1, 128),
+}
+ENGINE = {"domain": "com.microsoft"}
+#: operator -> node, its other operands, the shape of its result, right indices, and their number
+SELECTING = {
+    "RoiAlign": (
+        node("RoiAlign", ["x", "boxes", "i"], ["y"], output_height=1, output_width=1),
+        {"x": X2, "boxes": BOXES},
+        [2, 1, 1, 1],
+        (np.array([1, 0]), 2, "images"),
+    ),
+    "CropAndResize": (
+        node("CropAndResize", ["x", "boxes", "i", "size"], ["y"], **ENGINE),
+        {"x": X2, "boxes": BOXES, "size": np.int32([1, 1])},
+        [2, 1, 1, 1],
+        (np.int32([1, 0]), 2, "images"),
+    ),
+    "RotaryEmbedding": (
+        node("RotaryEmbedding", ["x", "i", "cos", "sin"], ["y"], **ENGINE),
+        {"x": TOKENS, "cos": np.cos(ANGLES), "sin": np.sin(ANGLES)},
+        [2, 3, 8],
+        (np.array([[0, 1, 2], [7, 0, 3]]), 8, "rows"),
+    ),
+    "RotaryEmbedding from a position": (
+        node("RotaryEmbedding", ["x", "i", "cos", "sin"], ["y"], **ENGINE),
+        {"x": TOKENS, "cos": np.cos(ANGLES), "sin": np.sin(ANGLES)},
+        [2, 3, 8],
+        (np.array([5]), 6, "rows"),
+    ),
+    "MatMulNBits": (
+        node(
+            "MatMulNBits",
+            ["product", "packed", "scales", "", "i"],
+            ["y"],
+            **(ENGINE | {"K": 128, "N": 2, "bits": 4, "block_size": 32}),
+        ),
+        GROUPS,
+        [1, 2],
+        (np.arange(128, dtype=np.int32)[::-1] // 32, 4, "groups"),
+    ),
+}
+
+
+def rotated(x, positions):
+    """Rotate the halves of each token by the angles of its position."""
+    angles = ANGLES[positions].reshape(*x.shape[:2], 4)
+    one, two = x[..., :4], x[..., 4:]
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
+
+
+def multiplied(groups):
+    low_first = np.float32([[1, 3] * 64] * 2) - 8
+    weights = low_first * GROUPS["scales"].reshape(2, 4)[:, groups]
+    return GROUPS["product"] @ weights.T
+
+
+EXPECTED = {
+    "RoiAlign": np.float32([5, 1]).reshape(2, 1, 1, 1),
+    "CropAndResize": np.float32([5, 1]).reshape(2, 1, 1, 1),
+    "RotaryEmbedding": rotated(TOKENS, np.array([[0, 1, 2], [7, 0, 3]])),
+    "RotaryEmbedding from a position": rotated(TOKENS, np.array([[5, 6, 7]] * 2)),
+    "MatMulNBits": multiplied(np.arange(128)[::-1] // 32),
+}
+
+
+@pytest.mark.parametrize("name", SELECTING)
 @pytest.mark.parametrize("is_constant", [False, True])
-def test_regions_of_images_that_are_not_there_are_an_error(wrong, is_constant):
-    def model(indices):
+def test_indices_of_what_is_not_there_are_an_error(name, is_constant):
+    made, operands, shape, (indices, count, word) = SELECTING[name]
+    code = helper.np_dtype_to_tensor_dtype(indices.dtype)
+    data = next(iter(operands)) if name != "MatMulNBits" else "product"
+
+    def model(held):
+        constants = [item for item in operands.items() if item[0] != data]
         return model_of(
-            [node("RoiAlign", ["x", "regions", "i"], ["y"], output_height=1, output_width=1)],
-            [info("x", [2, 1, 4, 4]), *([] if is_constant else [info("i", [2], INT64)])],
-            [info("y", [2, 1, 1, 1])],
-            [
-                ("regions", np.float32([[0, 0, 2, 2]] * 2)),
-                *([("i", np.array(indices))] if is_constant else []),
-            ],
-            opset=16,
+            [made],
+            [info(data, operands[data].shape), *([] if is_constant else [info("i", held.shape, code)])],
+            [info("y", shape)],
+            [*constants, *([("i", held)] if is_constant else [])],
         )
 
-    x = np.float32([1, 5]).reshape(2, 1, 1, 1) * np.ones((2, 1, 4, 4), np.float32)
-    if is_constant:
-        with pytest.raises(CompileError, match="an index that is none of the 2 images"):
-            lowered(model([1, wrong]))
-        found = run(whole(lowered(model([1, 0]))), {"x": x})
-    else:
-        program = whole(lowered(model(None)))
-        with pytest.raises(Exception, match=r"y .index beyond the images"):
-            run(program, {"x": x, "i": np.array([1, wrong])})
-        found = run(program, {"x": x, "i": np.array([1, 0])})
-    np.testing.assert_array_equal(found["y"].reshape(-1), [5, 1])
+    program = lowered(model(indices))
+    assert ("Gather" in kinds(program)) is not is_constant
+    feeds = {data: operands[data]} | ({} if is_constant else {"i": indices})
+    np.testing.assert_allclose(run(whole(program), feeds)["y"], EXPECTED[name], rtol=1e-5, atol=1e-5)
+    ends = np.iinfo(indices.dtype)
+    for wrong in (-1, count, 10**6, ends.min, ends.max):
+        other = indices.copy()
+        other.reshape(-1)[-1] = wrong
+        if is_constant:
+            with pytest.raises(CompileError, match=f"an index that is none of the {count} {word}"):
+                lowered(model(other))
+        else:
+            with pytest.raises(Exception, match=f"y .index beyond the {word}"):
+                run(whole(program), feeds | {"i": other})
+
+
+def attention(samples, tokens, past, rotates):
+    """GroupQueryAttention with two heads of 16; the table has 8 rows."""
+    names = ["q", "k", "v", "pk", "pv", "lengths", "total", *(["cos", "sin"] if rotates else [])]
+    made = node("GroupQueryAttention", names, ["y", "k2", "v2"], num_heads=2, kv_num_heads=2, **ENGINE)
+    made.attribute.append(helper.make_attribute("do_rotary", int(rotates)))
+    rng = np.random.default_rng(5)
+    feeds = {name: rng.random((samples, tokens, 32), dtype=np.float32) for name in "qkv"}
+    feeds |= {name: rng.random((samples, 2, past, 16), dtype=np.float32) for name in ("pk", "pv")}
+    inputs = [
+        *(info(name, value.shape) for name, value in feeds.items()),
+        info("lengths", [samples], TensorProto.INT32),
+        info("total", [1], TensorProto.INT32),
+    ]
+    angles = rng.random((8, 8), dtype=np.float32)
+    constants = [("cos", np.cos(angles)), ("sin", np.sin(angles))] if rotates else []
+    return model_of([made], inputs, [info("y", feeds["q"].shape)], constants), feeds
+
+
+@pytest.mark.parametrize(
+    ("tokens", "past", "rotates", "lengths", "total", "fits"),
+    [
+        # One token, with a cache that grows, that has room for more, and with a table of 8 rows.
+        *((1, 4, False, (last, 4), 5, 0 <= last < 5) for last in (-(10**6), -1, 0, 2, 4, 5, 10**6)),
+        *((1, 6, False, (last, 3), 4, 0 <= last < 6) for last in (-1, 0, 3, 5, 6, 7)),
+        *((1, 12, True, (last, 3), 4, 0 <= last < 8) for last in (-1, 3, 7, 8, 11)),
+        (1, 4, False, (9, 4), 20, False),
+        (1, 4, False, (4, 4), -(10**6), False),
+        # A first step, in which a sample may be short, and chunks behind others.
+        *((4, 0, False, (last, 3), 4, 0 <= last < 4) for last in (-1, 0, 1, 3, 4)),
+        *((4, 0, False, (0, 0), total, False) for total in (1, 3, 0)),
+        *((4, 4, False, (last,), 8, 3 <= last < 8) for last in (0, 2, 3, 7, 8)),
+    ],
+)
+def test_lengths_of_attention_stay_in_the_cache(tokens, past, rotates, lengths, total, fits):
+    model, feeds = attention(len(lengths), tokens, past, rotates)
+    feeds |= {"lengths": np.int32(lengths), "total": np.int32([total])}
+    program = lowered(model)
+    if not fits:
+        with pytest.raises(Exception, match=r"y .length beyond the cache"):
+            run(whole(program), feeds)
+        return
+    np.testing.assert_array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
+
+
+def decoder(layers):
+    """Layers with a cache each, which share positions, lengths and a table of angles."""
+    nodes, inputs = [], [info("x", [1, 1, 32])]
+    inputs += [info("positions", [1, 1], INT64), info("lengths", [1], TensorProto.INT32)]
+    inputs.append(info("total", [1], TensorProto.INT32))
+    value = "x"
+    for at in range(layers):
+        q, k, y = (f"{name}{at}" for name in "qky")
+        cache, grown = [f"pk{at}", f"pv{at}"], [f"grown_k{at}", f"grown_v{at}"]
+        nodes += [
+            node("RotaryEmbedding", [value, "positions", "cos", "sin"], [q], num_heads=2, **ENGINE),
+            node("RotaryEmbedding", [value, "positions", "cos", "sin"], [k], num_heads=2, **ENGINE),
+            node(
+                "GroupQueryAttention",
+                [q, k, value, *cache, "lengths", "total"],
+                [y, *grown],
+                num_heads=2,
+                kv_num_heads=2,
+                **ENGINE,
+            ),
+        ]
+        inputs += [info(name, [1, 2, 4, 16]) for name in cache]
+        value = y
+    angles = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    constants = [("cos", np.cos(angles)), ("sin", np.sin(angles))]
+    return model_of(nodes, inputs, [info(value, [1, 1, 32])], constants)
+
+
+def test_layers_of_a_decoder_share_their_checks():
+    added = {
+        layers: sum(kind != "Constant" for kind in kinds(lowered(decoder(layers)))) - 3 * layers
+        for layers in (1, 22)
+    }
+    assert added[1] == added[22] <= 30, added
+
+
+def test_limits_follow_the_set_of_sizes():
+    model, _ = attention(1, 4, 4, rotates=True)
+    for value in model.graph.input[:3]:
+        value.type.tensor_type.shape.dim[1].dim_param = "s"
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "s"
+    model.graph.input.append(info("first", [1], INT64))
+    rotary = node("RotaryEmbedding", ["q", "first", "cos", "sin"], ["turned"], num_heads=2, **ENGINE)
+    model.graph.node[0].input[0] = "turned"
+    model.graph.node.insert(0, rotary)
+    sets = [SpecializationEntry(f"of {tokens}", {"s": tokens}) for tokens in (1, 4)]
+    program = lowered(model, network_specialization_config=sets)
+    for tokens in (1, 4):
+        _, feeds = attention(1, tokens, 4, rotates=True)
+        feeds["first"] = np.array([8 - tokens])
+        feeds |= {"lengths": np.int32([3 + tokens]), "total": np.int32([4 + tokens])}
+        np.testing.assert_array_equal(run(whole(program), feeds)["y"], run(model, feeds)["y"])
+        with pytest.raises(Exception, match=r"turned .index beyond the rows"):
+            run(whole(program), feeds | {"first": np.array([9 - tokens])})
+        for wrong in (4 + tokens, tokens - 2):
+            with pytest.raises(Exception, match=r"y .length beyond the cache"):
+                run(whole(program), feeds | {"lengths": np.int32([wrong])})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_embedding_with_fewer_results_than_the_engine_describes(count):
+    tables = [(name, np.eye(6, 8, dtype=np.float32)) for name in ("words", "places")]
+    vectors = [("gamma", np.ones(8, np.float32)), ("beta", np.zeros(8, np.float32))]
+    names = ["ids", "", "words", "places", "", "gamma", "beta"]
+    made = node("EmbedLayerNormalization", names, ["y", "mask", "sum"][:count], **ENGINE)
+    model = model_of(
+        [made], [info("ids", [1, 4], TensorProto.INT32)], [info("y", [1, 4, 8])], tables + vectors
+    )
+    ids = np.int32([[0, 5, 2, 1]])
+    total = tables[0][1][ids] + tables[1][1][:4]
+    expected = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
+    np.testing.assert_allclose(run(whole(lowered(model)), {"ids": ids})["y"], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

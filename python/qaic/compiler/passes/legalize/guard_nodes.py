@@ -1,6 +1,7 @@
 """Nodes that check operands while a program runs, constant operands, and the error about a wrong one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,8 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_key, read_array
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
 from qaic.compiler.ir.value_info import Added
@@ -20,12 +22,16 @@ from qaic.errors import CompileError
 _AXES_AS_INPUT: Final = 13
 
 
-def constant_reader(model: onnx.ModelProto) -> Callable[[str], npt.NDArray[Any] | None]:
-    """Make a function that reads an initializer or the result of a Constant; None for other values."""
+def constant_reader(
+    model: onnx.ModelProto, weights: Mapping[str, Weight] = MappingProxyType({})
+) -> Callable[[str], npt.NDArray[Any] | None]:
+    """Make a function that reads a constant in or next to a graph; returns None for other values."""
     makers = {name: node for node in find_nodes(model.graph.node, {"Constant"}) for name in node.output}
     stored = {tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer}
 
     def read(name: str) -> npt.NDArray[Any] | None:
+        if name in weights:
+            return read_array(weights[name])
         tensor = stored.get(name)
         for attribute in makers[name].attribute if name in makers else ():
             if attribute.name in {"value_int", "value_ints"} and not attribute.ref_attr_name:
@@ -76,6 +82,25 @@ class GuardNodes:
         tensor = numpy_helper.from_array(array)
         name = self.value(base, "constant", None if array.ndim else "", tensor.data_type)
         return self.add("Constant", [], name, value=tensor)
+
+    def compute(
+        self,
+        base: str,
+        op_type: str,
+        *operands: str | int | npt.NDArray[Any],
+        elem_type: int = INT64,
+        **attributes: Any,
+    ) -> str:
+        """Append a node that computes with values and numbers; returns its result, of an unknown shape."""
+        names = [
+            operand if isinstance(operand, str) else self.constant(base, np.asarray(operand, np.int64))
+            for operand in operands
+        ]
+        return self.add(op_type, names, self.value(base, op_type.lower(), None, elem_type), **attributes)
+
+    def size(self, base: str, name: str, axis: int) -> str:
+        """Append nodes that compute a size of a value."""
+        return self.compute(base, "Gather", self.compute(base, "Shape", name), axis, axis=0)
 
     def reject(self, name: str, elem_type: int, title: str, *wrong: str) -> str:
         """Append nodes that pass a value on, and that fail with a title where a condition holds.

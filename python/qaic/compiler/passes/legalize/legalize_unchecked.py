@@ -1,8 +1,10 @@
 """Operands that older engines do not check, so that numbers in them end the process.
 
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
-they are those of a MaxPool over a tensor that is not larger. So do indices of RoiAlign, the axis of DFT and
-the frame length of STFT. Sizes of Col2Im have to be constants that fit.
+they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
+rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
+Nodes of a graph that read one operand with one limit share its check: all layers of a decoder add the nodes
+of one.
 """
 
 import math
@@ -16,10 +18,11 @@ import numpy.typing as npt
 import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import BOOL, INT64
+from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, all_nodes, op_types
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -27,11 +30,24 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand
 
-_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "RoiAlign", "STFT", "Trilu"})
-#: positions of the axis of DFT from set 20 on, the frame length of STFT, and the indices of RoiAlign
+_ENGINE_DOMAIN: Final = "com.microsoft"
+#: operator -> positions of indices and of the operand whose rows they select, and the word for these
+_SELECTING: Final = {
+    ("", "RoiAlign"): (2, 0, "images"),
+    ("", "RotaryEmbedding"): (3, 1, "rows"),
+    (_ENGINE_DOMAIN, "CropAndResize"): (2, 0, "images"),
+    (_ENGINE_DOMAIN, "GroupQueryAttention"): (9, 7, "rows"),
+    (_ENGINE_DOMAIN, "MatMulNBits"): (4, 2, "groups"),
+    (_ENGINE_DOMAIN, "RotaryEmbedding"): (1, 2, "rows"),
+}
+_UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "STFT", "Trilu"}).union(
+    name for _, name in _SELECTING
+)
+#: positions of the axis of DFT from set 20 on, and of the frame length of STFT
 _AXIS: Final = 2
 _FRAME_LENGTH: Final = 3
-_BATCH_INDICES: Final = 2
+#: positions of operands of GroupQueryAttention
+_QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
 #: diagonals beyond all elements of a tensor
 _FARTHEST: Final = 2**40
 
@@ -49,10 +65,12 @@ def fault(
         indices, count = values[node.input[1]], math.prod(shapes[node.output[0]])
         is_inside = bool(((indices >= 0) & (indices < count)).all())
         return "" if is_inside else f"an index that is not one of the {count} elements of the result"
-    if standard(node, "RoiAlign") and node.input[_BATCH_INDICES] in values and node.input[0] in shapes:
-        indices, count = values[node.input[_BATCH_INDICES]], shapes[node.input[0]][0]
-        is_inside = bool(((indices >= 0) & (indices < count)).all())
-        return "" if is_inside else f"an index that is none of the {count} images"
+
+    def known(name: str) -> tuple[tuple[int, ...], ...]:
+        return (shapes[name],) if name in shapes else ()
+
+    if (selection := _Selection.of(node, known)) is not None and selection.indices in values:
+        return selection.fault(selection.counts(known), values[selection.indices])
     if standard(node, "STFT"):
         length = values.get(_frame_length(node))
         return "a frame length of 0" if length is not None and not length.all() else ""
@@ -62,6 +80,44 @@ def fault(
     if standard(node, "Col2Im") and all(name in values for name in node.input[1:3]):
         return _col2im_fault(node, shapes.get(node.input[0]), *(values[name] for name in node.input[1:3]))
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Indices that select rows of a table; a single position selects as many rows as there are tokens."""
+
+    at: int
+    indices: str
+    table: str
+    tokens: str
+    groups: int
+    word: str
+
+    @classmethod
+    def of(cls, node: onnx.NodeProto, shapes: ShapesInSets) -> Self | None:
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        at, table, word = _SELECTING.get((domain, node.op_type), (len(node.input), 0, ""))
+        if at >= len(node.input) or not node.input[at]:
+            return None
+        given = {attribute.name: attribute.i for attribute in node.attribute}
+        groups = -(-given.get("K", 0) // max(given.get("block_size", 0), 1)) if word == "groups" else 0
+        is_position = word == "rows" and any(len(shape) < 2 for shape in shapes(node.input[at]))
+        tokens = node.input[0] if is_position else ""
+        return cls(at, node.input[at], node.input[table], tokens, groups, word)
+
+    def counts(self, shapes: ShapesInSets) -> tuple[int, ...]:
+        """Return the number of allowed indices in each set of sizes; () if it is not known."""
+        if self.groups:
+            return (self.groups,)
+        rows = [shape[0] for shape in shapes(self.table) if shape]
+        if not self.tokens:
+            return tuple(rows)
+        tokens = [shape[-2] for shape in shapes(self.tokens) if len(shape) > 1]
+        return tuple(row - token + 1 for row, token in zip(rows, tokens, strict=False))
+
+    def fault(self, counts: tuple[int, ...], indices: npt.NDArray[Any]) -> str:
+        is_inside = all(bool(((indices >= 0) & (indices < count)).all()) for count in counts)
+        return "" if is_inside else f"an index that is none of the {min(counts)} {self.word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +176,7 @@ def _dft_fault(axis: int | None, rank: int) -> str:
 
 
 def legalize_unchecked(
-    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets
+    model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets, weights: Mapping[str, Weight]
 ) -> dict[str, Added]:
     """Guard the operands that engines do not check; changes `model` in place.
 
@@ -128,13 +184,14 @@ def legalize_unchecked(
     an operand cannot be guarded.
     """
     added: dict[str, Added] = {}
-    if not find_nodes(model.graph.node, _UNCHECKED):
+    if _UNCHECKED.isdisjoint(op_types(model)):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
     makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
-    read = constant_reader(model)
+    read = constant_reader(model, weights)
     for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []
+        checked: dict[tuple[Any, ...], str] = {}
         for node in graph.node:
             guards = GuardNodes(fresh, added, version)
             guarded = clone(node)
@@ -158,8 +215,6 @@ def legalize_unchecked(
                     ]
                     if reason := next(filter(None, found), ""):
                         raise refused_operand(node, reason, "sizes that fit the operand")
-            elif standard(node, "RoiAlign"):
-                replace_input_with(guarded, _BATCH_INDICES, _of_batch(node, guards))
             elif standard(node, "STFT") and _frame_length(node):
                 length = read(_frame_length(node))
                 if length is None:
@@ -173,7 +228,23 @@ def legalize_unchecked(
                     raise refused_operand(node, reason, "another axis")
                 if axis is None:
                     replace_input_with(guarded, _AXIS, _not_last(node, rank, guards))
-            nodes += [*guards.nodes, guarded] if guards.nodes else [node]
+            if (selection := _Selection.of(node, shapes)) is not None:
+                counts, held = selection.counts(shapes), read(selection.indices)
+                key: tuple[Any, ...] = (selection.indices, counts or (selection.table, selection.tokens))
+                if held is not None and counts:
+                    if reason := selection.fault(counts, held):
+                        raise refused_operand(node, reason, "other indices")
+                    checked[key] = selection.indices
+                elif key not in checked:
+                    checked[key] = _selected(node, selection, counts, types, guards)
+                replace_input_with(guarded, selection.at, checked[key])
+            if node.op_type == "GroupQueryAttention" and node.domain == _ENGINE_DOMAIN:
+                sizes = [node.input[at] if at < len(node.input) else "" for at in (_QUERY, _PAST, _ANGLES)]
+                key = (*node.input[_LENGTHS : _TOTAL + 1], *(shapes(name) or name for name in sizes))
+                if key not in checked:
+                    checked[key] = _lengths(node, sizes, shapes, guards)
+                replace_input_with(guarded, _LENGTHS, checked[key])
+            nodes += [*guards.nodes, guarded]
         if len(nodes) != len(graph.node):
             set_nodes(graph, nodes)
     return added
@@ -207,22 +278,58 @@ def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: 
     return _below(node.input[1], count, f"{node.name or node_key(node)} (index beyond the result)", guards)
 
 
-def _of_batch(node: onnx.NodeProto, guards: GuardNodes) -> str:
-    data, indices = node.input[0], node.input[_BATCH_INDICES]
-    sizes = guards.add("Shape", [data], guards.value(data, "sizes", None, INT64))
-    first = guards.constant(data, np.array(0))
-    count = guards.add("Gather", [sizes, first], guards.value(data, "count", "", INT64), axis=0)
-    return _below(indices, count, f"{node.name or node_key(node)} (index beyond the images)", guards)
+def _selected(
+    node: onnx.NodeProto,
+    selection: _Selection,
+    counts: tuple[int, ...],
+    types: Mapping[str, int],
+    guards: GuardNodes,
+) -> str:
+    indices = selection.indices
+    if len(set(counts)) == 1:
+        count = guards.constant(indices, np.array(counts[0]))
+    else:
+        count = guards.size(indices, selection.table, 0)
+        if selection.tokens:
+            others = guards.compute(indices, "Sub", guards.size(indices, selection.tokens, -2), 1)
+            count = guards.compute(indices, "Sub", count, others)
+    title = f"{node.name or node_key(node)} (index beyond the {selection.word})"
+    return _below(indices, count, title, guards, types.get(indices, INT64))
 
 
-def _below(indices: str, count: str, title: str, guards: GuardNodes) -> str:
-    zero = guards.constant(indices, np.array(0))
+def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guards: GuardNodes) -> str:
+    """Append nodes that compare the lengths of GroupQueryAttention, each less one, with its cache."""
+    lengths, total = node.input[_LENGTHS : _TOTAL + 1]
+
+    def size(name: str, axis: int) -> str | int:
+        known = {shape[axis] for shape in shapes(name) if axis < len(shape)}
+        return known.pop() if len(known) == 1 else guards.size(lengths, name, axis)
+
+    compute, test = partial(guards.compute, lengths), partial(guards.compute, lengths, elem_type=BOOL)
+    tokens, past = size(sizes[0], 1), size(sizes[1], 2) if sizes[1] else 0
+    last, most = (compute("Cast", name, to=INT64) for name in (lengths, total))
+    # The cache has room for the total length, or for the rows that it holds.
+    end = compute("Min", compute("Max", most, past), compute("Add", past, tokens))
+    if sizes[2]:
+        end = compute("Min", end, size(sizes[2], 0))
+    # In the first step all tokens are new, and a sample may be shorter than the others.
+    least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
+    title = f"{node.name or node_key(node)} (length beyond the cache)"
+    return guards.reject(
+        lengths, INT32, title, test("Less", last, least), test("Not", test("Less", last, end))
+    )
+
+
+def _below(indices: str, count: str, title: str, guards: GuardNodes, elem_type: int = INT64) -> str:
+    given, zero = indices, guards.constant(indices, np.array(0))
+    if elem_type != INT64:
+        given = guards.add("Cast", [indices], guards.value(indices, "wide", indices, INT64), to=INT64)
     is_low, is_inside, is_high = (
         guards.value(indices, suffix, indices, BOOL) for suffix in ("is_low", "is_inside", "is_high")
     )
-    guards.add("Less", [indices, zero], is_low)
-    guards.add("Not", [guards.add("Less", [indices, count], is_inside)], is_high)
-    return guards.reject(indices, INT64, title, is_low, is_high)
+    guards.add("Less", [given, zero], is_low)
+    guards.add("Not", [guards.add("Less", [given, count], is_inside)], is_high)
+    return guards.reject(indices, elem_type, title, is_low, is_high)
 
 
 def _not_empty(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
@@ -242,30 +349,25 @@ def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> 
     given = _Blocks.of(node, len(image))
     sizes, block = node.input[1:3]
 
-    def computed(
-        op_type: str, *operands: str | npt.NDArray[Any], elem_type: int = INT64, **attributes: Any
-    ) -> str:
-        names = [x if isinstance(x, str) else guards.constant(block, x.astype(np.int64)) for x in operands]
-        result = guards.value(block, op_type.lower(), None, elem_type)
-        return guards.add(op_type, names, result, **attributes)
+    computed = partial(guards.compute, block)
 
-    def differs(value: str, expected: npt.NDArray[Any]) -> str:
+    def differs(value: str, expected: int | npt.NDArray[Any]) -> str:
         return computed("Not", computed("Equal", value, expected, elem_type=BOOL), elem_type=BOOL)
 
     # Padded image, less the reach of a block, in steps.
-    reach = computed("Mul", computed("Sub", block, np.array(1)), given.dilations)
+    reach = computed("Mul", computed("Sub", block, 1), given.dilations)
     steps = computed("Div", computed("Sub", np.array(image) + given.padding - 1, reach), given.strides)
-    counts = computed("Add", steps, np.array(1))
+    counts = computed("Add", steps, 1)
     title = f"{node.name or node_key(node)} (sizes that do not fit)"
     return guards.reject(
         block,
         INT64,
         title,
         differs(sizes, np.array(image)),
-        computed("Less", block, np.array(1), elem_type=BOOL),
+        computed("Less", block, 1, elem_type=BOOL),
         computed("Less", np.array(image) + given.padding - 1, reach, elem_type=BOOL),
-        differs(computed("ReduceProd", block, keepdims=0), np.array(channels // max(made, 1))),
-        differs(computed("ReduceProd", counts, keepdims=0), np.array(columns)),
+        differs(computed("ReduceProd", block, keepdims=0), channels // max(made, 1)),
+        differs(computed("ReduceProd", counts, keepdims=0), columns),
     )
 
 
@@ -281,4 +383,5 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 @compiler_pass()
 def legalize_unchecked_pass(model: Model, _: Context) -> bool:
     """Check operands that the engine does not check."""
-    return model.rewrite(partial(legalize_unchecked, shapes=shapes_in(*model.specialized)))
+    shapes = shapes_in(*model.specialized)
+    return model.rewrite(partial(legalize_unchecked, shapes=shapes, weights=model.weights))
