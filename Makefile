@@ -33,6 +33,9 @@ SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi
 	-o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
+# What checks and writes sources runs in either installation; `make lint` does not replace that of `make develop`.
+ANY_INSTALLATION := $(or $(wildcard $(VENV)/.developed),$(VENV)/.installed)
+
 comma := ,
 INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null
 INSTALL_JAVA := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless >/dev/null
@@ -51,7 +54,7 @@ $(BIN)/python:
 
 $(WHEEL)/.built: $(BIN)/python $(SOURCES)
 	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
-	@echo 'building openqaic: a minute or two'
+	@echo 'building openqaic; this takes a few minutes'
 	@rm -rf $(WHEEL)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
 	@touch $@
@@ -69,7 +72,7 @@ $(VENV)/.installed: $(WHEEL)/.built
 	@touch $@
 
 $(PINS)/.installed: $(WHEEL)/.built
-	@$(PINS_PYTHON) -c 'import sys; sys.exit("the pinned versions have packages for Python 3.11 and 3.12, this is " + sys.version.split()[0] + "; say PINS_PYTHON=python3.12" if not (3, 11) <= sys.version_info[:2] <= (3, 12) else 0)'
+	@$(PINS_PYTHON) -c 'import sys; sys.exit("the pinned versions have packages for Python 3.11 and 3.12, this is " + sys.version.split()[0] + "; run make with PINS_PYTHON=python3.12" if not (3, 11) <= sys.version_info[:2] <= (3, 12) else 0)'
 	@$(PINS_PYTHON) -m venv $(PINS)
 	@$(PINS)/bin/python -m pip install --quiet --upgrade pip
 	$(call install,$(PINS),test,--group pins)
@@ -81,13 +84,13 @@ setup: $(VENV)/.installed ## Build the package and install it with all its tools
 # Of the wheel and the editable package, .venv has the one that was asked for last.
 $(VENV)/.developed: $(BIN)/python pyproject.toml
 	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
-	@echo 'building openqaic for development: a minute or two'
+	@echo 'building openqaic for development; this takes a few minutes the first time'
 	@$(BIN)/python -m pip install --quiet 'maturin>=1.14,<2'
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --extras demo,plot,test,dev --group golden
 	@rm -f $(VENV)/.installed
 	@touch $@
 
-develop: $(VENV)/.developed ## Install the package in editable form into .venv, with a debug build of its Rust; repeat after a change of Rust
+develop: $(VENV)/.developed ## Install the package in editable form into .venv, with a debug build of its Rust; repeat it after changes of Rust
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --skip-install
 
 $(SCALE)/.installed: $(WHEEL)/.built
@@ -158,7 +161,7 @@ java: ## Install Java for the tests of Spark, if it is missing
 
 TEXTS := README.md CONTRIBUTING.md CHANGELOG.md docs python rust tools benches examples tests/kernel/pci_card
 
-lint: setup ## Check formatting, lints, layers, texts, sizes, types and the stub
+lint: $(ANY_INSTALLATION) ## Check formatting, lints, layers, texts, sizes, types and the stub
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -173,7 +176,7 @@ lint: setup ## Check formatting, lints, layers, texts, sizes, types and the stub
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest qaic._core --concise --allowlist tests/stubtest-allowlist.txt --ignore-unused-allowlist
 
-fmt: setup ## Format everything
+fmt: $(ANY_INSTALLATION) ## Format everything
 	cargo fmt --all
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml
 	$(BIN)/ruff format python tests benches examples tools
@@ -262,7 +265,7 @@ pictures: setup browser ## Draw the pictures of the README from real runs, on an
 	$(BIN)/python -m pip install --quiet --group pictures
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/pictures/readme.py
 
-docs: setup ## Write the generated files: reference pages, stub, keywords
+docs: $(ANY_INSTALLATION) ## Write the generated files: reference pages, stub, keywords
 	$(call generate,docs/reference/options.md,options_page)
 	$(call generate,docs/reference/options.schema.json,options_schema)
 	$(call generate,docs/reference/flags.txt,options_page --flags)

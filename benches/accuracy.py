@@ -37,20 +37,21 @@ CALIBRATION, EVALUATION = 32, 96
 INTRODUCTION = """\
 # Accuracy in reduced precision
 
-Two trained models in reduced precision, compared with float32 and with the result of onnxruntime's
+This page compares two trained models in reduced precision with float32 and with the result of onnxruntime's
 `quantize_static` for the same models and samples (`make accuracy` writes this page). Calibration and
 evaluation use different samples.
 
 * SQNR: power of the float32 outputs over the power of the difference, in dB. Both models give probabilities.
 * same: share of decisions (largest class) that equal those of float32.
-* read: share of the characters of a line that the recognizer reads correctly. Unknown for files.
+* read: share of the characters of a line that the recognizer reads correctly; only for the recognizer.
 
 `int8` settings have one scale per output channel and column (`enable_channelwise`, `enable_rowwise`) unless
 a row differs, `symmetric_with_uint8` for constants, and one profile for all (`dump_profile`, then
 `load_profile`), as described in the [guide](guide/quantization.md). "Weighted kinds" are Conv, ConvTranspose,
-Gemm and MatMul; the others are kept in float32. onnxruntime's settings: QDQ form, uint8 activations, int8
-weights, on a model with fixed shapes that `quant_pre_process` prepared; "KL" is its Entropy with the tool's
-128 bins, its Percentile has 2048. openqaic uses 512 (`num_histogram_bins`) unless a row differs.
+Gemm and MatMul; the others stay in float32. onnxruntime's settings are QDQ format, uint8 activations and int8
+weights, for a model with fixed shapes that `quant_pre_process` prepared. "KL" is its Entropy calibration with
+the default of 128 bins; its Percentile calibration has 2048 bins. openqaic uses 512 bins
+(`num_histogram_bins`) unless a row differs.
 """
 
 

@@ -1,11 +1,11 @@
-"""`openqaic bench` beside OpenVINO's benchmark_app, on the same models, in turns: ``docs/benchmark-app.md``.
+"""Compares `openqaic bench` with OpenVINO's benchmark_app on the same models: ``docs/benchmark-app.md``.
 
 python benches/benchmark_app.py                     a conv net and a stack of products, to standard output
 python benches/benchmark_app.py --write             rewrites the page
-python benches/benchmark_app.py MODEL.onnx ...      models of yours, whose shapes are fixed
+python benches/benchmark_app.py MODEL.onnx ...      your models, with fixed shapes
 
-Both tools run as commands. A stream has one thread of either engine, computes in float32 and has one
-inference in it at a time, so that one stream is compared with one stream.
+Both tools run as commands. In both, a stream has one thread, computes in float32 and runs one inference at a
+time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TARGET = Path(__file__).parents[1] / "docs" / "benchmark-app.md"
 TURNS = 5
 
 INTRODUCTION = """\
-# Compared with benchmark_app
+# Comparison with benchmark_app
 
-What `openqaic bench` and OpenVINO's benchmark_app print of the same models: commands of their own, in turns,
-with one thread for each stream, in float32, one inference at a time in each stream
-(`python benches/benchmark_app.py --write` writes this page). Medians of the turns, and what they range over.
-A ratio above 1 says that openqaic is faster; the engine of its cpu device is onnxruntime.
+This page compares the output of `openqaic bench` with that of OpenVINO's benchmark_app for the same models
+in float32. The two commands ran alternately, with one thread and one inference at a time in each stream
+(`python benches/benchmark_app.py --write` writes this page). Each figure is the median of all runs, with
+its range. A ratio above 1 means that openqaic is faster. The engine of its CPU device is onnxruntime.
 """
 
 

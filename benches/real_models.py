@@ -38,19 +38,19 @@ INTRODUCTION = """\
 Published Python packages contain these trained models. Each one is compiled with default options in three
 precisions and compared with onnxruntime on the original file, with onnxruntime's graph optimizations off. The
 samples, {samples} for each model, are random values in the range of its inputs; int8 is calibrated with the
-same samples, per channel. No model was chosen because it works.
+same samples, per channel. No model was excluded because of its results.
 
-* float32: largest difference, divided by the largest value of the output; in parentheses the difference that
-  onnxruntime's own graph optimizations make, where it is as large.
+* float32: largest difference, divided by the largest value of the output; in parentheses, the difference that
+  onnxruntime's own graph optimizations cause, if it is as large.
 * float16, int8: SQNR in dB of the output that is farthest from float32. Above 40 dB decisions rarely change;
-  below 10 dB the answer is a different one. Random inputs are harsher than real ones, because a network that
-  sees noise decides by small differences.
-* equal: share of equal elements in outputs of integers and booleans, where it is not 100 %.
-* not finite: number of results that are infinite or not a number and are finite in float32; the other figures
-  are of the finite ones.
+  below 10 dB the result is a different one. Random inputs cause larger errors than real ones, because the
+  results of a network for noise depend on small differences.
+* equal: share of equal elements in outputs of integers and booleans, if it is not 100 %.
+* not finite: number of results that are infinite or NaN, but finite in float32; the other figures include
+  only the finite results.
 * operators: number of distinct operators of the main graph.
 
-A model without a remark was not examined further.
+Models without a remark were not examined further.
 """
 
 

@@ -342,15 +342,15 @@ def introduction(
     yield from table(["", ""], [[name, value] for name, value in facts])
     yield ""
     yield (
-        "Each figure is a median with [minimum - maximum]. In a row, ours and the other were measured in "
-        f"turns (A B A B ...) in one run: {effort.batches} batches of calls, {effort.processes} fresh "
-        f"processes where a process is measured, {effort.imports} imports, with the garbage collector off. A"
-        " ratio is the median of the ratios of neighboring batches, ours to the other's. Rust figures are "
-        "criterion's. The verdict is about the median."
+        "Each figure is a median with [minimum - maximum]. The two sides of a row were measured "
+        f"alternately (A B A B ...) in one run: {effort.batches} batches of calls, {effort.processes} new "
+        f"processes if a process is measured, {effort.imports} imports, with the garbage collector off. A "
+        "ratio is the median of the ratios of neighboring batches, openqaic to the other side. Figures of "
+        "Rust come from criterion. A budget is met if the median meets it."
     )
     if effort.quick:
         yield ""
-        yield "**This was a quick run: see that it works, quote nothing.**"
+        yield "**This was a quick run: its figures are not reliable.**"
     missed = [(heading, row) for heading, row in judged if not row.met]
     yield ""
     yield f"{len(judged) - len(missed)} of {len(judged)} budgets met."

@@ -48,8 +48,8 @@ def pytest_configure(config):
     found = checkout.difference(Path(qaic.__file__).parent, Path(_core.__file__))
     if found:
         pytest.exit(
-            f"the imported package is not that of this checkout: {found}. `make develop` builds and installs "
-            "it; QAIC_TEST_ANY_BUILD=1 runs the tests on what is installed",
+            f"the imported package does not match this checkout: {found}. Run `make develop`; or set "
+            "QAIC_TEST_ANY_BUILD=1 to test the package as it is",
             returncode=pytest.ExitCode.USAGE_ERROR,
         )
 

@@ -246,7 +246,7 @@ def test_what_is_late_does_not_run(affine):
     assert [report.rows for report in reports] == [1]
 
 
-@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@pytest.mark.virtual_card("failed cores of a card end the whole program")
 def test_a_request_that_fails_fails_alone():
     with qaic.Session(gather()) as session:
         shapes = BatchShapes(session)
@@ -261,7 +261,7 @@ def test_a_request_that_fails_fails_alone():
         assert batcher.close(SOON)
 
 
-@pytest.mark.virtual_card("an inference on an emulated card is not short")
+@pytest.mark.virtual_card("inferences on an emulated card take long")
 def test_an_inference_that_is_longer_than_those_before_it():
     """Short ones run on the thread that submits; a long one is taken from there."""
     with qaic.Session(session_models.endless()) as session:

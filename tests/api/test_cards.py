@@ -46,7 +46,7 @@ def partitions(tmp_path, count):
     return config
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_one_program_on_several_cards_computes_what_it_does_on_one(cards, path):
     with qaic.Session(path, aic_num_cores=4) as alone:
         expected = alone.run({"x": X})["y"]
@@ -57,7 +57,7 @@ def test_one_program_on_several_cards_computes_what_it_does_on_one(cards, path):
     assert cards() == [16, 16, 16, 16]
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_a_partitioned_program_needs_exactly_its_number_of_cards(cards, path, tmp_path):
     config = partitions(tmp_path, 2)
     options = {"aic_num_cores": 4, "mdp_load_partition_config": str(config)}
@@ -71,7 +71,7 @@ def test_a_partitioned_program_needs_exactly_its_number_of_cards(cards, path, tm
         assert cards() == [16, 16, 12, 12]
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_cards_are_taken_together_or_not_at_all(cards, path):
     with qaic.Session(path, aic_num_cores=14, dev_id=1) as first:
         first.setup()
@@ -83,7 +83,7 @@ def test_cards_are_taken_together_or_not_at_all(cards, path):
             qaic.Session(path, dev_id=[0, 4]).setup()
 
 
-@pytest.mark.virtual_card("cards share no cores by name")
+@pytest.mark.virtual_card("cards do not share cores by name")
 def test_sessions_of_one_name_share_cores(cards, path):
     def session(cores, name="group1", **options):
         made = qaic.Session(path, aic_num_cores=cores, oversubscription_name=name, **options)

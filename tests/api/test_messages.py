@@ -126,7 +126,7 @@ def test_a_model_given_to_the_runner_names_the_compiler(path, capsys):
     assert f"hint: `qaic-compile -m={path} -aic-binary-dir=qpc` compiles it" in errors
 
 
-@pytest.mark.virtual_card("without a card there is none")
+@pytest.mark.virtual_card("the test needs a machine without cards")
 def test_no_card_is_called_so(path, monkeypatch, capsys):
     program = qaic.compile(path).path
     monkeypatch.setenv("QAIC_DEVICE", "kmd")

@@ -188,7 +188,7 @@ def test_other_values_are_refused(monkeypatch, value):
         _core.Context()
 
 
-@pytest.mark.virtual_card("QAIC_CPU_SHARED is about virtual cards")
+@pytest.mark.virtual_card("QAIC_CPU_SHARED applies only to virtual cards")
 def test_a_directory_that_others_can_use_is_refused(monkeypatch, tmp_path):
     place = tmp_path / "shared"
     place.mkdir()

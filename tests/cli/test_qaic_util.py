@@ -143,7 +143,7 @@ def test_parsers_of_clients_find_what_they_look_for(run):
     assert "AIC200" not in variant
 
 
-@pytest.mark.virtual_card("what cards say of themselves has a test of its own")
+@pytest.mark.virtual_card("another test covers the properties of cards")
 @pytest.mark.parametrize(("family", "generation"), [("", "AIC100"), ("ai100", "AIC100"), ("ai200", "AIC200")])
 def test_the_image_names_the_family_that_clients_compile_for(run, monkeypatch, family, generation):
     monkeypatch.setenv("QAIC_CPU_FAMILY", family)

@@ -11,7 +11,7 @@ import pytest
 
 from guide_blocks import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.virtual_card("the picture is of virtual cards")]
+pytestmark = [pytest.mark.slow, pytest.mark.virtual_card("the picture shows virtual cards")]
 
 
 @pytest.fixture

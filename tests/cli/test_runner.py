@@ -385,7 +385,7 @@ def test_several_devices(tool, program, monkeypatch):
         assert f"Device: {shown}" in lines
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_a_program_of_several_devices_is_on_as_many_as_it_needs(tool, tmp_path, monkeypatch):
     devices = [{"deviceId": number, "numCores": 4} for number in range(3)]
     partitions = {

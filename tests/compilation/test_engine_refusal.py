@@ -88,7 +88,7 @@ def test_a_division_by_zero_in_a_function_is_refused():
         qaic.Session(model)
 
 
-@pytest.mark.virtual_card("an operator that fails takes the channel of a card with all that is in flight")
+@pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")
 @pytest.mark.parametrize("op_type", ["Div", "Mod"])
 @pytest.mark.parametrize("name", ["", "mine"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])

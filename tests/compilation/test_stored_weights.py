@@ -107,7 +107,7 @@ def test_rows_of_a_tied_table_are_gathered(tmp_path, index_type, options):
     np.testing.assert_allclose(answer(path, {"ids": ids}), exact, rtol=1e-3, atol=2e-2)
 
 
-@pytest.mark.virtual_card("an operator that fails takes the channel of a card with all that is in flight")
+@pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")
 def test_a_row_that_a_table_does_not_have_is_an_error(tmp_path):
     path = compiled(tmp_path, tied_table(7), "stored")
     with qaic.Session(path) as session, pytest.raises(qaic.errors.QaicError, match="index 320 of 320 rows"):
@@ -275,7 +275,7 @@ def changed(source, target, change):
     return target
 
 
-@pytest.mark.virtual_card("the firmware of a card refuses a program by a number")
+@pytest.mark.virtual_card("the firmware of a card refuses a program only with a status number")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

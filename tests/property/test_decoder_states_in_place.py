@@ -228,7 +228,7 @@ def test_compute_lengths_share_the_state(folders, data, sizes, form):
         assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
 
 
-@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@pytest.mark.virtual_card("failed cores of a card end the whole program")
 @settings(max_examples=8, deadline=None)
 @given(data=st.data(), sizes=decoders(), form=st.sampled_from(sorted(FORMS)))
 def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
@@ -255,7 +255,7 @@ def test_inferences_that_fail_leave_every_cache(folders, data, sizes, form):
         assert_equal_states(*(states(session, sizes) for session in reversed(sessions)))
 
 
-@pytest.mark.virtual_card("a card ends an inference that it has taken, whether anything waits for it or not")
+@pytest.mark.virtual_card("a card completes an inference that it has accepted, even if nothing waits for it")
 @pytest.mark.parametrize("form", ["float32", "float16 border"])
 def test_inferences_that_are_ended_leave_every_cache(folders, form):
     """Limits that grow end the same chunk at other places, until one is long enough."""

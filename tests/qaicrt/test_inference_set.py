@@ -447,7 +447,7 @@ def test_properties(affine, capfd):
         affine.inference_set(2, dev=None, properties=properties)
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_several_cards_as_one(monkeypatch, affine):
     monkeypatch.setenv("QAIC_CPU_DEVICES", "3")
     client = Client(inference_sets.affine())

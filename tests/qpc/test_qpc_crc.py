@@ -53,7 +53,7 @@ def test_container_runs(wide):
         assert session.run({"x": np.ones((2, 64), np.float32)})["y"].shape == (2, 64)
 
 
-@pytest.mark.virtual_card("cards always check the checksums that a container has for them")
+@pytest.mark.virtual_card("cards always verify the checksums of a container")
 def test_only_where_it_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
     path = compile_model(save(tmp_path, affine(64)), CompileOptions(), {})

@@ -15,7 +15,7 @@ TEXT = (ROOT / "docs" / "expectations.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TEXT.splitlines()
-    if line.startswith("| ") and not line.startswith("| you expect ")
+    if line.startswith("| ") and not line.startswith("| expectation ")
 ]
 COMMANDS = sorted({command.strip("`") for _, command, _ in ROWS})
 # `make` itself fails where wheels, the site or figures cannot be made.

@@ -45,7 +45,7 @@ def free_cores(device):
     return resources.nspFree
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     properties = qaicrt.QAicProgramProperties()
     properties.devMapping = "0:1"
@@ -65,7 +65,7 @@ def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     assert logits.any()
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 @pytest.mark.parametrize(("device", "mapping"), [(None, "0"), (0, "")])
 def test_program_with_too_few_devices_is_refused(context, qpc, capfd, device, mapping):
     properties = qaicrt.QAicProgramProperties()
@@ -91,7 +91,7 @@ def decoded(context, queue, program, qpc):
     return logits
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, qpc):
     """As clients call it that leave the choice to the runtime: no device, and a queue of device 0."""
     monkeypatch.setenv("QAIC_CPU_DEVICES", "4")
@@ -121,7 +121,7 @@ def test_without_a_device_as_many_as_the_program_needs_are_chosen(monkeypatch, q
     assert qaicrt.Program(context, None, qpc).activate() == QStatus.QS_DEV_ERROR
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_devices_are_chosen_among_those_of_the_context(monkeypatch, qpc):
     monkeypatch.setenv("QAIC_CPU_DEVICES", "5")
     context = qaicrt.Context(qaicrt.QIDList([4, 1, 3]))
@@ -131,7 +131,7 @@ def test_devices_are_chosen_among_those_of_the_context(monkeypatch, qpc):
     del inferences
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 @pytest.mark.parametrize(
     ("environment", "there_are", "fix"),
     [

@@ -102,7 +102,7 @@ def test_without_a_device_it_is_the_first_with_enough_free_cores(affine, cards):
     assert "device 1" in repr(qaicrt.Program(context, None, qaicrt.Qpc(affine)))
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_several_devices_work_as_one(affine, cards):
     before = [rt_programs.free_cores(device) for device in range(3)]
     context = qaicrt.Context()
@@ -168,7 +168,7 @@ def test_parents_are_needed(affine):
             qaicrt.Program(*arguments)
 
 
-@pytest.mark.virtual_card("emulated cards echo what was compiled for cards")
+@pytest.mark.virtual_card("emulated cards return the inputs of programs that were compiled for cards")
 def test_a_container_for_a_card_is_refused_when_it_is_loaded(capfd):
     context = qaicrt.Context()
     program = qaicrt.Program(context, 0, qaicrt.Qpc(fixture("s01_simple_f32_file")))

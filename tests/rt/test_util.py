@@ -55,7 +55,7 @@ class TestDevices:
         )
         assert [clock / 1e6 for clock in clocks] == [825, 2133, 1450, 1000, 667]
 
-    @pytest.mark.virtual_card("what cards say of themselves has a test of its own")
+    @pytest.mark.virtual_card("another test covers the properties of cards")
     def test_everything_about_a_device(self):
         status, info = Util().getDeviceInfo(1)
         assert status == QStatus.QS_SUCCESS

@@ -85,7 +85,7 @@ def test_every_future_has_the_result_of_run(path, count, set_size, activations):
             np.testing.assert_array_equal(future.result(SOON)["y"], other)
 
 
-@pytest.mark.virtual_card("a card takes an inference and returns before it has ended")
+@pytest.mark.virtual_card("a card accepts an inference and returns before it ends")
 def test_future_of_a_short_inference_has_ended_when_submit_returns(path):
     def ends_at_once():
         with qaic.Session(path) as session:

@@ -354,7 +354,7 @@ def test_an_error_of_the_inputs_themselves_names_its_item(session):
     assert caught.value.__notes__ == ["item 2 of the map (the first is 0)"]
 
 
-@pytest.mark.virtual_card("an operator that fails takes the channel of a card with all that is in flight")
+@pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_an_error_of_an_inference_names_its_item(in_flight):
     node = helper.make_node("Gather", ["table", "place"], ["y"])

@@ -22,7 +22,7 @@ def cards(monkeypatch):
     return lambda: [device["nsp_free"] for device in qaic._core.Context().devices()]
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 @pytest.mark.parametrize("dev_id", [[0, 2], (2, 0), "0:2", "2,0"])
 def test_one_program_takes_its_cores_on_every_card_it_is_placed_on(path, cards, dev_id):
     alone = qaic.Session(path).run(X)["y"]
@@ -50,7 +50,7 @@ def test_rejects_lists_of_cards_that_make_no_sense(path, dev_id):
         qaic.Session(path, dev_id=dev_id)
 
 
-@pytest.mark.virtual_card("cards run programs of one device only")
+@pytest.mark.virtual_card("cards run only programs for one device")
 def test_all_cards_or_none(path, cards):
     with qaic.Session(path, dev_id=2, aic_num_cores=15) as other:
         other.setup()
@@ -59,7 +59,7 @@ def test_all_cards_or_none(path, cards):
         assert cards() == [16, 16, 1]
 
 
-@pytest.mark.virtual_card("cards share no cores by name")
+@pytest.mark.virtual_card("cards do not share cores by name")
 def test_sessions_of_one_name_share_cores(path, cards):
     small = qaic.Session(path, aic_num_cores=6, oversubscription_name="group1")
     large = qaic.Session(path, aic_num_cores=12, oversubscription_name="group1")
@@ -78,7 +78,7 @@ def test_sessions_of_one_name_share_cores(path, cards):
     assert cards() == [16, 16, 16]
 
 
-@pytest.mark.virtual_card("cards share no cores by name")
+@pytest.mark.virtual_card("cards do not share cores by name")
 def test_the_group_may_be_changed(path, cards):
     with (
         qaic.Session(path, aic_num_cores=10, oversubscription_name="a") as one,

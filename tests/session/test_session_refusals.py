@@ -123,7 +123,7 @@ def test_container_with_a_changed_byte_runs_right_or_is_refused(path, tmp_path, 
     assert expected.shape == (2, 4)
 
 
-@pytest.mark.virtual_card("emulated cards echo what was compiled for cards")
+@pytest.mark.virtual_card("emulated cards return the inputs of programs that were compiled for cards")
 @pytest.mark.parametrize("path", CARD_QPCS, ids=lambda path: path.stem)
 def test_container_for_a_card_opens_and_is_refused_at_load(path):
     session = qaic.Session(path)

@@ -42,7 +42,7 @@ def test_rows_are_written_over_the_state(tmp_path, elem_type, is_whole):
             np.testing.assert_array_equal(opened.read_state("past"), state)
 
 
-@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@pytest.mark.virtual_card("failed cores of a card end the whole program")
 def test_an_inference_that_fails_leaves_the_state(tmp_path):
     rows = np.ones((4, 3), np.float32)
     inside, outside = np.zeros((4, 2), np.int64), np.array([[0, 0], [1, 1], [2, 0], [0, 0]])
@@ -88,7 +88,7 @@ def two_states():
     return model_of(nodes, inputs, [*outputs, info("total", [], TensorProto.FLOAT)])
 
 
-@pytest.mark.virtual_card("a card's cores that fail take the whole program with them")
+@pytest.mark.virtual_card("failed cores of a card end the whole program")
 @pytest.mark.parametrize("wrong", ["first", "second"])
 def test_a_row_outside_of_one_state_leaves_all_of_them(tmp_path, wrong):
     """Every index is checked before the first row is written."""
@@ -158,7 +158,7 @@ def resident_and_states(*, is_whole, context):
     return np.array([*map(int, run_script(_RESIDENT, is_whole, context, device="cpu").stdout.split())])
 
 
-@pytest.mark.virtual_card("memory of the process; an emulated card has its own in it, too")
+@pytest.mark.virtual_card("an emulated card uses memory of the same process")
 def test_a_state_has_one_buffer():
     """Beside the states there are attended parts, the engine, and what a state was written by."""
     held, states = resident_and_states(is_whole=False, context=32768)

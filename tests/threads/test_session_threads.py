@@ -116,7 +116,7 @@ def test_timeout_of_a_long_run(slow_path):
         np.testing.assert_array_equal(session.run({"n": np.int64(3), "x": ONE})["y"], [3])
 
 
-@pytest.mark.virtual_card("a card ends an inference that it has taken, whether anything waits for it or not")
+@pytest.mark.virtual_card("a card completes an inference that it has accepted, even if nothing waits for it")
 def test_timeout_while_all_exec_objects_are_busy(slow_path):
     with qaic.Session(slow_path, set_size=2) as session:
         busy = [session.submit({"n": FOREVER, "x": ONE}) for _ in range(2)]

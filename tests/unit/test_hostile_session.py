@@ -327,7 +327,7 @@ def test_plan_that_names_what_the_graph_lacks_is_refused_by_name(path, tmp_path,
     assert caught.value.code == ("device.channel_lost" if emulated_cards.are_meant() else "engine.graph")
 
 
-@pytest.mark.virtual_card("cards take inputs in part")
+@pytest.mark.virtual_card("cards accept partial inputs")
 def test_partial_input_of_a_cpu_program_is_refused_at_load(tmp_path):
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     built = session_models.model(nodes, [("x", "float32", [4])], [("y", "float32", [4])])

@@ -27,93 +27,94 @@ _INTRODUCTION = """\
 <!-- Written by `make docs`. Edit the sources, not this page. -->
 
 `openqaic check` and `qaic.check` forecast throughput and latency of a model on a card. No card is needed.
-This page shows how, and how wrong the forecast is for models that it has not seen ([how to use
-it](guide/check.md)).
+The [guide](guide/check.md) shows how to use them. This page describes the forecast, and its errors for models
+that were not used to fit it.
 
 ## Data
 
 The {rows} measured rows of {models} models are from the lookup tables of the benchmarking samples in
 `quic/cloud-ai-sdk`: text encoders with 128 tokens and image classifiers in float16, on cards with 14
-cores. They are in `tools/forecast/ai100_measurements.csv`. The tables list configurations that were found
-to be best, so slow configurations are rare in them. The operation tables of the models
+cores. They are in `tools/forecast/ai100_measurements.csv`. The tables list the best configurations that were
+found, so they contain few slow ones. The operation tables of the models
 (`tools/forecast/operation_tables.json`) come from networks written from their public definitions.
 
-In {contradicting} rows latency and throughput cannot be of one run: their product is more than 4/3 or
+In {contradicting} rows, latency and throughput contradict each other: their product is more than 4/3 or
 less than 3/4 of the samples in flight (instances x batch x set size). {contradicting_aws} of them are
-image classifiers of the table `cv-aws`. The latency of these rows is not used for the fit. They count in
-the figures below, where nothing else is stated.
+image classifiers of the table `cv-aws`. The latency of these rows is not used for the fit. The figures
+below include these rows unless stated otherwise.
 
 ## Model
 
-One inference takes the longer of two times, because weights are fetched while the cores compute:
+Weights are fetched while the cores compute, so the time of an inference is the longer of two times:
 
 * computing: multiply-accumulates, steps of the vector unit, and evaluations of functions (exp, erf,
-  tanh), divided among the cores of the instance. A product with short sums or few columns uses a part of
-  the matrix unit.
-* fetching: weights, and operands beyond the on-chip memory, through the DDR that all instances share.
+  tanh), divided among the cores of the instance. A product with short sums or few columns uses only a part
+  of the matrix unit.
+* fetching: weights, and operands that do not fit the on-chip memory, from the DDR that all instances share.
 
-Each operation adds a fixed time. If an instance has more cores than samples, samples are cut, and each
-further part costs time. The host converts inputs and outputs and starts inferences; with a set size above
-1 this overlaps with the card. The link to the host has a rate in each direction. Latency is the time of
-this cycle, times the set size.
+Each operation adds a fixed time. If an instance has more cores than samples, samples are split among cores,
+and each additional part adds time. The host converts inputs and outputs and starts inferences; with a set
+size above 1, this overlaps with the work of the card. The link to the host has a rate in each direction. The
+latency is the time of this cycle, multiplied by the set size.
 
 | parameter | value | unit | physical limit |
 |---|---|---|---|
 {parameters}
 
-Physical limits are from public pages of the vendor: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
+The physical limits come from public pages of the vendor: 110 TFLOPS in float16 for 14 cores, 137 GB/s of
 LPDDR4x, PCIe Gen4 x8.
 
 ## Errors on unseen models
 
-Each model is forecast by a fit to the rows of all other models. Many text encoders have the same layers,
-so that a model left out often has a twin that is not; the second table leaves out all models with the
-same work (within 5 %) together.
+The forecast of each model uses a fit to the rows of all other models. Many text encoders have the same
+layers, so the fit often contains a model with the same work. Therefore the second table excludes all models
+with the same work (within 5 %) together.
 
 {errors}
 
-The naive fit is linear in eight logarithms: multiply-accumulates, weights, vector work, bytes of inputs
-and outputs, batch, cores, instances, set size. Budgets: median {budget}.
+The naive fit is linear in the logarithms of eight quantities: multiply-accumulates, weights, vector work,
+bytes of inputs and outputs, batch, cores, instances, set size. Budgets: median {budget}.
 
 | figure | forecast | naive fit | budget |
 |---|---|---|---|
 {other}
 
-A task has at most {most} rows, so that the last figure distinguishes nothing. Compared with all
-configurations (cores 1 to 14, 11 batches, 3 set sizes), of {published} rows that are published as best for
-throughput, {same_cores} have the cores of one of our first three, and {same_pairs} also its batch; the median
-forecast of the published one is {share:.0f} % of that of our first. Near the best many configurations are
-equal within a few percent.
+A task has at most {most} rows, so the last figure shows little. The forecast also ranks all configurations
+(cores 1 to 14, 11 batches, 3 set sizes). Of {published} rows that are published as best for throughput,
+{same_cores} have the number of cores of one of the three best forecasts, and {same_pairs} also its batch. The
+median forecast of the published configuration is {share:.0f} % of that of the best one. Many configurations
+near the best differ only by a few percent.
 
 {coverage}
 
 ## Sources of the errors
 
 * The same configuration of an image classifier differs between the tables `cv` and `cv-aws` by
-  {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs, of rows
-  whose figures agree). A forecast cannot be nearer to both.
-* Outputs of several MB per inference (`fill-mask`) depend on the host: how it converts and copies them.
-* Depthwise and grouped convolutions, and channel shuffles, depend on how the compiler lays out channels,
-  which is not public.
+  {noise_speed:.0f} % in throughput and {noise_delay:.0f} % in latency (medians of {pairs} pairs of rows
+  whose figures agree). A forecast cannot be closer to both.
+* The time for outputs of several MB per inference (`fill-mask`) depends on how the host converts and copies
+  them.
+* The time of depthwise and grouped convolutions, and of channel shuffles, depends on the layout of channels
+  that the compiler selects, which is not public.
 
 ## Effect of other options
 
-The forecast has no term for these options. The table compares the residuals of rows with and without each
-option, among rows of one table and aim. The options of a published row were chosen because they were best
-for it, so that small effects cannot be separated from the choice.
+The forecast ignores these options. The table compares the residuals of rows with and without each option,
+among rows of the same table and aim. The options of a published row were chosen because they were best
+for it, so small effects cannot be separated from this choice.
 
 | option | rows with it | throughput | standard error | finding |
 |---|---|---|---|---|
 {options}
 
-Nothing is known about `vtcm_working_set_limit_ratio`, `size_split_granularity`, `allocator_dealloc_delay`
-and `sdp_cluster_sizes`: no row states them.
+No row contains `vtcm_working_set_limit_ratio`, `size_split_granularity`, `allocator_dealloc_delay` or
+`sdp_cluster_sizes`, so their effect is unknown.
 
 ## Extrapolation
 
-Intervals are twice as wide for each property outside of the measured rows, at most 8 x. This factor is a
-convention, not a measurement. int8 has {int8:.2f} x the rate of float16 and MXFP6 6.25 bits for each
-weight; other cards have the rates of the table.
+Each property outside the range of the measured rows doubles the width of the intervals, up to 8 x. This
+factor is a convention, not a measurement. The forecast assumes {int8:.2f} x the rate of float16 for int8,
+6.25 bits per weight for MXFP6, and these rates for other cards:
 
 | card | devices | cores | DDR of a device | float16 of a device |
 |---|---|---|---|---|
@@ -121,7 +122,7 @@ weight; other cards have the rates of the table.
 
 ## Rows
 
-Forecasts are of the fit without the model of the row. A `!` marks latencies that contradict the
+Each forecast uses the fit without the model of the row. A `!` marks latencies that contradict the
 throughput.
 
 {table}

@@ -30,7 +30,7 @@ rustc_for_aarch64() {
 
 install_rust_for_aarch64() {
     if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        echo 'no Rust for AArch64: say `rustup target add aarch64-unknown-linux-gnu`, or run this as root on Debian' >&2
+        echo 'no Rust for AArch64: run `rustup target add aarch64-unknown-linux-gnu`, or run this as root on Debian' >&2
         return 1
     fi
     dpkg --add-architecture arm64

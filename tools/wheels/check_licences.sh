@@ -7,4 +7,4 @@ linked() {
         --prefix none | awk 'NF && !/\(\// { print "* " $1 " " substr($2, 2) }' | sort -u
 }
 diff <(linked) <(grep '^\* ' THIRD-PARTY-LICENSES.md | sort -u) ||
-    { echo 'THIRD-PARTY-LICENSES.md (>) does not list what is linked (<): say make licences' >&2; exit 1; }
+    { echo 'THIRD-PARTY-LICENSES.md (>) does not list what is linked (<): run `make licences`' >&2; exit 1; }

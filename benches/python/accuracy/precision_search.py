@@ -49,24 +49,24 @@ TITLE = "## Nodes that stay in a higher precision"
 _TEXT = f"""
 {TITLE}
 
-`qaic.accuracy.search` ([guide](guide/accuracy.md)): the set is searched on the first four fifths of the
-samples, on which the target must hold by three standard errors. "kept back" is the target on the others.
-The decision of Silero VAD is speech or not for each frame; that of MiniLM-L6 (first sentences of
-documentation strings) is which of two sentences is more similar to a third. By hand, Magika in float16
-keeps all nodes of the operators ReduceSum and Mul. polygraphy's `debug precision` bisects over layers on a
-GPU, AIMET's QuantAnalyzer switches quantizers one at a time; neither chooses between float32 and float16
-for this card, and neither runs here. onnxruntime's quantizer does not search; the tables below contain its
-results.
+`qaic.accuracy.search` ([guide](guide/accuracy.md)) searches the set with the first four fifths of the
+samples, on which the target must hold with a margin of three standard errors. The column "held out" shows
+the result on the other samples. The decision of Silero VAD is speech or no speech, for each frame; that of
+MiniLM-L6 (first sentences of documentation strings) is which of two sentences is more similar to a third.
+The best set that was found by hand for Magika in float16 contains all nodes of the operators ReduceSum and
+Mul. polygraphy's `debug precision` bisects over layers on a GPU, and AIMET's QuantAnalyzer switches
+quantizers one at a time; neither chooses between float32 and float16 for this card, and neither runs on
+this machine. onnxruntime's quantizer does not search; the tables below contain its results.
 """
 
 _COST = """
 ### Cost of a comparison
 
-Processor time of one sample: one instrumented run, compared with one run of the program in float32 and one
-in the target precision, which a comparison of outputs needs in any case; the budget is 5 times these.
-Memory is the largest resident size of a process that compiles and compares, over that of one that compiles
-and runs; the budget is 2 times; four samples. The outputs of the instrumented run equal those of the
-program bit for bit; otherwise the benchmark stops.
+The table shows the processor time of one sample: one instrumented run, compared with one run of the program
+in float32 and one in the target precision, which a comparison of outputs always needs. The budget is 5
+times these two. Memory is the largest resident size of a process that compiles and compares, divided by
+that of one that compiles and runs, for four samples; the budget is 2 times. The outputs of the instrumented
+run equal those of the program bit for bit; otherwise the benchmark stops.
 """
 
 
@@ -82,7 +82,7 @@ def lines() -> Iterator[str]:
     yield ""
     header = [
         *("model", "to", "target", "kept in", "units", "of", "samples"),
-        *("before", "after", "kept back", "programs", "processor s", "seconds"),
+        *("before", "after", "held out", "programs", "processor s", "seconds"),
     ]
     yield from table(header, [_told(_search(*entry)) for entry in SEARCHES])
     yield ""
