@@ -1,10 +1,14 @@
-"""Load, memory and tokens per second of decoders of real size, by the form of weights.
+"""Load, memory and tokens per second of decoders of real size, compared with llama.cpp and PyTorch.
 
-    python benches/language_models.py --model 1.1B --forms MXFP6 --threads 1 2
+    python benches/language_models.py --peers PYTHON --write      every form and peer of 1.1B; 25 minutes
     python benches/language_models.py --model 8B --forms MXFP6 --threads 2
 
-Weights are random. The share is of the read bandwidth of the mapped container, measured between tokens of the
-same process: the time of reading the bytes that a token reads, divided by the time of the token.
+PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed
+is left out, with the reason. `--write` puts the table into docs/guide/large-language-models.md.
+
+Weights are random. The limit is the rate at which the same threads read the mapped weights, measured between
+tokens in the same process; the share is the time of reading what a token reads, divided by the time of the
+token.
 """
 
 from __future__ import annotations
@@ -12,18 +16,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import shutil
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import decoder_peers
 import numpy as np
 from python import checkpoints, large_decoders
 from python.harness import machine
 from python.harness.row import table
 from python.harness.worker import in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HALF = {"convert_to_fp16": True}
 #: form -> element type of the model, bits of packed weights, compile options
@@ -34,37 +41,72 @@ FORMS: dict[str, tuple[int, int | None, dict[str, object]]] = {
     "int8": (10, 8, _HALF),
     "int4": (10, 4, _HALF),
 }
-_HEADS = ("form", "threads", "container", "compile", "compile memory", "load", "private", "resident")
-_MEASURED = ("bytes a token", "prompt", "a token", "share")
-_SETTLED = 2
-_REPEATS = 5
+_HEADS = (
+    "program", "weights", "threads", "file", "bytes a weight", "compile", "load", "private memory",
+    "resident memory", "prompt, tokens/s", "tokens/s", "read, GB/s", "limit, GB/s", "share of the limit",
+)  # fmt: skip
+_GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "large-language-models.md"
+_BEGIN, _END = "<!-- benches/language_models.py -->\n", "<!-- end of the table -->\n"
 
 
 def main() -> None:
-    """Measure every form, and print a table."""
+    """Measure every form and peer, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="1.1B", choices=list(large_decoders.MODELS))
-    parser.add_argument("--forms", nargs="+", default=["MXFP6"], choices=list(FORMS))
+    parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=16, help="tokens of a repeat")
+    parser.add_argument("--peers", metavar="PYTHON", help="interpreter that has llama.cpp and PyTorch")
+    parser.add_argument("--write", action="store_true", help="put the table into the guide")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         given = json.loads(arguments.measure)
         print(json.dumps((_measured if "container" in given else _compiled)(**given)))
         return
-    for line in table(["", ""], [list(fact) for fact in machine.facts()]):
-        print(line)
-    print()
-    for line in table([*_HEADS, *_MEASURED], []):
+    lines = []
+    for line in _lines(arguments):
         print(line, flush=True)
+        lines.append(line)
+    if arguments.write:
+        before, _, rest = _GUIDE.read_text().partition(_BEGIN)
+        text = "\n".join(lines)
+        _GUIDE.write_text(f"{before}{_BEGIN}{text}\n{_END}{rest.partition(_END)[2]}")
+
+
+def _lines(arguments: argparse.Namespace) -> Iterator[str]:
+    facts = dict(machine.facts())
+    where = f"{facts['CPU']}, {facts['date']}, commit {facts['commit']}"
+    yield f"{arguments.model}, context of {arguments.context}, {where}:"
+    yield ""
+    yield from table([*_HEADS], [])
+    skipped = []
+    shared = {name: getattr(arguments, name) for name in ("model", "context", "tokens")}
     with tempfile.TemporaryDirectory(prefix="openqaic-bench-") as name:
         for form in arguments.forms:
             for threads in arguments.threads:
-                print("| " + " | ".join(_row(Path(name), arguments, form, threads)) + " |", flush=True)
+                yield _line(_row(Path(name), arguments, form, threads))
+            shutil.rmtree(Path(name) / form)
+        peers = [(peer, form) for peer, forms in decoder_peers.PEERS.items() for form in forms]
+        for peer, form in peers if arguments.peers else []:
+            for threads in arguments.threads:
+                given = {"peer": peer, "form": form, "threads": threads, "folder": name, **shared}
+                found = in_process(decoder_peers.__file__, interpreter=arguments.peers, **given)
+                if "skipped" in found:
+                    skipped.append(f"{peer} ({found['skipped']})")
+                    break
+                yield _line([peer, form, str(threads), *_peer_file(found), *_figures(found)])
+            (Path(name) / f"{form}.gguf").unlink(missing_ok=True)
+    if not arguments.peers:
+        skipped.append("llama.cpp and PyTorch (no --peers)")
+    yield from ["", f"Not measured: {', '.join(dict.fromkeys(skipped))}."] if skipped else []
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _row(folder: Path, arguments: argparse.Namespace, form: str, threads: int) -> list[str]:
@@ -76,19 +118,28 @@ def _row(folder: Path, arguments: argparse.Namespace, form: str, threads: int) -
     compiled = json.loads(facts.read_text())
     given = {"container": compiled["container"], "threads": threads, "tokens": arguments.tokens}
     found = in_process(__file__, **given, context=arguments.context)
+    compiling = f"{compiled['seconds']:.1f} s, {compiled['anonymous'] / 1e6:.0f} MB"
+    file = f"{compiled['bytes'] / 1e9:.2f} GB"
     return [
-        form,
-        str(threads),
-        f"{compiled['bytes'] / 1e6:,.0f} MB",
-        f"{compiled['seconds']:.1f} s",
-        f"{compiled['anonymous'] / 1e6:.0f} MB",
-        f"{found['load']:.2f} s",
-        f"{found['private'] / 1e6:.0f} MB",
+        "openqaic", form, str(threads), file, f"{found['each']:.2f}", compiling, *_figures(found)
+    ]  # fmt: skip
+
+
+def _peer_file(found: dict[str, float]) -> list[str]:
+    size = f"{found['file'] / 1e9:.2f} GB" if "file" in found else ""
+    return [size, f"{found['each']:.2f}", ""]
+
+
+def _figures(found: dict[str, float]) -> list[str]:
+    return [
+        f"{found['load']:.2f} s" if "load" in found else "",
+        f"{found['private'] / 1e6:,.0f} MB",
         f"{found['resident'] / 1e6:,.0f} MB",
-        f"{found['bytes'] / 1e6:,.0f} MB",
-        f"{large_decoders.CHUNK / found['prompt']:.1f} tokens/s",
-        f"{found['token'] * 1e3:.1f} ms, {1 / found['token']:.2f} tokens/s",
-        f"{found['share']:.2f} of {found['bandwidth'] / 1e9:.1f} GB/s",
+        f"{large_decoders.CHUNK / found['prompt']:.1f}",
+        f"{1 / found['token']:.2f}",
+        f"{found['bytes'] / found['token'] / 1e9:.1f}",
+        f"{found['bandwidth'] / 1e9:.1f}",
+        f"{found['share']:.2f}",
     ]
 
 
@@ -125,56 +176,37 @@ def _measured(container: str, threads: int, tokens: int, context: int) -> dict[s
     # The device takes as many threads as the process has processors.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import qaic
-    from qaic.cli.openqaic.program_fit import program_fit
+    from qaic.cli.qpc.stored_weights import stored_weights
 
     qpc = qaic.Qpc(container)
-    read = program_fit(qpc, [])["weights"]["read_bytes"]
-    pool = ThreadPoolExecutor(threads)
-    numbers = np.memmap(container, np.uint64, "r", shape=(read // 8,))
-    parts = np.array_split(numbers, threads)
-
-    def bandwidth() -> float:
-        started = time.perf_counter()
-        list(pool.map(np.bitwise_or.reduce, parts))
-        return read / (time.perf_counter() - started)
-
-    bandwidth()
-    before = _rollup("Anonymous")
+    weights = stored_weights(qpc)
+    if weights is None:
+        raise SystemExit(f"{container} has no stored weights")
+    mapped = np.memmap(container, np.uint8, "r")
+    decoder_peers.read_bandwidth(mapped, threads)
+    before = decoder_peers.rollup("Anonymous")
     started = time.perf_counter()
     session = qaic.Session(qpc)
     session.setup()
     load = time.perf_counter() - started
-    chunk = large_decoders.CHUNK
-    places = np.arange(chunk)[None]
-    found: dict[str, list[float]] = {"prompt": [], "token": [], "share": [], "bandwidth": []}
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        session.run({"input_ids": places, "position_ids": places})
-        found["prompt"].append(time.perf_counter() - started)
-    for repeat in range(_REPEATS):
-        speed = bandwidth()
-        start = chunk if repeat % 2 else context - tokens - _SETTLED
-        for at in range(tokens + _SETTLED):
-            if at == _SETTLED:
-                started = time.perf_counter()
-            session.run({"input_ids": [[at]], "position_ids": [[start + at]]})
-        found["token"].append((time.perf_counter() - started) / tokens)
-        found["bandwidth"].append(speed)
-        found["share"].append(read / speed / found["token"][-1])
-    medians = {name: statistics.median(times) for name, times in found.items()}
-    return medians | {
+
+    def step(given: list[int], start: int) -> None:
+        places = np.arange(start, start + len(given))
+        session.run({"input_ids": [given], "position_ids": places[None]})
+
+    found = decoder_peers.measured(
+        step,
+        weights["read_bytes"],
+        lambda: decoder_peers.read_bandwidth(mapped, threads),
+        context=context,
+        tokens=tokens,
+    )
+    return found | {
         "load": load,
-        "private": _rollup("Anonymous") - before,
-        "resident": _rollup("Pss"),
-        "bytes": read,
+        "private": decoder_peers.rollup("Anonymous") - before,
+        "resident": decoder_peers.rollup("Pss"),
+        "each": weights["bytes_per_weight"],
     }
-
-
-def _rollup(field: str) -> int:
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) << 10
-    return 0
 
 
 if __name__ == "__main__":

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 _TESTS = Path(__file__).parents[2] / "tests"
 #: model -> sizes of `decoder_model`
 MODELS = {
+    # To see that a benchmark works.
+    "0.1B": {
+        "layers": 4,
+        "heads": 16,
+        "groups": 4,
+        "width": 64,
+        "inner": 2816,
+        "vocabulary": 32000,
+    },
     "1.1B": {
         "layers": 22,
         "heads": 32,

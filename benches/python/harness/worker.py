@@ -26,10 +26,10 @@ def measure(name: str, /, **arguments: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def in_process(script: str, **arguments: object) -> Any:
+def in_process(script: str, /, *, interpreter: str = sys.executable, **arguments: object) -> Any:
     """Call a script with ``--measure`` and its arguments as JSON; returns the JSON that it prints."""
     process = subprocess.run(
-        [sys.executable, script, "--measure", json.dumps(arguments)],
+        [interpreter, script, "--measure", json.dumps(arguments)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

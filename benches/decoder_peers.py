@@ -1,0 +1,251 @@
+"""Tokens per second of llama.cpp and PyTorch, for the decoders of `language_models.py`.
+
+`language_models.py` runs this file with the Python of `--peers`, which needs no openqaic. A peer is measured
+as openqaic is: the same shapes, random weights, tokens at the same places of the context, and the read
+bandwidth in the same process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from python.large_decoders import CHUNK, MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SETTLED = 2
+REPEATS = 3
+#: form of a GGUF -> elements and bytes of a block, and the place of its scale in half precision
+_BLOCKS = {"F16": (1, 2, None), "Q8_0": (32, 34, 0), "Q6_K": (256, 210, 208), "Q4_0": (32, 18, 0)}
+#: peer -> forms of weights
+PEERS = {"llama.cpp": tuple(_BLOCKS), "PyTorch": ("float32", "bfloat16")}
+_MOST_READ = 1 << 30
+_SEED = 20
+
+
+def read_bandwidth(numbers: np.ndarray[Any, Any], threads: int) -> float:
+    """Return the bytes per second at which threads read an array once."""
+    parts = np.array_split(numbers.reshape(-1).view(np.uint8)[:_MOST_READ], threads)
+    with ThreadPoolExecutor(threads) as pool:
+        started = time.perf_counter()
+        list(pool.map(np.bitwise_or.reduce, parts))
+        return sum(part.nbytes for part in parts) / (time.perf_counter() - started)
+
+
+def measured(
+    step: Callable[[list[int], int], object],
+    read: int,
+    bandwidth: Callable[[], float],
+    *,
+    context: int,
+    tokens: int,
+) -> dict[str, float]:
+    """Time prompts and tokens.
+
+    Parameters
+    ----------
+    step
+        Runs tokens from a place of the context on; those behind it are forgotten.
+    read
+        Bytes of weights that a token reads.
+    bandwidth
+        Measures the read bandwidth.
+    context, tokens
+        Length of the context, and tokens of a repeat.
+    """
+    bandwidth()
+    found: dict[str, list[float]] = {"prompt": [], "token": [], "share": [], "bandwidth": []}
+    prompt = list(range(CHUNK))
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        step(prompt, 0)
+        found["prompt"].append(time.perf_counter() - started)
+    # Behind the prompt, then behind a full context.
+    for first in (CHUNK, context - CHUNK):
+        for start in range(CHUNK, first, CHUNK):
+            step(prompt, start)
+        for _ in range(REPEATS):
+            speed = bandwidth()
+            for at in range(tokens + SETTLED):
+                if at == SETTLED:
+                    started = time.perf_counter()
+                step([at], first + at)
+            found["token"].append((time.perf_counter() - started) / tokens)
+            found["bandwidth"].append(speed)
+            found["share"].append(read / speed / found["token"][-1])
+    return {name: statistics.median(times) for name, times in found.items()} | {"bytes": read}
+
+
+def rollup(field: str) -> int:
+    """Return a sum over the memory of this process, in bytes."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def _shapes(model: str) -> dict[str, tuple[int, ...]]:
+    """Return name and dims of each tensor of a GGUF."""
+    sizes = MODELS[model]
+    wide, narrow = sizes["heads"] * sizes["width"], sizes["groups"] * sizes["width"]
+    layer = {
+        "attn_norm": (wide,),
+        "attn_q": (wide, wide),
+        "attn_k": (narrow, wide),
+        "attn_v": (narrow, wide),
+        "attn_output": (wide, wide),
+        "ffn_norm": (wide,),
+        "ffn_gate": (sizes["inner"], wide),
+        "ffn_up": (sizes["inner"], wide),
+        "ffn_down": (wide, sizes["inner"]),
+    }
+    table = (sizes["vocabulary"], wide)
+    return {
+        "token_embd.weight": table,
+        **{f"blk.{at}.{name}.weight": dims for at in range(sizes["layers"]) for name, dims in layer.items()},
+        "output_norm.weight": (wide,),
+        "output.weight": table,
+    }
+
+
+def _write_gguf(path: Path, model: str, form: str, context: int) -> int:
+    """Write a model with random weights; returns the bytes that a token reads."""
+    import gguf
+
+    sizes = MODELS[model]
+    elements, nbytes, scale = _BLOCKS[form]
+    shapes = _shapes(model)
+    blocks = max(map(math.prod, shapes.values())) // elements
+    codes = np.random.default_rng(_SEED).integers(0, 256, (blocks, nbytes), np.uint8)
+    if scale is None:
+        codes = (codes.view(np.int16).astype(np.float32) / (1 << 20)).astype(np.float16).view(np.uint8)
+    else:
+        codes[:, scale : scale + 2] = np.array([1 / 4096], np.float16).view(np.uint8)
+    codes = codes.reshape(-1)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(context)
+    writer.add_embedding_length(sizes["heads"] * sizes["width"])
+    writer.add_block_count(sizes["layers"])
+    writer.add_feed_forward_length(sizes["inner"])
+    writer.add_head_count(sizes["heads"])
+    writer.add_head_count_kv(sizes["groups"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(sizes["width"])
+    writer.add_vocab_size(sizes["vocabulary"])
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{at}" for at in range(sizes["vocabulary"])])
+    writer.add_token_scores([0.0] * sizes["vocabulary"])
+    writer.add_token_types([1] * sizes["vocabulary"])
+    read = 0
+    for name, dims in shapes.items():
+        if len(dims) == 1:
+            writer.add_tensor(name, np.ones(dims, np.float32))
+            continue
+        rows, length = dims
+        row = length // elements * nbytes
+        kind = gguf.GGMLQuantizationType[form]
+        writer.add_tensor(name, codes[: rows * row].reshape(rows, row), raw_dtype=kind)
+        read += 0 if name == "token_embd.weight" else rows * row
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return read
+
+
+def _llama(folder: str, model: str, form: str, threads: int, context: int, tokens: int) -> dict[str, float]:
+    import llama_cpp
+
+    path = Path(folder) / f"{form}.gguf"
+    facts = path.with_suffix(".json")
+    if not facts.exists():
+        facts.write_text(json.dumps(_write_gguf(path, model, form, context)))
+    elements, nbytes, _ = _BLOCKS[form]
+    mapped = np.memmap(path, np.uint8, "r")
+    before = rollup("Anonymous")
+    started = time.perf_counter()
+    decoder = llama_cpp.Llama(
+        str(path), n_ctx=context, n_batch=CHUNK, n_threads=threads, n_threads_batch=threads, verbose=False
+    )
+    load = time.perf_counter() - started
+
+    def step(given: list[int], start: int) -> None:
+        decoder.n_tokens = start
+        decoder.eval(given)
+
+    found = measured(
+        step,
+        json.loads(facts.read_text()),
+        lambda: read_bandwidth(mapped, threads),
+        context=context,
+        tokens=tokens,
+    )
+    return found | {
+        "load": load,
+        "private": rollup("Anonymous") - before,
+        "resident": rollup("Pss"),
+        "file": path.stat().st_size,
+        "each": nbytes / elements,
+    }
+
+
+def _torch(folder: str, model: str, form: str, threads: int, context: int, tokens: int) -> dict[str, float]:
+    import torch
+    from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+    del folder
+    torch.set_num_threads(threads)
+    sizes = MODELS[model]
+    config = LlamaConfig(
+        vocab_size=sizes["vocabulary"],
+        hidden_size=sizes["heads"] * sizes["width"],
+        intermediate_size=sizes["inner"],
+        num_hidden_layers=sizes["layers"],
+        num_attention_heads=sizes["heads"],
+        num_key_value_heads=sizes["groups"],
+        head_dim=sizes["width"],
+        max_position_embeddings=context,
+    )
+    before = rollup("Anonymous")
+    torch.set_default_dtype(getattr(torch, form))
+    decoder = LlamaForCausalLM(config).eval()
+    table = decoder.get_input_embeddings().weight
+    read = sum(weight.nbytes for weight in decoder.parameters() if weight.dim() > 1 and weight is not table)
+    cache = DynamicCache()
+
+    @torch.inference_mode()
+    def step(given: list[int], start: int) -> None:
+        if start < cache.get_seq_length():
+            cache.crop(start)
+        decoder(input_ids=torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+    numbers = np.ones(_MOST_READ // 2, np.uint8)
+    found = measured(step, read, lambda: read_bandwidth(numbers, threads), context=context, tokens=tokens)
+    each = table.element_size()
+    return found | {"private": rollup("Anonymous") - before, "resident": rollup("Pss"), "each": each}
+
+
+def main() -> None:
+    """Print the figures of one peer as JSON, or the reason why it is skipped."""
+    given = json.loads(sys.argv[2])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given["threads"]])
+    measure = {"llama.cpp": _llama, "PyTorch": _torch}[given.pop("peer")]
+    try:
+        found: dict[str, Any] = measure(**given)
+    except ImportError as error:
+        found = {"skipped": str(error)}
+    print("\n" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
