@@ -180,6 +180,27 @@ def test_counts_are_those_of_numpy():
     assert row["own_sqnr_db"] == row["inherited_sqnr_db"] == -np.inf
 
 
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 17])
+@pytest.mark.parametrize("side", [8, 100])
+def test_quantiles_and_channels_are_those_of_numpy_in_every_operator_set(opset, side):
+    x = np.random.default_rng(opset).standard_normal((1, 4, side, side)).astype(np.float32)
+    x[:, 2] *= 50
+    bias = np.zeros((1, 4, 1, 1), np.float32)
+    shape = list(x.shape)
+    nodes = [models.node("Add", "x b", "y")]
+    model = models.model_of(nodes, {"x": shape}, {"y": shape}, {"b": bias}, opset=opset)
+    report = accuracy.compare(model, to="fp16", samples=[{"x": x}])
+    (row,), sizes = report.nodes, np.abs(x).reshape(-1)
+    # Of more than 16,384 elements every third one counts.
+    chosen = np.sort(sizes[::3] if sizes.size > 1 << 14 else sizes)
+    quantile = chosen[-max(1, -(-chosen.size // 1000))]
+    assert row["quantile_999"] == pytest.approx(quantile, rel=1e-6)
+    assert row["outlier_ratio"] == pytest.approx(sizes.max() / quantile, rel=1e-6)
+    largest = np.sort(np.abs(x).max(axis=(0, 2, 3)))
+    assert row["channel_ratio"] == pytest.approx(largest[-1] / largest[1], rel=1e-6)
+    assert report.precisions[0]._capture.histograms.of(0) is not None
+
+
 def test_clipped_integers_are_counted(tmp_path):
     model = models.model_of([models.node("Relu", "x", "y")], {"x": [1, 1000]}, {"y": [1, 1000]})
     narrow = [{"x": np.linspace(0, 1, 1000, dtype=np.float32)[None]}]

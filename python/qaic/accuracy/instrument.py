@@ -424,7 +424,7 @@ class _Instrumenter(ObserverNodes):
 
     def _add_ranges(self, row: ObservedNode, found: dict[str, str], real: str, flat: str) -> None:
         """Add quantile, underflow and the channels of a value."""
-        if row.size == 0 or self.version < 11:
+        if not self._has_elements(row.size):
             return
         spaced, size = self._spaced(flat, row.size, SPACED)
         sizes = self._abs(spaced)
@@ -442,13 +442,13 @@ class _Instrumenter(ObserverNodes):
             largest = self._channel_largest(self._abs(real), [at for at in range(len(shape)) if at != axis])
             channels = self.fresh.make(largest, "channels")
             self._add_node("Reshape", [largest, self._number([1, -1], integers=True)], channels)
-        found["channel_median"] = self._nth_largest(channels, self._integer(shape[axis] // 2 + 1))
+        found["channel_median"] = self._nth_largest(channels, shape[axis] // 2 + 1)
         found["channel_maximum"] = self._reduced("ReduceMax", channels)
 
     def _elements(self, row: ObservedNode, flat: str, deployed: str) -> tuple[str, ...]:
         """Name some elements of a rounded value, and of the same value in the deployed program."""
         size = row.size
-        if size == 0 or self.version < 11 or row.kind is not Kind.ROUNDED:
+        if not self._has_elements(size) or row.kind is not Kind.ROUNDED:
             return ()
         if size is None:
             # As many in every run, some of them more than once where there are fewer.

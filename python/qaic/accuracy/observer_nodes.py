@@ -16,6 +16,8 @@ from qaic.compiler.ir.model import Model
 if TYPE_CHECKING:
     import onnx
 
+#: first operator set in which the steps of Slice and the number of TopK are inputs
+_STEPS_AS_INPUT: Final = 10
 #: elements that are counted in less time than the engine takes for a choice of graphs
 _FEW_ELEMENTS: Final = 1 << 12
 
@@ -124,13 +126,21 @@ class ObserverNodes:
             self._add_node("Slice", [flat, self._integer(0), size_name, self._integer(1), step], spaced)
             return spaced, None
         stride = -(-size // most) | 1
-        self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
-        return spaced, len(range(0, size, stride))
+        places = range(0, size, stride)
+        if self.version < _STEPS_AS_INPUT:
+            self._add_node("Gather", [flat, self._number([*places], integers=True)], spaced, axis=1)
+        else:
+            self._add_node("Slice", [flat, *map(self._integer, (0, size, 1, stride))], spaced)
+        return spaced, len(places)
 
-    def _thousandth(self, name: str, size: int | None) -> str:
-        """Name a thousandth of a number of elements, rounded up."""
+    def _has_elements(self, size: int | None) -> bool:
+        """Return whether elements can be chosen; old operator sets choose no computed number of them."""
+        return self.version >= _STEPS_AS_INPUT if size is None else size > 0
+
+    def _thousandth(self, name: str, size: int | None) -> int | str:
+        """Return a thousandth of a number of elements, rounded up."""
         if size is not None:
-            return self._integer(max(1, math.ceil(size / 1000)))
+            return max(1, math.ceil(size / 1000))
         return self._binary("Div", self._plus(self._size(name), 999), self._integer(1000))
 
     def _length(self, flat: str, size: int | None) -> str:
@@ -163,12 +173,15 @@ class ObserverNodes:
             self._add_node("ReduceMax", [sizes], largest, keepdims=1, axes=axes)
         return largest
 
-    def _nth_largest(self, name: str, number: str) -> str:
+    def _nth_largest(self, name: str, number: int | str) -> str:
         from onnx import helper
 
-        values, places = self.fresh.make(name, "top"), self.fresh.make(name, "places")
-        self.observers.append(helper.make_node("TopK", [name, number], [values, places]))
-        return values if number == self._integer(1) else self._reduced("ReduceMin", values)
+        outputs = [self.fresh.make(name, "top"), self.fresh.make(name, "places")]
+        is_old = self.version < _STEPS_AS_INPUT
+        given = [] if is_old else [self._integer(number) if isinstance(number, int) else number]
+        attributes: dict[str, Any] = {"k": number} if is_old else {}
+        self.observers.append(helper.make_node("TopK", [name, *given], outputs, **attributes))
+        return outputs[0] if number == 1 else self._reduced("ReduceMin", outputs[0])
 
     def _add_node(self, operator: str, inputs: Iterable[str], output: str, **attributes: Any) -> None:
         self.observers.append(make_node(operator, inputs, output, **attributes))

@@ -175,7 +175,7 @@ class PrecisionAccuracy:
                 own.saturation,
                 named["minimum"],
                 named["maximum"],
-                named["quantile"],
+                named["quantile"] if named["spaced"] or not named["elements"] else math.nan,
                 largest / named["quantile"] if named["quantile"] > 0 else math.nan,
                 own.outlier_ratio,
                 reason.value,
