@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qaic.compiler.backend.card import EXTRA_OPTIONS
-from qaic.compiler.driver import compile_model
+from qaic.compiler.driver import ModelSource, compile_model
 
 if TYPE_CHECKING:
-    import onnx
-
     from qaic.options.resolution import ResolvedOptions
 
 __all__ = ["compile_model", "compile_resolved"]
@@ -24,9 +22,7 @@ __all__ = ["compile_model", "compile_resolved"]
 _log = logging.getLogger("qaic.compiler")
 
 
-def compile_resolved(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions
-) -> Path:
+def compile_resolved(model: ModelSource, resolved: ResolvedOptions) -> Path:
     """Compile a model for the target that the options name.
 
     `model` is a file, or in memory without external data. Returns the container: in the output directory if

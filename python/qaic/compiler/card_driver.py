@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import onnx
-
 from qaic import _core
 from qaic.compiler import cache, driver
 from qaic.compiler.backend.card import EXTRA_OPTIONS, card_files, card_process
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.driver import ModelSource
 from qaic.compiler.frontend.files.content_digest import content_digest, files_digest
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.output_folder import check_container, move_results, writable_folder
@@ -88,9 +87,7 @@ def find_compiler() -> Path:
     )
 
 
-def compile_for_card(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions
-) -> Path:
+def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
     """Compile a model with the vendor's compiler. Blocking; Ctrl-C ends the compiler and leaves nothing.
 
     Options of ours are not passed on. Returns the container: in the output directory with everything else
@@ -122,7 +119,7 @@ def compile_for_card(
 
 def _cached(
     compiler: Path,
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     source: OnnxFile,
     resolved: ResolvedOptions,
 ) -> Path:
@@ -147,7 +144,7 @@ def _cached(
     return store.lookup(key) or store.build(key, write)
 
 
-def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resolved: ResolvedOptions) -> None:
+def dump_for_card(model: ModelSource, resolved: ResolvedOptions) -> None:
     """Let the vendor's compiler write the files about a model that the options ask for, and nothing else.
 
     Parameters and errors are those of `compile_for_card`.
@@ -160,7 +157,7 @@ def dump_for_card(model: str | os.PathLike[str] | bytes | onnx.ModelProto, resol
 
 def _compile(
     compiler: Path,
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     source: OnnxFile,
     resolved: ResolvedOptions,
     work: Path,
@@ -180,7 +177,7 @@ class _Job:
     def __init__(
         self,
         compiler: Path,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        model: ModelSource,
         source: OnnxFile,
         resolved: ResolvedOptions,
         work: Path,
@@ -200,7 +197,6 @@ class _Job:
 
     @property
     def dumps(self) -> bool:
-        """True if the options ask for files about the model."""
         return any(argument.partition("=")[0] in _DUMPS for argument in self._command())
 
     def run(self, *, dumps: bool = True) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from qaic.compiler import cache
 from qaic.compiler.diagnostics.compile_error import refuse
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from qaic.compiler.calibration.sample_digest import SampleFiles
     from qaic.compiler.ir.model import Model
 
+#: a file, or a model in memory without external data
+ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 _LOG = logging.getLogger("qaic.compiler")
 #: size of a model from which a container in an output folder has no copy in the cache
 _WRITTEN_ONCE_BYTES: Final = 2 << 30
 
 
 def compile_model(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: CompileOptions,
     set_options: Mapping[str, object],
     *,
@@ -77,9 +79,7 @@ def _tell_recorded(options: CompileOptions) -> None:
         _LOG.info("recorded, no effect on the cpu target: %s", names)
 
 
-def write_side_files(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, options: CompileOptions
-) -> list[Path]:
+def write_side_files(model: ModelSource, options: CompileOptions) -> list[Path]:
     """Write the profile, templates and tables that the options ask for, and no container.
 
     Returns the files written; none when the options name none. Raises what `compile_model` does; nothing is
@@ -94,12 +94,12 @@ def write_side_files(
     return [file.path for file in context.side_files]
 
 
-def _title(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str:
+def _title(model: ModelSource) -> str:
     return Path(model).name if isinstance(model, str | os.PathLike) else "model"
 
 
 def _compiled(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelSource,
     options: CompileOptions,
     set_options: Mapping[str, object],
     output_dir: Path | None,
@@ -260,7 +260,7 @@ def _write(
     extra_artifacts.write_all(context.side_files)
 
 
-def opened(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> OnnxFile:
+def opened(model: ModelSource) -> OnnxFile:
     """Open a model, wherever it is; the result is a context manager."""
     if isinstance(model, str | os.PathLike):
         return onnx_file.open_model(Path(model))

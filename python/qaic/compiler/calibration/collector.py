@@ -172,8 +172,6 @@ def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: Compi
 
 
 class _Run:
-    """All samples of one calibration."""
-
     def __init__(
         self,
         inputs: Sequence[SampledInput],
@@ -191,7 +189,6 @@ class _Run:
         self.infinite: set[str] = set()
 
     def run(self, path: Path, workers: int) -> None:
-        """Run all samples with some workers."""
         programs = _core.InferenceSet(_core.Context.own_cpu(), _core.Qpc(str(path)), [0], 1, workers, _refit)
         if not (self._one_by_one(programs) if workers == 1 else self._side_by_side(programs, workers)):
             raise refuse(

@@ -109,7 +109,6 @@ def _listed(entries: object, section: str, wrong: Wrong) -> Iterator[tuple[str, 
 
 
 def _first(section: str, name: str, encodings: object, wrong: Wrong) -> Entry:
-    """Take an entry of the first form."""
     where = f"{section}, tensor {name!r}"
     listed: list[Any] = encodings if isinstance(encodings, list) else [encodings]
     if not listed or len(listed) > _MOST_CHANNELS or not all(isinstance(item, dict) for item in listed):
@@ -196,7 +195,6 @@ def _zero(where: str, zero: object, low: int, bits: int, wrong: Wrong) -> int:
 
 
 def _flat(where: str, key: str, value: object, wrong: Wrong) -> list[Any]:
-    """Take one number, or a list of them."""
     numbers = value if isinstance(value, list) else [value]
     if not numbers or len(numbers) > _MOST_CHANNELS:
         raise wrong(where, f"{len(numbers)} numbers in {key}", "one or one per channel")

@@ -110,8 +110,6 @@ def read_external(
 
 
 class _Encodings:
-    """Reader of one encodings file."""
-
     def __init__(self, file: str, graph: onnx.GraphProto, constants: Collection[str]) -> None:
         self._file = file
         activations = [value.name for value in graph.input]

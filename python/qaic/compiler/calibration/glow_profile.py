@@ -382,7 +382,6 @@ class _Structure:
         self._builder = builder
 
     def read(self) -> None:
-        """Read all documents."""
         import yaml
 
         for event in self._events:

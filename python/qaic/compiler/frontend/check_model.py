@@ -22,7 +22,7 @@ from qaic.compiler.ir.pass_contract import compiler_pass
 MAX_NODES: Final = 1_000_000
 
 #: domain, name, overload
-_Key = tuple[str, str, str]
+FunctionKey = tuple[str, str, str]
 
 
 def check_functions(model: onnx.ModelProto) -> None:
@@ -33,8 +33,8 @@ def check_functions(model: onnx.ModelProto) -> None:
     if not model.functions:
         return
     _check_names(model)
-    bodies = {_key(f.domain, f.name, f.overload): _calls(f.node) for f in model.functions}
-    sizes: dict[_Key, int] = {}
+    bodies = {function_key(f.domain, f.name, f.overload): _calls(f.node) for f in model.functions}
+    sizes: dict[FunctionKey, int] = {}
     for function in bodies:
         _measure(function, bodies, sizes)
     total = _expanded(_calls(model.graph.node), sizes)
@@ -50,9 +50,9 @@ def check_functions(model: onnx.ModelProto) -> None:
 
 def _check_names(model: onnx.ModelProto) -> None:
     """Refuse two functions of one name, and functions that redefine operators of ONNX."""
-    seen: set[_Key] = set()
+    seen: set[FunctionKey] = set()
     for function in model.functions:
-        key = _key(function.domain, function.name, function.overload)
+        key = function_key(function.domain, function.name, function.overload)
         what = f"function {function.name!r} of domain {function.domain!r}"
         if key in seen:
             raise refuse(
@@ -73,23 +73,25 @@ def _check_names(model: onnx.ModelProto) -> None:
             )
 
 
-def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[_Key]:
-    """Count the operators of a body, nested graphs included."""
-    return Counter(_key(node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[FunctionKey]:
+    return Counter(function_key(node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
 
 
-def _key(domain: str, name: str, overload: str) -> _Key:
+def function_key(domain: str, name: str, overload: str) -> FunctionKey:
+    """Identify a function, whose standard domain has two spellings."""
     return "" if domain in STANDARD_DOMAINS else domain, name, overload
 
 
-def _expanded(calls: Counter[_Key], sizes: dict[_Key, int]) -> int:
+def _expanded(calls: Counter[FunctionKey], sizes: dict[FunctionKey, int]) -> int:
     """Count nodes; beyond the limit the exact number, which may have any length, does not matter."""
     return min(sum(count * sizes.get(callee, 1) for callee, count in calls.items()), MAX_NODES + 1)
 
 
-def _measure(root: _Key, bodies: dict[_Key, Counter[_Key]], sizes: dict[_Key, int]) -> None:
+def _measure(
+    root: FunctionKey, bodies: dict[FunctionKey, Counter[FunctionKey]], sizes: dict[FunctionKey, int]
+) -> None:
     """Enter the size of a function and of all it calls into `sizes`, without recursion of our own."""
-    path: dict[_Key, None] = {}
+    path: dict[FunctionKey, None] = {}
     pending = [root]
     while pending:
         function = pending[-1]

@@ -387,7 +387,6 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: list[int | None] | None) -> N
 
 
 def _symbols_of(graph: onnx.GraphProto) -> set[str]:
-    """Collect every named dimension of the model."""
     return {
         dim.dim_param
         for current in all_graphs(graph)

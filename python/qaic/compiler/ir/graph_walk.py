@@ -124,6 +124,11 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
     return read
 
 
+def values_read_by(node: onnx.NodeProto) -> set[str]:
+    """Collect the values that a node reads, those that only its nested graphs read among them."""
+    return {*filter(None, node.input)}.union(*map(read_values, subgraphs(node)))
+
+
 def has_loops(model: onnx.ModelProto) -> bool:
     """Return whether the values in a model decide how long it runs; otherwise only the shapes do."""
     bodies = (model.graph.node, *(function.node for function in model.functions))

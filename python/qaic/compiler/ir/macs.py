@@ -6,17 +6,11 @@ from typing import Final
 
 import onnx
 
+#: the weights of StoredMatMul are no operand
 _MATMULS: Final = frozenset(
     {
-        "MatMul",
-        "MatMulInteger",
-        "QLinearMatMul",
-        "FusedMatMul",
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul",
-        "MatMulNBits",
-        # Its weights are no operand.
-        "StoredMatMul",
+        *("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulIntegerToFloat"),
+        *("DynamicQuantizeMatMul", "MatMulNBits", "StoredMatMul"),
     }
 )
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})

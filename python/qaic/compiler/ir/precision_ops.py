@@ -3,6 +3,7 @@
 A format is the set of values of float16 or bfloat16, named by its element type.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -17,50 +18,27 @@ FLOAT_FORMATS: Final = (FLOAT16, BFLOAT16)
 #: operator -> inputs whose values its float outputs are picked from, None for all. If those are in a
 #: format, so is the output: nothing is computed, or the result is a small integer, a sign, or a whole part.
 _SELECTING: Final[dict[str, tuple[int, ...] | None]] = {
-    "Abs": None,
-    "Ceil": None,
-    "CenterCropPad": (0,),
-    "Clip": None,
-    "Compress": (0,),
-    "Concat": None,
-    "DepthToSpace": None,
-    "Dropout": (0,),
-    "Expand": (0,),
-    "Flatten": None,
-    "Floor": None,
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "GlobalMaxPool": None,
-    "Identity": None,
-    "Max": None,
-    "MaxPool": (0,),
-    "MaxUnpool": (0,),
-    "Min": None,
-    "Neg": None,
+    **dict.fromkeys(
+        (
+            *("Abs", "Ceil", "Clip", "Concat", "DepthToSpace", "Flatten", "Floor", "GlobalMaxPool"),
+            *("Identity", "Max", "Min", "Neg", "Relu", "Round", "Sign", "SpaceToDepth", "ThresholdedRelu"),
+            *("Transpose",),
+        ),
+        None,
+    ),
+    **dict.fromkeys(
+        (
+            *("CenterCropPad", "Compress", "Dropout", "Expand", "Gather", "GatherElements", "GatherND"),
+            *("MaxPool", "MaxUnpool", "ReduceMax", "ReduceMin", "Reshape", "ReverseSequence", "Slice"),
+            *("Split", "Squeeze", "Tile", "TopK", "Trilu", "Unique", "Unsqueeze"),
+        ),
+        (0,),
+    ),
     "OneHot": (2,),
     "Pad": (0, 2),
-    "ReduceMax": (0,),
-    "ReduceMin": (0,),
-    "Relu": None,
-    "Reshape": (0,),
-    "ReverseSequence": (0,),
-    "Round": None,
     "Scatter": (0, 2),
     "ScatterElements": (0, 2),
     "ScatterND": (0, 2),
-    "Sign": None,
-    "Slice": (0,),
-    "SpaceToDepth": None,
-    "Split": (0,),
-    "Squeeze": (0,),
-    "ThresholdedRelu": None,
-    "Tile": (0,),
-    "TopK": (0,),
-    "Transpose": None,
-    "Trilu": (0,),
-    "Unique": (0,),
-    "Unsqueeze": (0,),
     "Where": (1, 2),
 }
 
@@ -107,6 +85,13 @@ COMMUTING: Final = frozenset({"Relu", "Clip"})
 def standard(node: onnx.NodeProto, *op_types: str) -> bool:
     """Return whether a node is one of these operators of the standard set."""
     return node.op_type in op_types and node.domain in STANDARD_DOMAINS
+
+
+def behind(name: str, makers: Mapping[str, onnx.NodeProto], *op_types: str) -> str:
+    """Follow a value through operators of some kinds, each to its first operand."""
+    while (node := makers.get(name)) is not None and standard(node, *op_types):
+        name = node.input[0]
+    return name
 
 
 def selected_inputs(node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:

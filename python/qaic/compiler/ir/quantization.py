@@ -263,54 +263,17 @@ class CalibrationProfile:
 #: Split is several Slices.
 VALUE_PRESERVING: Final = frozenset(
     {
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "LRN",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Unsqueeze",
+        *("DepthToSpace", "Expand", "Flatten", "Gather", "LRN", "MaxPool", "Reshape", "Slice"),
+        *("SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"),
     }
 )
 
 #: operators that compute, or choose between operands of different scales
 _COMPUTING: Final = frozenset(
     {
-        "Add",
-        "AveragePool",
-        "Clip",
-        "Concat",
-        "Conv",
-        "ConvTranspose",
-        "Div",
-        "Erf",
-        "Gelu",
-        "Gemm",
-        "GlobalAveragePool",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "MatMul",
-        "Max",
-        "Min",
-        "Mul",
-        "PRelu",
-        "Pad",
-        "ReduceMean",
-        "Relu",
-        "Resize",
-        "Sigmoid",
-        "Softmax",
-        "Sub",
-        "Tanh",
+        *("Add", "AveragePool", "Clip", "Concat", "Conv", "ConvTranspose", "Div", "Erf", "Gelu", "Gemm"),
+        *("GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "MatMul", "Max", "Min", "Mul"),
+        *("PRelu", "Pad", "ReduceMean", "Relu", "Resize", "Sigmoid", "Softmax", "Sub", "Tanh"),
     }
 )
 

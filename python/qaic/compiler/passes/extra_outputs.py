@@ -88,7 +88,6 @@ def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
 
 
 def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collection[str]) -> list[str]:
-    """Return the tensors that a group names."""
     if is_value(group):
         return [group]
     prefix, colon, names = group.partition(":")

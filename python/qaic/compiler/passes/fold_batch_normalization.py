@@ -90,7 +90,6 @@ def fold_batch_normalization(
 def _folded_constants(
     statistics: list[npt.NDArray[np.float32]], bias: npt.NDArray[np.float32] | None, epsilon: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Compute the factor and the bias of each channel."""
     scale, shift, mean, variance = statistics
     factors = scale / np.sqrt(variance + np.float32(epsilon))
     start = -mean if bias is None else bias - mean

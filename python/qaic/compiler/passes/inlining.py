@@ -9,12 +9,13 @@ from onnx import inliner
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols, validation
+from qaic.compiler.frontend.check_model import FunctionKey, function_key
 from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, find_nodes, subgraphs
+from qaic.compiler.ir.graph_walk import FreshNames, find_nodes, subgraphs
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -25,9 +26,6 @@ from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 
 _log = logging.getLogger("qaic.compiler")
-
-#: domain, name, overload
-_Key = tuple[str, str, str]
 
 #: functions with as many nodes stay functions on the card
 _SMALL: Final = 100
@@ -49,7 +47,7 @@ def inline_functions(
     expand. Raises CompileError if a body does not fit its calls.
     """
     chosen = [function for function in model.functions if not keep(function)]
-    return _inlined(model, {_key(f.domain, f.name, f.overload): f for f in chosen}, names)
+    return _inlined(model, {function_key(f.domain, f.name, f.overload): f for f in chosen}, names)
 
 
 def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -60,7 +58,7 @@ def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     return _inlined(
         model,
         {
-            _key(f.domain, f.name, f.overload): f
+            function_key(f.domain, f.name, f.overload): f
             for f in model.functions
             if len(f.node) < _SMALL and f.name not in _KEPT_WHOLE
         },
@@ -68,7 +66,9 @@ def inline_small_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _inlined(
-    model: onnx.ModelProto, bodies: Mapping[_Key, onnx.FunctionProto], names: InlinedNames | None = None
+    model: onnx.ModelProto,
+    bodies: Mapping[FunctionKey, onnx.FunctionProto],
+    names: InlinedNames | None = None,
 ) -> onnx.ModelProto:
     if not bodies:
         return model
@@ -98,18 +98,14 @@ def _inlined(
     return inlined
 
 
-def _key(domain: str, name: str, overload: str) -> _Key:
-    return "" if domain in STANDARD_DOMAINS else domain, name, overload
-
-
 def _expected(
-    nodes: Iterable[onnx.NodeProto], bodies: Mapping[_Key, onnx.FunctionProto], call: Call
+    nodes: Iterable[onnx.NodeProto], bodies: Mapping[FunctionKey, onnx.FunctionProto], call: Call
 ) -> Iterator[tuple[onnx.NodeProto, str, Call]]:
     """Walk the nodes in the order of their expansion, each with the name it is to have and its call."""
     for node in nodes:
         own = node.name or (node_key(node) if call.path else "")
         name = f"{call.path}/{own}" if call.path else own
-        body = bodies.get(_key(node.domain, node.op_type, node.overload))
+        body = bodies.get(function_key(node.domain, node.op_type, node.overload))
         if body is None:
             yield node, name, call
             continue

@@ -16,7 +16,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context, SideFile
-from qaic.compiler.ir.graph_walk import all_nodes, producers, read_values, subgraphs
+from qaic.compiler.ir.graph_walk import all_nodes, producers, values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
@@ -85,7 +85,7 @@ def check_placement(
     needed = {value.name for value in graph.output}
     for node in reversed(graph.node):
         if needed.intersection(node.output):
-            needed.update(node.input, *(read_values(inner) for inner in subgraphs(node)))
+            needed |= values_read_by(node)
     for node, is_constant in _with_constants(graph, constants):
         if not is_constant and needed.intersection(node.output) and _name(node) not in placed:
             survey.note_refusal("nodes in no partition", _name(node))

@@ -1,7 +1,7 @@
 """Cutting a model back to the outputs that are wanted (`output_node_names`)."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import onnx
 
@@ -10,7 +10,7 @@ from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
-from qaic.compiler.ir.graph_walk import all_graphs, subgraphs
+from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.inlining import expand
@@ -47,7 +47,7 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
 def _prune(graph: onnx.GraphProto) -> None:
     """Drop the nodes that no output needs, and the inputs that only those have read."""
-    read_before = _read(graph.node)
+    read_before = set().union(*map(values_read_by, graph.node))
     needed = drop_unneeded_nodes(graph)
     unread = [value.name for value in graph.input if value.name in read_before - needed]
     for name in reversed(unread):
@@ -66,24 +66,11 @@ def drop_unneeded_nodes(graph: onnx.GraphProto) -> set[str]:
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
         if any(name in needed for name in node.output if name):
-            needed |= _read([node])
+            needed |= values_read_by(node)
         else:
             dead.append(index)
     remove_nodes(graph, dead)
     return needed
-
-
-def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Collect what nodes read, the graphs nested in them included."""
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.input)
-        for inner in subgraphs(node):
-            for graph in all_graphs(inner):
-                names.update(name for held in graph.node for name in held.input)
-                names.update(value.name for value in graph.output)
-    names.discard("")
-    return names
 
 
 def unknown_result(

@@ -23,7 +23,7 @@ from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import producers, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
@@ -152,9 +152,7 @@ class _Finder:
 
     def _constant(self, name: str) -> Weight | None:
         """Find the constant behind casts that widen it."""
-        while (maker := self.makers.get(name)) is not None and standard(maker, "Cast", "Identity"):
-            name = maker.input[0]
-        return self.constants.describe(name)
+        return self.constants.describe(behind(name, self.makers, "Cast", "Identity"))
 
 
 def _product(node: onnx.NodeProto, weight: Weight) -> onnx.NodeProto:

@@ -80,7 +80,6 @@ class _Joining:
         return len(operands) > 1 or node.op_type in HEADS
 
     def join(self, node: onnx.NodeProto) -> Group:
-        """Make the group of a node."""
         group = Group(node, node_key(node))
         kind = self.classes.get(group.output)
         if kind not in INTEGERS or node.op_type in VALUE_PRESERVING or any(subgraphs(node)):

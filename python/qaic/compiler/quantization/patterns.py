@@ -22,33 +22,9 @@ from qaic.compiler.ir.value_info import ValueInfo
 #: operators that compute each element from the elements at its place
 _POINTWISE: Final = frozenset(
     {
-        "Abs",
-        "Add",
-        "Celu",
-        "Clip",
-        "Div",
-        "Elu",
-        "Erf",
-        "Exp",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Log",
-        "Max",
-        "Min",
-        "Mish",
-        "Mul",
-        "Neg",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-        "Selu",
-        "Sigmoid",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Sub",
-        "Tanh",
+        *("Abs", "Add", "Celu", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu"),
+        *("Log", "Max", "Min", "Mish", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid"),
+        *("Softplus", "Softsign", "Sqrt", "Sub", "Tanh"),
     }
 )
 

@@ -357,7 +357,6 @@ class _Planner:
         return first is not None and self.version >= first
 
     def _operand(self, name: str) -> QuantParams:
-        """Choose the parameters of what a group reads."""
         if name not in self.known:
             self.known[name] = self._constant(name) if name in self.constants else self._result(name)
         return self.known[name]
@@ -368,7 +367,6 @@ class _Planner:
         return self.parameters.activation(name, self.precision, scalar=is_scalar)
 
     def _constant(self, name: str) -> QuantParams:
-        """Choose the parameters of a constant that is an operand like any other."""
         fixed = self.parameters.fixed(name, self.precision)
         if fixed is not None and fixed.scale is not None:
             return QuantParams(fixed.scale, fixed.offset or 0, self.precision)

@@ -113,8 +113,6 @@ def help_text(program: str) -> str:
 
 
 class _Tail:
-    """The last lines of a stream."""
-
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
         self._size = 0

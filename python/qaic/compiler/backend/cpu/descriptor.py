@@ -304,7 +304,6 @@ def _shapes(
 
 
 def _buffer_type(spec: TensorSpec) -> tuple[int, float, int]:
-    """Code, scale and offset of a tensor."""
     if spec.quantized is not None:
         return _INT8_QUANTIZED, *spec.quantized
     return _BUFFER_TYPES[spec.elem_type]

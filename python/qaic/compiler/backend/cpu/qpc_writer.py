@@ -372,7 +372,6 @@ def canonical_json(value: object) -> bytes:
 def _write_constants(
     writer: _core.QpcWriter, model: Model, places: Mapping[str, int], total: int, progress: Progress | None
 ) -> None:
-    """Stream the weights, each to its place."""
     done = 0
     for weight in model.weights.values():
         writer.write("constants.bin", bytes(places[weight.name] - done))

@@ -5,14 +5,14 @@ between the values it gives and the values it gets in the graph it was made from
 which are made up in many ways, decide only where a value has got a new name.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import onnx
 
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, subgraphs
+from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
 
@@ -72,7 +72,7 @@ class Origins:
         self._given.update(renamed.values())
         readers: dict[str, list[int]] = {}
         for place, node in enumerate(nodes):
-            for name in read_by(node):
+            for name in values_read_by(node):
                 readers.setdefault(name, []).append(place)
         found: list[list[str]] = [[] for _ in nodes]
         # The readers of a result before its producer.
@@ -148,7 +148,7 @@ class Origins:
                 continue
             seen.add(maker.name)
             names.append(maker.name)
-            pending.extend(name for name in read_by(maker) if name not in self._given)
+            pending.extend(name for name in values_read_by(maker) if name not in self._given)
         return names
 
     def _named(self, node: onnx.NodeProto, among: Collection[str]) -> str | None:
@@ -162,15 +162,6 @@ class Origins:
             if end == len(name) or not (name[end].isalnum() and name[end - 1].isalnum()):
                 return name[:end]
         return None
-
-
-def read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values a node reads, those that only its nested graphs read among them."""
-    yield from (name for name in node.input if name)
-    for graph in subgraphs(node):
-        for inner in all_nodes(graph.node):
-            yield from (name for name in inner.input if name)
-        yield from (value.name for value in graph.output)
 
 
 class NodeProvenance:

@@ -232,7 +232,6 @@ class _Walk:
             ) from error
 
     def take_checkpoint(self, model: onnx.ModelProto) -> None:
-        """Turn the inputs that are weights into constants."""
         from qaic.compiler.frontend.files.checkpoint_files import CheckpointFiles
         from qaic.compiler.frontend.files.weight_free import take_weights
         from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
@@ -347,7 +346,6 @@ class _Walk:
         return b""
 
     def decoded(self, record: TensorRecord, what: str) -> bytes:
-        """Decode a payload in number fields."""
         from google.protobuf.message import DecodeError
 
         try:

@@ -154,7 +154,6 @@ def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTe
 
 
 def _source(place: WeightPlace, stored: StoredTensor, elem_type: int, overflows: Overflows) -> TensorSource:
-    """Read the tensor as the type of the input."""
     found = TYPES[stored.dtype][1]
     if found == elem_type:
         return stored.source

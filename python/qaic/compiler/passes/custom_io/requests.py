@@ -110,7 +110,6 @@ def _spellings(name: str) -> Iterable[str]:
 def _problems(
     wanted: Mapping[str, CustomIo], specs: Mapping[str, TensorSpec], hardware: str | None
 ) -> Iterable[str]:
-    """Return the contradictions to the model."""
     for name, entry in wanted.items():
         spec = specs[name]
         found = f"{name!r} is {spec.dtype} {list(spec.dims)}"

@@ -16,10 +16,10 @@ from onnx import helper
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers
+from qaic.compiler.ir.graph_walk import FreshNames, consumers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.decoding.state_rows import narrowed
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
@@ -115,7 +115,6 @@ class _Finder:
     def __init__(self, model: Model) -> None:
         self.graph = model.proto.graph
         self.of = AttentionGraph(self.graph)
-        self.makers = producers(self.graph.node)
         self.readers = consumers(self.graph.node)
         self.types = model.facts.types
         rows = model.state_rows
@@ -127,17 +126,16 @@ class _Finder:
         ]
 
     def find(self) -> list[_Copies]:
-        """Find the caches whose rows can be copied so."""
         found = (self._copies(node) for node in self.graph.node if standard(node, "ScatterND"))
         return [copies for copies in found if copies is not None]
 
     def _copies(self, scatter: onnx.NodeProto) -> _Copies | None:
-        part = self.makers.get(scatter.input[0])
+        part = self.of.makers.get(scatter.input[0])
         casts: list[onnx.NodeProto] = []
         while part is not None and standard(part, "Cast", "Identity"):
             casts.append(part)
-            part = self.makers.get(part.input[0])
-        operands = unguarded(scatter, self.makers)
+            part = self.of.makers.get(part.input[0])
+        operands = unguarded(scatter, self.of.makers)
         if part is None or operands is None or scatter.attribute or not self._is_attended(part):
             return None
         # Rows are float32, so what they are written into is, too.
@@ -173,11 +171,7 @@ class _Finder:
 
     def _is_zero(self, name: str) -> bool:
         """Return whether a value is zero, which no cast changes."""
-        node = self.makers.get(name)
-        while node is not None and standard(node, "Cast", "Identity"):
-            name = node.input[0]
-            node = self.makers.get(name)
-        return self.of.number(name) == 0
+        return self.of.number(behind(name, self.of.makers, "Cast", "Identity")) == 0
 
     def _is_by_slot(self, name: str) -> bool:
         """Return whether a value has the shape [batch or 1, 1, slots, 1] in every set of shapes."""

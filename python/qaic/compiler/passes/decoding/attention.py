@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import producers
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
 
 #: functions that write rows into a cache and that read rows of it, with the number of their operands
@@ -78,7 +79,7 @@ class AttentionGraph:
         self.graph = graph
         self.inputs = {value.name: value for value in graph.input}
         self.outputs = {value.name for value in graph.output}
-        self.makers = {name: node for node in graph.node for name in node.output if name}
+        self.makers = producers(graph.node)
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in dict.fromkeys(node.input):
@@ -201,11 +202,7 @@ def _parts(name: str, of: AttentionGraph) -> list[str]:
 
 
 def _bare(name: str, of: AttentionGraph) -> str:
-    node = of.makers.get(name)
-    while node is not None and standard(node, *VIEWS, "Reshape"):
-        name = node.input[0]
-        node = of.makers.get(name)
-    return name
+    return behind(name, of.makers, *VIEWS, "Reshape")
 
 
 def _size_of(name: str, of: AttentionGraph, roles: Mapping[str, Role]) -> int | None:

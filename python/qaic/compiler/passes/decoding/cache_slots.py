@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 
 from qaic.compiler.ir.graph_walk import producers
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 
@@ -34,9 +34,7 @@ def cache_slots(graph: onnx.GraphProto, dims: Mapping[str, Sequence[int]], posit
 
 
 def _written_axis(makers: Mapping[str, onnx.NodeProto], value: str, positions: str) -> int | None:
-    node = makers.get(value)
-    while node is not None and standard(node, "Cast", "Identity"):
-        node = makers.get(node.input[0])
+    node = makers.get(behind(value, makers, "Cast", "Identity"))
     if node is None:
         return None
     attributes = {attribute.name: attribute.i for attribute in node.attribute}

@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,
     OF_ROWS,
@@ -104,10 +104,8 @@ class _Proof:
 
     def _positions(self, name: str) -> str:
         """Find the input that states where rows are written; negative ones are padding."""
+        name = behind(name, self.of.makers, "Cast", "Identity")
         node = self.of.makers.get(name)
-        while node is not None and standard(node, "Cast", "Identity"):
-            name = node.input[0]
-            node = self.of.makers.get(name)
         if node is not None and standard(node, "Where"):
             condition, written = self.of.makers.get(node.input[0]), node.input[2]
             is_padding = (
@@ -268,7 +266,6 @@ class _Proof:
         return Role.FILLED
 
     def _number(self, name: str) -> float | None:
-        """Return the number that a value consists of."""
         if name in self.filled:
             return self.filled[name]
         return self.of.number(name)

@@ -17,10 +17,10 @@ from onnx import helper, numpy_helper
 from qaic.compiler.frontend.specialization import copies
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_edits import rename_operands, replace_all_uses_with, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, consumers, producers, read_values, subgraphs
+from qaic.compiler.ir.graph_walk import FreshNames, consumers, read_values, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.decoding.attention import AttentionGraph
 from qaic.compiler.passes.prune_outputs import drop_unneeded_nodes
@@ -50,7 +50,6 @@ class _Folder:
         self.model = model
         self.graph = model.proto.graph
         self.of = AttentionGraph(self.graph)
-        self.makers = producers(self.graph.node)
         self.readers = consumers(self.graph.node)
         self.fresh = FreshNames(self.graph)
         self.read_inside: set[str] = set()
@@ -64,7 +63,6 @@ class _Folder:
         self.set_sizes: list[Mapping[str, Sequence[int | None]]] = []
 
     def _is_open(self, node: onnx.NodeProto) -> bool:
-        """Return whether a node has a shape that is computed."""
         if not standard(node, "Reshape") or node.attribute or self.of.constant(node.input[1]) is not None:
             return False
         # What guards a scatter is known by its form, and goes with it.
@@ -88,7 +86,6 @@ class _Folder:
         return True
 
     def fold(self) -> None:
-        """Change the graph."""
         for node in self.reshapes:
             shape = self._shape(node)
             if shape is not None:
@@ -136,10 +133,12 @@ class _Folder:
     def _fold_fills(self) -> None:
         """Choose from one number, and not from a tensor of it that has the shape of what is chosen from."""
         for node in [node for node in self.graph.node if standard(node, "ConstantOfShape")]:
-            shape = self.makers.get(node.input[0])
+            shape = self.of.makers.get(node.input[0])
             if shape is None or not standard(shape, "Shape") or shape.attribute:
                 continue
-            if not self._is_chosen(node.output[0], self._uncast(shape.input[0])):
+            if not self._is_chosen(
+                node.output[0], behind(shape.input[0], self.of.makers, "Cast", "Identity")
+            ):
                 continue
             value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
             number = None if value is None else numpy_helper.to_array(value).reshape(())
@@ -161,16 +160,9 @@ class _Folder:
                 continue
             others = [other for other in reader.input[1:] if other != name]
             is_choice = standard(reader, "Where") and reader.input[0] != name and len(others) == 1
-            if not is_choice or self._uncast(others[0]) != base:
+            if not is_choice or behind(others[0], self.of.makers, "Cast", "Identity") != base:
                 return False
         return bool(readers)
-
-    def _uncast(self, name: str) -> str:
-        node = self.makers.get(name)
-        while node is not None and standard(node, "Cast", "Identity"):
-            name = node.input[0]
-            node = self.makers.get(name)
-        return name
 
     def _without_casts(self) -> list[onnx.NodeProto]:
         """Leave out casts to the type that a value has."""

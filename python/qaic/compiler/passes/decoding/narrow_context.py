@@ -161,7 +161,6 @@ class _Rewriter:
         self.renamed: dict[str, str] = {}
 
     def run(self) -> None:
-        """Rewrite the graph."""
         graph, found = self.graph, self.found
         length = self._attended_length()
         start, axis = self._ints("attended", [0]), self._ints("attended", [SLOTS])
@@ -226,7 +225,6 @@ class _Rewriter:
         return self._add("Constant", base=base, value=numpy_helper.from_array(np.array(values, np.int64)))
 
     def _reduce(self, operator: str, source: str) -> str:
-        """Reduce over the positions of each row."""
         if self.version < _AXES_AS_INPUT:
             return self._add(operator, source, base="attended", axes=[1], keepdims=0)
         return self._add(operator, source, self._ints("attended", [1]), base="attended", keepdims=0)

@@ -28,7 +28,7 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
     set_outputs,
 )
-from qaic.compiler.ir.graph_walk import FreshNames, uses
+from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
 from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
@@ -73,7 +73,7 @@ class _States:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.graph = model.proto.graph
-        self.makers = {name: node for node in self.graph.node for name in node.output if name}
+        self.makers = producers(self.graph.node)
         self.count = uses(self.graph)
 
     def find(self) -> list[_State]:

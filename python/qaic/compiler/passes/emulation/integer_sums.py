@@ -23,17 +23,8 @@ _SUMMING: Final = ("ConvInteger", "MatMulInteger", "ReduceSum", "MatMul")
 #: operators that a sum of integers passes
 _PASSING: Final = (
     *(
-        "Add",
-        "Concat",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Neg",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "Transpose",
+        *("Add", "Concat", "Expand", "Flatten", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Sub"),
+        *("Transpose",),
     ),
     "Unsqueeze",
 )

@@ -95,29 +95,23 @@ class _Builder:
         self.fresh = FreshNames(graph) if fresh is None else fresh
 
     def is_empty(self) -> bool:
-        """Return whether the tensor has no elements whatever the other dimensions are."""
         return self.shape is not None and 0 in self.shape
 
     def node(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Append a node with one output."""
         output = self.fresh.make(self.base, "mxint8")
         append_nodes(self.graph, [helper.make_node(op_type, list(inputs), [output], **attributes)])
         return output
 
     def constant(self, values: npt.NDArray[np.generic]) -> str:
-        """Append a constant."""
         return self.node("Constant", [], value=numpy_helper.from_array(values))
 
     def number(self, value: float, dtype: type[np.floating] = np.float32) -> str:
-        """Append a constant number."""
         return self.constant(np.array(value, dtype))
 
     def ints(self, values: Sequence[int]) -> str:
-        """Append a constant list of int64."""
         return self.constant(np.array(values, np.int64))
 
     def cast(self, name: str, elem_type: int) -> str:
-        """Append a cast."""
         return self.node("Cast", [name], to=elem_type)
 
     @property

@@ -5,7 +5,7 @@ before the first node that reads it there. Partitions that share the work on eac
 only the card's compiler knows; for those the option is recorded and changes nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 
@@ -14,7 +14,7 @@ from qaic.compiler.ir.constants.propagation import constant_values, node_key
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs
+from qaic.compiler.ir.graph_walk import FreshNames, values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -78,13 +78,13 @@ class _Traffic:
         for name in (str(node.name), key, self.facts.original.get(key, key)):
             if name in self.numbers:
                 return self.numbers[name]
-        return max((self.places[name] for name in _reads(node) if name in self.places), default=None)
+        return max((self.places[name] for name in values_read_by(node) if name in self.places), default=None)
 
     def _crossing(self, node: onnx.NodeProto, place: int) -> Iterable[str]:
         """Find the floats that a node reads from another partition."""
         return {
             name
-            for name in _reads(node)
+            for name in values_read_by(node)
             if self.places.get(name, place) != place
             and self.facts.types.get(name) == FLOAT
             and name not in self.constants
@@ -100,16 +100,6 @@ class _Traffic:
         if name in self.facts.narrow:
             self.facts.narrow[made] = self.facts.narrow[name]
         return made
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield what a node reads, also inside its graphs; names of values there are unique."""
-    yield from node.input
-    for inner in subgraphs(node):
-        for graph in all_graphs(inner):
-            for nested in graph.node:
-                yield from nested.input
-            yield from (value.name for value in graph.output)
 
 
 @compiler_pass(lambda context: context.options.allow_mxint8_mdp_io)

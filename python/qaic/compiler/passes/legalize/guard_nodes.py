@@ -14,7 +14,7 @@ from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import node_key, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BOOL, INT64
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes, producers
 from qaic.compiler.ir.value_info import Added
 from qaic.errors import CompileError
 
@@ -26,7 +26,7 @@ def constant_reader(
     model: onnx.ModelProto, weights: Mapping[str, Weight] = MappingProxyType({})
 ) -> Callable[[str], npt.NDArray[Any] | None]:
     """Make a function that reads a constant in or next to a graph; returns None for other values."""
-    makers = {name: node for node in find_nodes(model.graph.node, {"Constant"}) for name in node.output}
+    makers = producers(find_nodes(model.graph.node, {"Constant"}))
     stored = {tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer}
 
     def read(name: str) -> npt.NDArray[Any] | None:

@@ -20,7 +20,7 @@ from onnx import helper
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes
+from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -104,8 +104,6 @@ class _Guard:
 
 
 class _Divisions:
-    """The divisions of a model that may trap."""
-
     def __init__(
         self,
         model: onnx.ModelProto,
@@ -121,7 +119,7 @@ class _Divisions:
         divisions = [pair for pair in zip(nodes, kinds, strict=True) if pair[1] and pair[1] not in FLOATS]
         if not divisions:
             return
-        self.makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
+        self.makers = producers(all_nodes(model.graph.node))
         self._constant = constant_reader(model)
         for node, elem_type in divisions:
             divisor = self._constant(node.input[1])
@@ -136,7 +134,6 @@ class _Divisions:
                 self.found[_key(node)] = _Guard(elem_type, zero, minus_one)
 
     def _may_hold(self, name: str, number: int) -> bool:
-        """Return whether a value may contain a number."""
         maker, is_cast, is_narrow = self.makers.get(name), False, False
         while maker is not None and standard(maker, *_CASTING, *_PASSING) and maker.input:
             is_cast = is_cast or maker.op_type in _CASTING

@@ -112,7 +112,6 @@ class _Scope:
     fresh: list[FreshNames] = field(default_factory=list)
 
     def declare(self, graph: onnx.GraphProto) -> None:
-        """Learn from the declarations and initializers of a graph."""
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.name in self.wanted and value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
@@ -362,24 +361,8 @@ def legalize_where_pass(model: Model, _: Context) -> bool:
 
 #: operators whose results may be moved or taken over from elsewhere
 _MOVING: Final = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "If",
-    "Loop",
-    "MaxPool",
-    "Pad",
-    "Reshape",
-    "Scan",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "If", "Loop", "MaxPool", "Pad", "Reshape"),
+    *("Scan", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
 )
 
 

@@ -88,7 +88,6 @@ class _Writer:
     made: list[onnx.NodeProto] = field(default_factory=list)
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node of the standard set; returns the name of its result."""
         name = self.fresh.make(self.node.output[0], "legal")
         self.made.append(
             helper.make_node(operator, list(inputs), [name], domain=self.node.domain, **attributes)
@@ -96,7 +95,6 @@ class _Writer:
         return name
 
     def ints(self, values: list[int]) -> str:
-        """Add a constant of type int64 and one dimension."""
         return self.add("Constant", value=numpy_helper.from_array(np.array(values, np.int64)))
 
 

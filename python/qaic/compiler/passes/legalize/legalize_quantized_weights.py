@@ -151,8 +151,6 @@ def _keep_declared(function: onnx.FunctionProto) -> None:
 
 @dataclass(slots=True)
 class _Rewriter:
-    """Rewrites the nodes of one graph or body."""
-
     fresh: FreshNames
     version: int
     #: constants that are float32

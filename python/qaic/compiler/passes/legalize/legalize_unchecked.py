@@ -22,7 +22,14 @@ from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, all_graphs, all_nodes, op_types
+from qaic.compiler.ir.graph_walk import (
+    STANDARD_DOMAINS,
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    op_types,
+    producers,
+)
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -187,7 +194,7 @@ def legalize_unchecked(
     if _UNCHECKED.isdisjoint(op_types(model)):
         return added
     fresh, version = FreshNames(model.graph), standard_version(model)
-    makers = {name: node for node in all_nodes(model.graph.node) for name in node.output}
+    makers = producers(all_nodes(model.graph.node))
     read = constant_reader(model, weights)
     for graph in all_graphs(model.graph):
         nodes: list[onnx.NodeProto] = []

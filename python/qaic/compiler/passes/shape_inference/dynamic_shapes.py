@@ -137,7 +137,6 @@ class _NamedSpecs:
     outputs: tuple[tuple[TensorSpec, tuple[int | str, ...]], ...]
 
     def with_sizes(self, sizes: Mapping[str, int]) -> TensorSpecs:
-        """Put numbers in the place of the symbols."""
         return TensorSpecs(*(_sized(side, sizes) for side in (self.inputs, self.outputs)))
 
 

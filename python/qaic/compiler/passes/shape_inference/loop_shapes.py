@@ -26,8 +26,8 @@ from qaic.compiler.ir.graph_edits import (
     set_nodes,
     set_shape,
 )
-from qaic.compiler.ir.graph_walk import read_values
-from qaic.compiler.ir.precision_ops import standard
+from qaic.compiler.ir.graph_walk import producers, read_values
+from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 
@@ -144,10 +144,7 @@ def _model_of(
 
 def _trips(found: onnx.ModelProto, node: onnx.NodeProto, body: onnx.ModelProto) -> int | None:
     """Count the iterations of a loop; None where that depends on data."""
-    going_on = body.graph.output[0].name
-    makers = {name: inner for inner in body.graph.node for name in inner.output}
-    while going_on in makers and standard(makers[going_on], "Identity"):
-        going_on = makers[going_on].input[0]
+    going_on = behind(body.graph.output[0].name, producers(body.graph.node), "Identity")
     values = computed_values(found)
     is_endless = going_on == body.graph.input[_CONDITION].name or bool(
         (constant := computed_values(body).get(going_on)) is not None and constant.all()

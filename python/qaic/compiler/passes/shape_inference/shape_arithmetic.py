@@ -6,6 +6,7 @@ each node whose inputs are known numbers is computed with numpy, as long as the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,8 @@ from qaic.compiler.ir.value_info import known_dims, may_follow_values
 if TYPE_CHECKING:
     Array = NDArray[Any]
     Attributes = Mapping[str, Any]
+    #: inputs, attributes and operator set -> result
+    Compute = Callable[[Sequence[Any], Attributes, int], Any]
 
 #: elements of a result at most: sizes are few, and counted positions as many as a context is long
 _MOST_ELEMENTS: Final = 4096
@@ -152,24 +155,19 @@ def _checked(count: int) -> int:
     return count
 
 
-def _operands(operation: Callable[..., Array]) -> Callable[[Sequence[Any], Attributes, int], Array]:
+def _operands(operation: Callable[..., Any]) -> Compute:
     """Compute with broadcasting operands, in their own element type."""
 
-    def compute(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+    def compute(inputs: Sequence[Any], _: Attributes, __: int) -> Any:
         _checked(math.prod(np.broadcast_shapes(*(value.shape for value in inputs))))
-        return np.asarray(operation(*inputs))
+        return operation(*inputs)
 
     return compute
 
 
-def _numpy(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
-    """Compute with the function of numpy of that name."""
-
-    def operation(*operands: Array) -> Array:
-        result: Array = getattr(np, name)(*operands)
-        return result
-
-    return _operands(operation)
+def _extreme(function: Callable[..., Any]) -> Compute:
+    """Minimum or maximum of any number of operands."""
+    return _operands(lambda *operands: functools.reduce(function, operands))
 
 
 def _divide(left: Array, right: Array) -> Array:
@@ -182,18 +180,6 @@ def _divide(left: Array, right: Array) -> Array:
     return np.asarray(np.where((left < 0) != (right < 0), -quotient, quotient), left.dtype)
 
 
-def _extreme(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
-    """Minimum or maximum of any number of operands."""
-
-    def operation(*operands: Array) -> Array:
-        import functools
-
-        result: Array = functools.reduce(getattr(np, name), operands)
-        return result
-
-    return _operands(operation)
-
-
 def _constant(_: Sequence[Any], attributes: Attributes, __: int) -> Array:
     ((name, value),) = attributes.items()
     if name == "value" and not value.external_data:
@@ -202,47 +188,30 @@ def _constant(_: Sequence[Any], attributes: Attributes, __: int) -> Array:
     return np.array(value, {"value_int": np.int64, "value_float": np.float32}[name.removesuffix("s")])
 
 
-def _shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    sizes: Array = inputs[0][attributes.get("start", 0) : attributes.get("end")]
-    return sizes
-
-
-def _size(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    return np.array(math.prod(inputs[0].tolist()), np.int64)
-
-
-def _gather(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+def _gather(inputs: Sequence[Any], attributes: Attributes, _: int) -> Any:
     data, indices = inputs
     axis = attributes.get("axis", 0)
     if data.size:
         _checked(indices.size * (data.size // data.shape[axis]))
-    return np.asarray(np.take(data, indices, axis=axis))
+    return np.take(data, indices, axis=axis)
 
 
-def _concat(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    return np.asarray(np.concatenate(inputs, axis=attributes["axis"]))
-
-
-def _axes_of(inputs: Sequence[Any], attributes: Attributes, position: int = 1) -> tuple[int, ...] | None:
+def _axes_of(inputs: Sequence[Any], attributes: Attributes) -> tuple[int, ...] | None:
     """Read the axes of an operator, from its input or, in older sets, its attribute."""
-    if len(inputs) > position and inputs[position] is not None:
-        return tuple(inputs[position].tolist())
+    if len(inputs) > 1 and inputs[1] is not None:
+        return tuple(inputs[1].tolist())
     axes = attributes.get("axes")
     return None if axes is None else tuple(axes)
 
 
-def _squeeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    return np.asarray(np.squeeze(inputs[0], _axes_of(inputs, attributes)))
-
-
-def _unsqueeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+def _unsqueeze(inputs: Sequence[Any], attributes: Attributes, _: int) -> Any:
     axes = _axes_of(inputs, attributes)
     if axes is None:
         raise ValueError
-    return np.asarray(np.expand_dims(inputs[0], axes))
+    return np.expand_dims(inputs[0], axes)
 
 
-def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array:
+def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Any:
     data = inputs[0]
     if version < 10:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -257,110 +226,87 @@ def _slice(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array
         # Far beyond the beginning, with a negative step, means up to it.
         end = None if step < 0 and ends[at] < -data.shape[axis] else ends[at]
         chosen[axis] = slice(starts[at], end, step)
-    result: Array = data[tuple(chosen)]
-    return result
+    return data[tuple(chosen)]
 
 
-def _range(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+def _range(inputs: Sequence[Any], _: Attributes, __: int) -> Any:
     start, limit, step = (value.reshape(()) for value in inputs)
     count = max(math.ceil((limit.item() - start.item()) / step.item()), 0)
     return np.asarray(start + np.arange(_checked(count)) * step, start.dtype)
 
 
-def _cast(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    result: Array = inputs[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
-    return result
-
-
-def _cast_like(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    result: Array = inputs[0].astype(inputs[1].dtype)
-    return result
-
-
-def _constant_of_shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+def _constant_of_shape(inputs: Sequence[Any], attributes: Attributes, _: int) -> Any:
     shape = inputs[0].tolist()
     _checked(math.prod(shape))
     value = attributes.get("value")
     return np.full(shape, np.float32(0) if value is None else numpy_helper.to_array(value).reshape(()))
 
 
-def _expand(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
+def _expand(inputs: Sequence[Any], _: Attributes, __: int) -> Any:
     shape = np.broadcast_shapes(inputs[0].shape, tuple(inputs[1].tolist()))
     _checked(math.prod(shape))
     return np.broadcast_to(inputs[0], shape)
 
 
-def _reshape(inputs: Sequence[Any], attributes: Attributes, version: int) -> Array:
+def _reshape(inputs: Sequence[Any], attributes: Attributes, version: int) -> Any:
     data = inputs[0]
     shape = inputs[1].tolist() if version >= 5 else list(attributes["shape"])
     if not attributes.get("allowzero"):
         shape = [data.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]
-    return np.asarray(np.reshape(data, shape))
+    return np.reshape(data, shape)
 
 
-def _reduce(name: str) -> Callable[[Sequence[Any], Attributes, int], Array]:
-    def compute(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
+def _reduce(function: Callable[..., Any]) -> Compute:
+    def compute(inputs: Sequence[Any], attributes: Attributes, _: int) -> Any:
         axes = _axes_of(inputs, attributes)
         if not axes and attributes.get("noop_with_empty_axes"):
-            return np.asarray(inputs[0])
-        function = getattr(np, name)
-        return np.asarray(
-            function(inputs[0], axis=axes or None, keepdims=bool(attributes.get("keepdims", 1))),
-            inputs[0].dtype,
-        )
+            return inputs[0]
+        result = function(inputs[0], axis=axes or None, keepdims=bool(attributes.get("keepdims", 1)))
+        return np.asarray(result, inputs[0].dtype)
 
     return compute
 
 
-def _transpose(inputs: Sequence[Any], attributes: Attributes, _: int) -> Array:
-    return np.transpose(inputs[0], attributes.get("perm"))
-
-
-def _identity(inputs: Sequence[Any], _: Attributes, __: int) -> Array:
-    result: Array = inputs[0]
-    return result
-
-
 _SHAPE_READERS: Final = frozenset({"Shape", "Size"})
 
-_OPERATORS: Final[Mapping[str, Callable[[Sequence[Any], Attributes, int], Array]]] = {
-    "Abs": _numpy("abs"),
-    "Add": _numpy("add"),
-    "And": _numpy("logical_and"),
-    "Cast": _cast,
-    "CastLike": _cast_like,
-    "Ceil": _numpy("ceil"),
-    "Concat": _concat,
+_OPERATORS: Final[Mapping[str, Compute]] = {
+    "Abs": _operands(np.abs),
+    "Add": _operands(np.add),
+    "And": _operands(np.logical_and),
+    "Cast": lambda inputs, given, _: inputs[0].astype(helper.tensor_dtype_to_np_dtype(given["to"])),
+    "CastLike": lambda inputs, _, __: inputs[0].astype(inputs[1].dtype),
+    "Ceil": _operands(np.ceil),
+    "Concat": lambda inputs, given, _: np.concatenate(inputs, axis=given["axis"]),
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Div": _operands(_divide),
-    "Equal": _numpy("equal"),
+    "Equal": _operands(np.equal),
     "Expand": _expand,
-    "Floor": _numpy("floor"),
+    "Floor": _operands(np.floor),
     "Gather": _gather,
-    "Greater": _numpy("greater"),
-    "GreaterOrEqual": _numpy("greater_equal"),
-    "Identity": _identity,
-    "Less": _numpy("less"),
-    "LessOrEqual": _numpy("less_equal"),
-    "Max": _extreme("maximum"),
-    "Min": _extreme("minimum"),
-    "Mul": _numpy("multiply"),
-    "Neg": _numpy("negative"),
-    "Not": _numpy("logical_not"),
-    "Or": _numpy("logical_or"),
+    "Greater": _operands(np.greater),
+    "GreaterOrEqual": _operands(np.greater_equal),
+    "Identity": lambda inputs, _, __: inputs[0],
+    "Less": _operands(np.less),
+    "LessOrEqual": _operands(np.less_equal),
+    "Max": _extreme(np.maximum),
+    "Min": _extreme(np.minimum),
+    "Mul": _operands(np.multiply),
+    "Neg": _operands(np.negative),
+    "Not": _operands(np.logical_not),
+    "Or": _operands(np.logical_or),
     "Range": _range,
-    "ReduceMax": _reduce("max"),
-    "ReduceMin": _reduce("min"),
-    "ReduceProd": _reduce("prod"),
-    "ReduceSum": _reduce("sum"),
+    "ReduceMax": _reduce(np.max),
+    "ReduceMin": _reduce(np.min),
+    "ReduceProd": _reduce(np.prod),
+    "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
-    "Shape": _shape,
-    "Size": _size,
+    "Shape": lambda inputs, given, _: inputs[0][given.get("start", 0) : given.get("end")],
+    "Size": lambda inputs, _, __: np.array(math.prod(inputs[0].tolist()), np.int64),
     "Slice": _slice,
-    "Squeeze": _squeeze,
-    "Sub": _numpy("subtract"),
-    "Transpose": _transpose,
+    "Squeeze": lambda inputs, given, _: np.squeeze(inputs[0], _axes_of(inputs, given)),
+    "Sub": _operands(np.subtract),
+    "Transpose": lambda inputs, given, _: np.transpose(inputs[0], given.get("perm")),
     "Unsqueeze": _unsqueeze,
-    "Where": _numpy("where"),
+    "Where": _operands(np.where),
 }

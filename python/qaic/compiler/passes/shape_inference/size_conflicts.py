@@ -30,7 +30,7 @@ from qaic.compiler.ir.graph_edits import (
     remove_nodes,
     set_outputs,
 )
-from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, read_values, subgraphs
+from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, producers, subgraphs, values_read_by
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
@@ -47,37 +47,19 @@ if TYPE_CHECKING:
 _ASKED: Final = frozenset(
     {
         *(
-            "Attention",
-            "AveragePool",
-            "CenterCropPad",
-            "Clip",
-            "Col2Im",
-            "ConvInteger",
-            "ConvTranspose",
-            "CumSum",
+            *("Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConvInteger", "ConvTranspose"),
+            *("CumSum",),
         ),
         *(
-            "DFT",
-            "DeformConv",
-            "DepthToSpace",
-            "DequantizeLinear",
-            "Einsum",
-            "GRU",
-            "Gather",
-            "GatherElements",
+            *("DFT", "DeformConv", "DepthToSpace", "DequantizeLinear", "Einsum", "GRU", "Gather"),
+            *("GatherElements",),
         ),
         *("GatherND", "Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization"),
         *("LpPool", "MatMulInteger", "MaxPool", "MaxUnpool", "PRelu", "Pad", "QLinearConv", "QLinearMatMul"),
         *("QuantizeLinear", "RMSNormalization", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT"),
         *(
-            "ScatterElements",
-            "ScatterND",
-            "Scatter",
-            "SpaceToDepth",
-            "Split",
-            "TensorScatter",
-            "Upsample",
-            "Resize",
+            *("ScatterElements", "ScatterND", "Scatter", "SpaceToDepth", "Split", "TensorScatter"),
+            *("Upsample", "Resize"),
         ),
     }
 )
@@ -455,8 +437,7 @@ def _cut(view: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
         if id(current) in needed:
             continue
         needed[id(current)] = current
-        read = {*current.input}.union(*(read_values(inner) for inner in subgraphs(current)))
-        pending.extend(makers[name] for name in read if name in makers)
+        pending.extend(makers[name] for name in values_read_by(current) if name in makers)
     cut = clone(view)
     remove_nodes(cut.graph, [at for at, current in enumerate(view.graph.node) if id(current) not in needed])
     set_outputs(cut.graph, ())
