@@ -22,9 +22,8 @@ from qaic.cli.compile import main
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import content_digest as digest
 from qaic.compiler.frontend.files import onnx_file
-from qaic.compiler.frontend.files.weight_free import ConvertedFloats
 from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
-from qaic.compiler.ir.constants.float16_weights import Overflows
+from qaic.compiler.ir.constants.float16_weights import ConvertedFloats, Overflows
 from qaic.compiler.ir.constants.weights import read_all
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions

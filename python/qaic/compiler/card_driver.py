@@ -204,7 +204,7 @@ class _Job:
 
         Raises CompileError if it failed.
         """
-        command = [text for text in self._command() if dumps or text.partition("=")[0] not in _DUMPS]
+        command = self._command(dumps=dumps)
         if not self._warned:
             _warn_of_unknown(self._compiler, command)
             self._warned = True
@@ -215,7 +215,7 @@ class _Job:
             entries = self._resolved.compile.network_specialization_config
             file.write_text(card_files.specializations_text(entries, flat=True), encoding="utf-8")
             self._files["network_specialization_config"] = file
-            command = [text for text in self._command() if dumps or text.partition("=")[0] not in _DUMPS]
+            command = self._command(dumps=dumps)
             ended = self._run(command)
         if ended.code:
             raise _failed(self._compiler, command, ended)
@@ -226,7 +226,7 @@ class _Job:
         _log.info("running %s", shlex.join(command))
         return card_process.run(command)
 
-    def _command(self) -> list[str]:
+    def _command(self, *, dumps: bool = True) -> list[str]:
         flags = to_argv(self._resolved, sdk=True, files=self._files)
         if "aic_hw" not in self._resolved.as_given:
             # Otherwise it compiles for its own simulation on the host.
@@ -234,7 +234,8 @@ class _Job:
         if self._compiler.name == "qaic-exec" and "-compile-only" not in flags:
             # The older name also runs what it has compiled.
             flags.append("-compile-only")
-        return [str(self._compiler), *flags, *shlex.split(os.environ.get(EXTRA_OPTIONS, ""))]
+        command = [str(self._compiler), *flags, *shlex.split(os.environ.get(EXTRA_OPTIONS, ""))]
+        return [text for text in command if dumps or text.partition("=")[0] not in _DUMPS]
 
 
 def _warn_of_unknown(compiler: Path, command: Sequence[str]) -> None:

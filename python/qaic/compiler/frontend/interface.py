@@ -6,7 +6,7 @@ from typing import Final
 import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, TABLE, type_name
 from qaic.compiler.ir.graph_walk import producers
 from qaic.compiler.ir.interface import TensorSpec, check_size
@@ -52,9 +52,9 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
         )
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         origin = None if graph is None else _first_open(graph, value.name)
-        name = "" if origin is None else f"node {origin.name or node_key(origin)!r} ({origin.op_type})"
+        name = "" if origin is None else f"node {node_label(origin)!r} ({origin.op_type})"
         if origin is not None:
-            context["node"] = origin.name or node_key(origin)
+            context["node"] = node_label(origin)
         raise refuse(
             what,
             code="dynamic_shape",

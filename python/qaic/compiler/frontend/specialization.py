@@ -14,6 +14,7 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.interface import read_spec
 from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -40,18 +41,14 @@ def copies(
     """
     if len(values) == 1:
         return [model]
-    made = []
-    for sizes, entry in zip(values, entries, strict=True):
-        made.append(copy_with(model, sizes, entry))
-    return made
+    return [copy_with(model, sizes, entry) for sizes, entry in zip(values, entries, strict=True)]
 
 
 def copy_with(
     model: onnx.ModelProto, sizes: Mapping[str, int], entry: SpecializationEntry
 ) -> onnx.ModelProto:
     """Make the copy of a model for one set of symbols."""
-    copy = type(model)()
-    copy.CopyFrom(model)
+    copy = clone(model)
     symbols.substitute(copy, sizes)
     symbols.require_static(copy.graph.input, entry.name, sizes)
     return copy

@@ -55,6 +55,9 @@ TABLE: Final[dict[int, tuple[str, int]]] = {
 #: types of floats that are computed with
 FLOATS: Final = frozenset({FLOAT, DOUBLE, FLOAT16, BFLOAT16})
 
+#: types that numpy has, of numbers and booleans
+OF_NUMPY: Final = frozenset(range(1, 14)) - {STRING}
+
 #: floats that numpy does not have, of whole bytes -> their names in ml_dtypes
 NARROW_FLOATS: Final = {
     BFLOAT16: "bfloat16",

@@ -24,7 +24,7 @@ from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
 from qaic.compiler.ir.context import Context, SideFile
-from qaic.compiler.ir.elem_types import TABLE, tensor_bytes, type_name
+from qaic.compiler.ir.elem_types import OF_NUMPY, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.pass_contract import compiler_pass
@@ -39,9 +39,6 @@ _MAX_MEMBERS: Final = 65_536
 
 #: the header of a ``.npy`` file at most; numpy itself writes 128 bytes
 _MAX_HEADER: Final = 4096
-
-#: element types that numpy has
-_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
 
 _RANK: Final = 2
 
@@ -132,7 +129,7 @@ def find_tables(model: onnx.ModelProto, weights: dict[str, Weight]) -> list[Weig
     tables = [
         weights.get(name) or as_weight(small[name]) for name in names if name in weights or name in small
     ]
-    tables = [table for table in tables if len(table.dims) == _RANK and table.elem_type in _TYPES]
+    tables = [table for table in tables if len(table.dims) == _RANK and table.elem_type in OF_NUMPY]
     if not tables:
         raise refuse(
             "dump_embedding_tables",
@@ -176,7 +173,7 @@ def _check_header(file: Path, member: zipfile.ZipInfo, stream: IO[bytes], known:
 
     what = f"member {member.filename!r}"
     expected = f"{type_name(known.elem_type)} {list(known.dims)} as in the model"
-    if known.elem_type not in _TYPES:
+    if known.elem_type not in OF_NUMPY:
         raise _refuse(file, what, "a table", f"no table, because numpy has no {type_name(known.elem_type)}")
     try:
         prefix = stream.read(8)

@@ -14,7 +14,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import Survey
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context, SideFile
 from qaic.compiler.ir.graph_walk import all_nodes, producers, values_read_by
 from qaic.compiler.ir.model import Model
@@ -40,33 +40,31 @@ def check_partitions(graph: onnx.GraphProto, config: PartitionConfig, survey: Su
     order = {
         node: number for partition in config.partitions for number, node in enumerate(partition.nodes or ())
     }
-    unknown = sorted(place.keys() - {_name(node) for node in all_nodes(graph.node)})
+    unknown = sorted(place.keys() - {node_label(node) for node in all_nodes(graph.node)})
     for name in unknown:
         survey.note_refusal("names in mdp_load_partition_config that no node has", name)
-    makers = producers(node for node in graph.node if _name(node) in place)
+    makers = producers(node for node in graph.node if node_label(node) in place)
     for node in graph.node:
-        if _name(node) not in place:
+        name = node_label(node)
+        if name not in place:
             continue
-        for name in node.input:
-            maker = makers.get(name)
-            if maker is None or place[_name(maker)] < place[_name(node)]:
-                continue
-            if place[_name(maker)] == place[_name(node)]:
-                if order[_name(maker)] > order[_name(node)]:
-                    partition = config.partitions[place[_name(node)]].name
-                    survey.note_refusal(
-                        f"nodes that {partition!r} lists before the ones whose results they read", _name(node)
-                    )
-                continue
-            earlier, later = (config.partitions[place[_name(n)]].name for n in (node, maker))
-            raise refuse(
-                f"node {_name(node)!r} of partition {earlier!r}",
-                code="partition_order",
-                found=f"the input {name!r} from node {_name(maker)!r} of the later partition {later!r}",
-                expected="inputs from the same or an earlier partition",
-                fix="order the partitions of mdp_load_partition_config as the values flow",
-                context={"node": _name(node), "partitions": [earlier, later]},
-            )
+        for value in node.input:
+            maker = node_label(makers[value]) if value in makers else name
+            if place[maker] == place[name] and order[maker] > order[name]:
+                partition = config.partitions[place[name]].name
+                survey.note_refusal(
+                    f"nodes that {partition!r} lists before the ones whose results they read", name
+                )
+            if place[maker] > place[name]:
+                earlier, later = (config.partitions[place[listed]].name for listed in (name, maker))
+                raise refuse(
+                    f"node {name!r} of partition {earlier!r}",
+                    code="partition_order",
+                    found=f"the input {value!r} from node {maker!r} of the later partition {later!r}",
+                    expected="inputs from the same or an earlier partition",
+                    fix="order the partitions of mdp_load_partition_config as the values flow",
+                    context={"node": name, "partitions": [earlier, later]},
+                )
 
 
 def check_placement(
@@ -87,8 +85,8 @@ def check_placement(
         if needed.intersection(node.output):
             needed |= values_read_by(node)
     for node, is_constant in _with_constants(graph, constants):
-        if not is_constant and needed.intersection(node.output) and _name(node) not in placed:
-            survey.note_refusal("nodes in no partition", _name(node))
+        if not is_constant and needed.intersection(node.output) and node_label(node) not in placed:
+            survey.note_refusal("nodes in no partition", node_label(node))
 
 
 def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
@@ -97,7 +95,7 @@ def node_names(model: onnx.ModelProto, constants: Iterable[str]) -> list[str]:
     The model is as the user gave it; `constants` are its weights that are not in the graph.
     """
     return [
-        _name(node)
+        node_label(node)
         for node, is_constant in _with_constants(inline_small_functions(model).graph, constants)
         if not is_constant or standard(node, *_KEPT)
     ]
@@ -120,10 +118,6 @@ def write_template(names: list[str], cores: int, path: Path) -> None:
     partition = {"name": "Partition0", "devices": [{"deviceId": 0, "numCores": cores}], "nodeList": names}
     text = json.dumps({"connections": [], "partitions": [partition]}, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return str(node.name) or node_key(node)
 
 
 @compiler_pass(lambda context: context.options.mdp_dump_partition_config)

@@ -16,7 +16,7 @@ from qaic.compiler.ir.constants.initializers import lift_float_constants
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
-from qaic.compiler.ir.elem_types import FLOAT, tensor_bytes
+from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY, tensor_bytes
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.model import Model
@@ -31,9 +31,6 @@ from qaic.compiler.quantization.raise_opset import has_integer_forms
 _GROWTH: Final = 4
 #: results up to here may always be folded
 _SMALL: Final = 1 << 16
-
-#: element types that numpy and the engine both have
-_ARRAYS: Final = frozenset(range(1, 14)) - {8}
 
 #: domains whose operators the engine has without a library
 _ENGINE_DOMAINS: Final = STANDARD_DOMAINS | {"com.microsoft"}
@@ -139,7 +136,7 @@ def _computed(
         current = pending.pop()
         leaf = constants.describe(current)
         if leaf is not None:
-            if leaf.elem_type not in _ARRAYS:
+            if leaf.elem_type not in OF_NUMPY:
                 return None
             leaves[current] = leaf
         elif current:

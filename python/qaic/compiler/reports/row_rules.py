@@ -146,10 +146,6 @@ class Node:
 # --- rules: the dimension of rows in the results ----------------------------------------------------------
 
 
-def _broadcast(node: Node) -> int:
-    return node.aligned()
-
-
 def _dropout(node: Node) -> int:
     if 2 in node.constants and node.list_of(2, "training_mode") != [0]:
         raise NotProvedError("draws random numbers")
@@ -193,10 +189,6 @@ def _along_axis(node: Node) -> int:
     rows = node.only(0)
     axis = node.attribute("axis", default) % len(rows.shape)
     return _reduced(node, rows, [axis]) if "Arg" in node.proto.op_type else node.keep_off(rows, [axis])
-
-
-def _cumulate(node: Node) -> int:
-    return node.keep_off(node.only(0), node.list_of(1, "axis") or [0])
 
 
 def _reduce(node: Node) -> int:
@@ -284,11 +276,6 @@ def _gemm(node: Node) -> int:
     return 0
 
 
-def _scaled_product(node: Node) -> int:
-    """Rule of products with weights in blocks, whose scales are of the weight."""
-    return node.keep_off(node.only(0), [-1])
-
-
 def _transpose(node: Node) -> int:
     rows = node.only(0)
     order = node.attribute("perm", list(reversed(range(len(rows.shape)))))
@@ -319,10 +306,6 @@ def _concatenate(node: Node) -> int:
     return min(places)
 
 
-def _split(node: Node) -> int:
-    return node.keep_off(node.only(0), [node.attribute("axis", 0)])
-
-
 def _slice(node: Node) -> int:
     rows = node.only(0)
     starts = node.list_of(1, "starts") or []
@@ -349,10 +332,6 @@ def _same_size(node: Node) -> int:
     if len(node.result) != len(rows.shape) or node.result[rows.axis] != rows.shape[rows.axis]:
         raise NotProvedError("works across the batch")
     return rows.axis
-
-
-def _expand(node: Node) -> int:
-    return node.only(0).axis + len(node.result) - len(node.rows[0].shape)
 
 
 def _gather(node: Node) -> int:
@@ -382,10 +361,6 @@ def _one_hot(node: Node) -> int:
     rows = node.only(0)
     axis = node.attribute("axis", -1) % len(node.result)
     return rows.axis if rows.axis < axis else rows.axis + 1
-
-
-def _trilu(node: Node) -> int:
-    return node.keep_off(node.only(0), [-1, -2])
 
 
 def _einsum(node: Node) -> int:
@@ -428,7 +403,7 @@ SHAPE_OPERANDS: Final = {"Reshape": (1,), "Expand": (1,), "Tile": (1,)}
 
 RULES: Final[dict[str, Rule]] = {
     **_rules(
-        _broadcast,
+        Node.aligned,
         "Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr "
         "BitwiseXor Cast CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp FastGelu Floor Gelu "
         "Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual "
@@ -458,18 +433,19 @@ RULES: Final[dict[str, Rule]] = {
     **_rules(_gather_elements, "GatherElements ScatterElements"),
     **_rules(_recurrent, "LSTM GRU RNN"),
     "Concat": _concatenate,
-    "CumSum": _cumulate,
+    "CumSum": lambda node: node.keep_off(node.only(0), node.list_of(1, "axis") or [0]),
     "Dropout": _dropout,
     "Einsum": _einsum,
-    "Expand": _expand,
+    "Expand": lambda node: node.only(0).axis + len(node.result) - len(node.rows[0].shape),
     "Gather": _gather,
     "Gemm": _gemm,
-    "MatMulNBits": _scaled_product,
+    # The scales of weights in blocks are of the weight.
+    "MatMulNBits": lambda node: node.keep_off(node.only(0), [-1]),
     "OneHot": _one_hot,
     "Pad": _pad,
     "Slice": _slice,
-    "Split": _split,
+    "Split": lambda node: node.keep_off(node.only(0), [node.attribute("axis", 0)]),
     "Tile": _same_size,
     "Transpose": _transpose,
-    "Trilu": _trilu,
+    "Trilu": lambda node: node.keep_off(node.only(0), [-1, -2]),
 }

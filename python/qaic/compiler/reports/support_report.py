@@ -12,7 +12,7 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import Survey, warn
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
@@ -92,7 +92,7 @@ def survey_operators(
                 reasons[kind] = None if is_known else _complaint(kind, opsets, operators)
             reason = reasons[kind] or _about_training(node)
             if reason:
-                survey.note(f"{_operator_name(node)} ({reason})", _where(node))
+                survey.note(f"{_operator_name(node)} ({reason})", node_label(node))
     op_types = {op_type for _, op_type in reasons}
     if not op_types.isdisjoint(_CONSTANT_OPERANDS.keys() | {"If"}):
         # The operands of a function are only known where it is called.
@@ -209,10 +209,10 @@ def _check_operands(node: onnx.NodeProto, constant: set[str], survey: Survey) ->
     if node.domain not in STANDARD_DOMAINS:
         return
     if node.op_type == "If" and node.input[0] not in constant:
-        survey.note("If with a condition that is not constant", _where(node))
+        survey.note("If with a condition that is not constant", node_label(node))
     for position in _CONSTANT_OPERANDS.get(node.op_type, ()):
         if position < len(node.input) and node.input[position] and node.input[position] not in constant:
-            survey.note(f"{node.op_type} with operand {position} not constant", _where(node))
+            survey.note(f"{node.op_type} with operand {position} not constant", node_label(node))
             break
 
 
@@ -225,7 +225,7 @@ def _survey_detections(graph: onnx.GraphProto, survey: Survey) -> None:
         other = next(_followers(node, readers), None)
         if other is not None:
             what = f"{_DETECTION} before the end of the model ({other.op_type} reads its result)"
-            survey.note(what, _where(node))
+            survey.note(what, node_label(node))
 
 
 def _followers(
@@ -246,10 +246,6 @@ def _followers(
 
 def _operator_name(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
-
-
-def _where(node: onnx.NodeProto) -> str:
-    return str(node.name) or node_key(node)
 
 
 @compiler_pass()

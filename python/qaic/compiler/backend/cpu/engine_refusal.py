@@ -9,14 +9,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import engine_reason, refuse
-from qaic.compiler.ir.constants.propagation import node_key, read_array
+from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
+from qaic.compiler.ir.elem_types import OF_NUMPY
 from qaic.compiler.ir.graph_edits import add_output, clone, remove_nodes, set_outputs
 from qaic.compiler.ir.model import Model
 from qaic.errors import CompileError
 
-#: element types that numpy has
-_ARRAYS: Final = frozenset(range(1, 14)) - {8}
 #: bytes of a weight whose numbers a kernel may judge
 _SMALL_WEIGHT: Final = 1 << 16
 
@@ -26,7 +25,7 @@ def with_node(error: CompileError, model: Model) -> CompileError:
     small = {
         name: weight
         for name, weight in model.weights.items()
-        if weight.source.nbytes <= _SMALL_WEIGHT and weight.elem_type in _ARRAYS and weight.blocks is None
+        if weight.source.nbytes <= _SMALL_WEIGHT and weight.elem_type in OF_NUMPY and weight.blocks is None
     }
     whole = clone(model.proto)
     whole.graph.initializer.extend(numpy_helper.from_array(read_array(w), w.name) for w in small.values())
@@ -41,7 +40,7 @@ def with_node(error: CompileError, model: Model) -> CompileError:
         found = _refusal(whole, middle)
         low, high, reason = (low, middle, found) if found else (middle, high, reason)
     node = whole.graph.node[high - 1]
-    name = node.name or node_key(node)
+    name = node_label(node)
     return refuse(
         f"node {name!r} ({node.op_type})",
         code="engine_refused",

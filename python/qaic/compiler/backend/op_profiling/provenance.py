@@ -10,7 +10,7 @@ from typing import Final
 
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, values_read_by
 from qaic.compiler.ir.model import Model
@@ -198,7 +198,7 @@ class NodeProvenance:
 
 
 def _called(node: onnx.NodeProto) -> str:
-    return node.name or node_key(node) or node.op_type
+    return node_label(node) or node.op_type
 
 
 class _Names:

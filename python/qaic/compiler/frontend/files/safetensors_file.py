@@ -103,20 +103,20 @@ def _header(file: InputFile) -> tuple[int, dict[str, Any]]:
 
 
 def _tensor(file: InputFile, name: str, entry: object, begin: int, data_bytes: int) -> StoredTensor:
-    what = f"tensor {_shown(name)}"
+    what = f"tensor {shown(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _wrong(file, f"{what} described by {_shown(entry)}", "dtype, shape and data_offsets")
+        raise _wrong(file, f"{what} described by {shown(entry)}", "dtype, shape and data_offsets")
     dtype, dims, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in TYPES:
-        raise _wrong(file, f"{what} of type {_shown(dtype)}", f"one of {', '.join(TYPES)}")
+        raise _wrong(file, f"{what} of type {shown(dtype)}", f"one of {', '.join(TYPES)}")
     if not _are_sizes(dims) or len(dims) > _MOST_DIMS:
-        raise _wrong(file, f"{what} of shape {_shown(dims)}", f"a list of up to {_MOST_DIMS} sizes")
+        raise _wrong(file, f"{what} of shape {shown(dims)}", f"a list of up to {_MOST_DIMS} sizes")
     if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_bytes:
-        raise _wrong(file, f"{what} at {_shown(offsets)}", f"a range inside {data_bytes} bytes")
+        raise _wrong(file, f"{what} at {shown(offsets)}", f"a range inside {data_bytes} bytes")
     bits = math.prod(dims) * TYPES[dtype][0]
     if bits != 8 * (offsets[1] - offsets[0]):
         raise _wrong(
-            file, f"{what} with {offsets[1] - offsets[0]} bytes", f"{bits} bits for {dtype} {_shown(dims)}"
+            file, f"{what} with {offsets[1] - offsets[0]} bytes", f"{bits} bits for {dtype} {shown(dims)}"
         )
     return StoredTensor(dtype, tuple(dims), FileRange(file, begin + offsets[0], offsets[1] - offsets[0]))
 
@@ -136,7 +136,7 @@ def _check_cover(file: InputFile, tensors: dict[str, StoredTensor], begin: int) 
             problem = "overlaps the one before" if tensor.source.offset < end else "leaves a gap before it"
             raise _wrong(
                 file,
-                f"tensor {_shown(name)}, which {problem}, at byte {tensor.source.offset}",
+                f"tensor {shown(name)}, which {problem}, at byte {tensor.source.offset}",
                 f"it at byte {end}",
             )
         end += tensor.source.nbytes
@@ -144,7 +144,8 @@ def _check_cover(file: InputFile, tensors: dict[str, StoredTensor], begin: int) 
         raise _wrong(file, f"{file.size - end} bytes behind the last tensor", "none")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Write a value as messages repeat it: cut where it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 

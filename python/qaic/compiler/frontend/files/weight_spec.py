@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qaic.compiler.diagnostics.compile_error import refuse
+from qaic.compiler.frontend.files.safetensors_file import shown
 from qaic.errors import CompileError
 from qaic.support.json import parse_json
 
@@ -24,7 +25,6 @@ METADATA_KEY: Final = "com.qti.aisw.extdata"
 #: newest version whose meaning is known
 _VERSION: Final = 5
 _FORMAT: Final = "safetensors"
-_LONGEST_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +58,33 @@ def parse_weight_spec(content: bytes) -> WeightSpec:
     except ValueError as error:
         raise _wrong("text", f"no JSON ({error})", "a JSON object") from error
     if not isinstance(document, dict):
-        raise _wrong("text", _shown(document), "a JSON object")
+        raise _wrong("text", shown(document), "a JSON object")
     version = document.get("version", _VERSION)
     if type(version) is not int or not 1 <= version <= _VERSION:
         raise _wrong(
             "'version'",
-            _shown(version),
+            shown(version),
             f"at most {_VERSION}",
             fix=f"export the model again with a weight spec of version {_VERSION}, or update openqaic",
         )
     model_id = document.get("model_id", "")
     if not isinstance(model_id, str):
-        raise _wrong("'model_id'", _shown(model_id), "a text")
+        raise _wrong("'model_id'", shown(model_id), "a text")
     name = "files" if "files" in document else "checkpoint_files"
     listed = document.get(name, [])
     if not isinstance(listed, list):
-        raise _wrong(f"{name!r}", _shown(listed), "a list")
+        raise _wrong(f"{name!r}", shown(listed), "a list")
     files = [_file(entry, f"'{name}[{index}]'") for index, entry in enumerate(listed)]
     inputs = document.get("inputs")
     if not isinstance(inputs, list):
-        raise _wrong("'inputs'", _shown(inputs), "a list")
+        raise _wrong("'inputs'", shown(inputs), "a list")
     places: dict[str, WeightPlace] = {}
     for index, entry in enumerate(inputs):
         place = _place(entry, files, f"'inputs[{index}]'")
         if place is None:
             continue
         if place.input_name in places:
-            raise _wrong(f"'inputs[{index}]'", f"{_shown(place.input_name)} a second time", "each input once")
+            raise _wrong(f"'inputs[{index}]'", f"{shown(place.input_name)} a second time", "each input once")
         places[place.input_name] = place
     return WeightSpec(model_id, tuple(places.values()))
 
@@ -93,34 +93,27 @@ def _file(entry: object, where: str) -> str:
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-        raise _wrong(where, _shown(entry), "a path, or an object with path and format")
+        raise _wrong(where, shown(entry), "a path, or an object with path and format")
     if entry.get("format", _FORMAT) != _FORMAT:
-        raise _wrong(where, f"format {_shown(entry['format'])}", f"{_FORMAT!r}")
+        raise _wrong(where, f"format {shown(entry['format'])}", f"{_FORMAT!r}")
     return str(entry["path"])
 
 
 def _place(entry: object, files: list[str], where: str) -> WeightPlace | None:
     """Read an entry of the inputs; None where the values are in the model."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise _wrong(where, _shown(entry), "an object with a name")
+        raise _wrong(where, shown(entry), "an object with a name")
     location: Any = entry.get("location")
     if location is None:
         return None
     if not isinstance(location, dict) or not isinstance(location.get("key"), str):
-        raise _wrong(where, f"location {_shown(location)}", "an object with file and key")
+        raise _wrong(where, f"location {shown(location)}", "an object with file and key")
     file = location.get("file")
     if type(file) is int and 0 <= file < len(files):
         file = files[file]
     if not isinstance(file, str):
-        raise _wrong(
-            where, f"file {_shown(file)}", f"a path, or a position in the list of {len(files)} files"
-        )
+        raise _wrong(where, f"file {shown(file)}", f"a path, or a position in the list of {len(files)} files")
     return WeightPlace(entry["name"], file, location["key"])
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _wrong(where: str, found: str, expected: str, *, fix: str = "") -> CompileError:

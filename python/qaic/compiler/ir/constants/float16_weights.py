@@ -1,4 +1,4 @@
-"""Weights rounded to float16 while they are read, with an account of the ones that do not fit."""
+"""Weights converted to another float type while they are read, with an account of those that do not fit."""
 
 from __future__ import annotations
 
@@ -100,33 +100,48 @@ class Overflows:
 
 
 @dataclass(frozen=True, slots=True)
-class Float16Source:
-    """A float payload read as float16 or bfloat16."""
+class ConvertedFloats:
+    """A payload of float64, float32, float16 or bfloat16 as another of these types, rounded half to even.
+
+    `inner` is little-endian. While it is read, `overflows` counts under `name` the finite values that the
+    narrower type does not have.
+    """
 
     inner: TensorSource
-    elem_type: int
+    from_type: int
+    to_type: int
     name: str
     overflows: Overflows
-    float_format: int = FLOAT16
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.inner.nbytes * 16 // TABLE[self.elem_type][1]
+        return self.inner.nbytes * TABLE[self.to_type][1] // TABLE[self.from_type][1]
 
     def chunks(self) -> Iterator[bytes]:
         """Convert piece by piece; only a short read ends a piece inside an element."""
-        import numpy as np
-
-        dtype = np.dtype(TABLE[self.elem_type][0]).newbyteorder("<")
+        item_bytes = TABLE[self.from_type][1] // 8
         rest = b""
         self.overflows.forget(self.name)
         for piece in self.inner.chunks():
             data = rest + bytes(piece) if rest else piece
-            whole = len(data) // dtype.itemsize * dtype.itemsize
+            whole = len(data) // item_bytes * item_bytes
             rest = bytes(data[whole:])
-            values = np.frombuffer(data, dtype, whole // dtype.itemsize)
-            yield self.overflows.round_to(self.name, values, self.float_format).tobytes()
+            yield self._converted(data, whole // item_bytes).tobytes()
+
+    def _converted(self, data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
+        import numpy as np
+
+        values: npt.NDArray[np.floating]
+        if self.from_type == BFLOAT16:
+            # The upper half of a float32.
+            values = (np.frombuffer(data, "<u2", count).astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = np.frombuffer(data, np.dtype(TABLE[self.from_type][0]).newbyteorder("<"), count)
+        if self.to_type in {FLOAT16, BFLOAT16}:
+            return self.overflows.round_to(self.name, values, self.to_type)
+        with np.errstate(over="ignore"):
+            return values.astype(TABLE[self.to_type][0])
 
 
 def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:

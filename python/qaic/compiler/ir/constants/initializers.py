@@ -19,7 +19,7 @@ from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 
 #: types of weights the engine takes from the mapping; sub-byte and 8-bit float types stay in the graph
-_MAPPED_TYPES: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})
+_MAPPED_TYPES: Final = elem_types.OF_NUMPY | {elem_types.BFLOAT16}
 
 
 def as_weight(tensor: onnx.TensorProto) -> Weight:

@@ -62,6 +62,11 @@ def node_key(node: onnx.NodeProto) -> str:
     return next((name for name in node.output if name), "")
 
 
+def node_label(node: onnx.NodeProto) -> str:
+    """Name a node for people: by its own name, or by that of its first result."""
+    return str(node.name) or node_key(node)
+
+
 def classify(
     graph: onnx.GraphProto, constants: Collection[str], rules: FormatRules, result: ConstantClasses
 ) -> None:

@@ -14,7 +14,7 @@ import onnx
 
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import ConstantClasses, node_key
+from qaic.compiler.ir.constants.propagation import ConstantClasses, node_key, node_label
 from qaic.compiler.ir.elem_types import FLOAT16
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.precision_ops import standard
@@ -128,7 +128,7 @@ def note_computed(
                 values = _computed(name, model, makers)
             if values is None or values.dtype.kind != "f":
                 continue
-            overflows.readers[name] = node.name or node_key(node)
+            overflows.readers[name] = node_label(node)
             overflows.note_lost(name, values)
             # A filling that is clipped is counted there.
             if filled is None or not overflows.clip:

@@ -9,6 +9,7 @@ Nodes of no narrow format, those of float32 and of integers, read what is there 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,12 +17,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, Float16Source, Overflows
+from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, ConvertedFloats, Overflows
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import (
     ConstantClasses,
     classify,
     node_key,
+    node_label,
     value_preserving_inputs,
 )
 from qaic.compiler.ir.constants.weights import Weight
@@ -84,6 +86,13 @@ class _Scope:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     #: value -> the nodes of this graph that read it, with the position
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
+
+    def around(self, name: str) -> Iterator[_Scope]:
+        """Yield this graph and those around it, as far as the one that defines a value."""
+        at: _Scope | None = self
+        while at is not None:
+            yield at
+            at = None if name in at.defined else at.parent
 
 
 class Float16Emulator:
@@ -156,16 +165,9 @@ class Float16Emulator:
         )
 
     def _is_in_format(self, scope: _Scope, name: str, float_format: int) -> bool:
-        if self.types.get(name, 0) == float_format:
-            return True
-        at: _Scope | None = scope
-        while at is not None:
-            if (name, float_format) in at.in_format:
-                return True
-            if name in at.defined:
-                return False
-            at = at.parent
-        return False
+        return self.types.get(name, 0) == float_format or any(
+            (name, float_format) in at.in_format for at in scope.around(name)
+        )
 
     def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
         """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
@@ -211,10 +213,7 @@ class Float16Emulator:
     @staticmethod
     def _folded_name(scope: _Scope, name: str) -> str:
         """Give the name a value has before rounding, if it was folded and is an output too."""
-        at: _Scope | None = scope
-        while at is not None and name not in at.folded_names and name not in at.defined:
-            at = at.parent
-        return name if at is None else at.folded_names.get(name, name)
+        return next((at.folded_names[name] for at in scope.around(name) if name in at.folded_names), name)
 
     def _node(self, scope: _Scope, node: onnx.NodeProto) -> None:
         """Put the inputs of a node in its format, and its outputs where they are not by themselves."""
@@ -314,13 +313,9 @@ class Float16Emulator:
 
     def _copy(self, scope: _Scope, name: str, float_format: int) -> str:
         """Return the name of a copy in the format that this graph can see; make one where there is none."""
-        at: _Scope | None = scope
-        while at is not None:
+        for at in scope.around(name):
             if (name, float_format) in at.copies:
                 return at.copies[name, float_format]
-            if name in at.defined:
-                break
-            at = at.parent
         source = self._clipped(scope, name, name) if name in self.beyond and float_format == FLOAT16 else name
         narrow = self.fresh.make(name, type_name(float_format))
         rounded = self.fresh.make(name, "rounded")
@@ -412,8 +407,8 @@ class Float16Emulator:
             for float_format in formats:
                 narrow = self._constant_cast(scope, weight.name, float_format, alone=len(formats) == 1)
                 if weight.blocks is None:
-                    source = Float16Source(
-                        weight.source, weight.elem_type, weight.name, self.overflows, float_format
+                    source = ConvertedFloats(
+                        weight.source, weight.elem_type, float_format, weight.name, self.overflows
                     )
                     self.weights[narrow] = Weight(narrow, float_format, weight.dims, source)
                 else:
@@ -424,14 +419,14 @@ class Float16Emulator:
         """Record in the account of constants which node reads one."""
         for node, position in scope.readers.get(name, ()):
             if self.reads(node, position):
-                self.overflows.readers[name] = node.name or node_key(node)
+                self.overflows.readers[name] = node_label(node)
                 return
 
     def _note_bounds(self, node: onnx.NodeProto) -> None:
         """Count the bounds that a float16 node has as attributes."""
         for attribute in node.attribute:
             if standard(node, "Clip") and attribute.name in {"min", "max"}:
-                name = f"{node.name or node_key(node)}.{attribute.name}"
+                name = f"{node_label(node)}.{attribute.name}"
                 self.overflows.round_to(name, np.array([attribute.f], np.float32), FLOAT16)
 
     def _constant_formats(self, name: str) -> list[int]:

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import node_key, read_array
+from qaic.compiler.ir.constants.propagation import node_label, read_array
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, find_nodes, producers
@@ -45,7 +45,7 @@ def constant_reader(
 
 def refused_operand(node: onnx.NodeProto, found: str, expected: str) -> CompileError:
     """Make the error about an operand with which the engine would not compute the node."""
-    name = node.name or node_key(node)
+    name = node_label(node)
     return refuse(
         f"node {name!r} ({node.op_type})",
         code="engine_refused",

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qaic.compiler.ir.constants.propagation import node_key
+from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.context import Context
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
@@ -282,7 +282,7 @@ def _inside(node: onnx.NodeProto, results: tuple[tuple[int, ...], ...], guards: 
             "one set of sizes, or indices of a MaxPool over a tensor of the size of the result",
         )
     count = guards.constant(node.input[1], np.array(counts.pop()))
-    return _below(node.input[1], count, f"{node.name or node_key(node)} (index beyond the result)", guards)
+    return _below(node.input[1], count, f"{node_label(node)} (index beyond the result)", guards)
 
 
 def _selected(
@@ -300,7 +300,7 @@ def _selected(
         if selection.tokens:
             others = guards.compute(indices, "Sub", guards.size(indices, selection.tokens, -2), 1)
             count = guards.compute(indices, "Sub", count, others)
-    title = f"{node.name or node_key(node)} (index beyond the {selection.word})"
+    title = f"{node_label(node)} (index beyond the {selection.word})"
     return _below(indices, count, title, guards, types.get(indices, INT64))
 
 
@@ -321,7 +321,7 @@ def _lengths(node: onnx.NodeProto, sizes: list[str], shapes: ShapesInSets, guard
         end = compute("Min", end, size(sizes[2], 0))
     # In the first step all tokens are new, and a sample may be shorter than the others.
     least = compute("Where", test("Equal", most, tokens), 0, compute("Sub", tokens, 1))
-    title = f"{node.name or node_key(node)} (length beyond the cache)"
+    title = f"{node_label(node)} (length beyond the cache)"
     return guards.reject(
         lengths, INT32, title, test("Less", last, least), test("Not", test("Less", last, end))
     )
@@ -341,7 +341,7 @@ def _below(indices: str, count: str, title: str, guards: GuardNodes, elem_type: 
 
 def _not_empty(node: onnx.NodeProto, types: Mapping[str, int], guards: GuardNodes) -> str:
     length = _frame_length(node)
-    title = f"{node.name or node_key(node)} (frame length of 0)"
+    title = f"{node_label(node)} (frame length of 0)"
     return guards.reject(length, types.get(length, INT64), title, guards.is_zero(length))
 
 
@@ -365,7 +365,7 @@ def _fitting(node: onnx.NodeProto, shapes: ShapesInSets, guards: GuardNodes) -> 
     reach = computed("Mul", computed("Sub", block, 1), given.dilations)
     steps = computed("Div", computed("Sub", np.array(image) + given.padding - 1, reach), given.strides)
     counts = computed("Add", steps, 1)
-    title = f"{node.name or node_key(node)} (sizes that do not fit)"
+    title = f"{node_label(node)} (sizes that do not fit)"
     return guards.reject(
         block,
         INT64,
@@ -383,7 +383,7 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
     names = [guards.value(axis, suffix, axis, BOOL) for suffix in ("is_minus_one", "is_last")]
     for number, name in zip((-1, rank - 1), names, strict=True):
         guards.add("Equal", [axis, guards.constant(axis, np.array(number))], name)
-    title = f"{node.name or node_key(node)} (axis of the real and imaginary parts)"
+    title = f"{node_label(node)} (axis of the real and imaginary parts)"
     return guards.reject(axis, INT64, title, *names)
 
 
