@@ -7,7 +7,7 @@ import pytest
 from compiler_oracle import FLOAT, HALF, half, info, lowered, model_of, node, run, whole
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
-from qaic.compiler.passes.assign_precision import classify
+from qaic.compiler.passes.assign_precision import decide
 from qaic.errors import CompileError
 from qaic.options.codecs.enumerations import KIND_ALIASES
 from qaic.options.files.node_precision import NodePrecision
@@ -20,7 +20,7 @@ FP32, FP16, BF16, INT8, INT16 = PrecisionClass
 def classes_of(model, profiled=None, **options):
     inferred = onnx.shape_inference.infer_shapes(model)
     facts = ValueInfo(collect_types(inferred), [inferred])
-    return classify(model, facts, CompileOptions(**options), profiled)
+    return decide(model, facts, CompileOptions(**options), profiled).classes
 
 
 def perceptron():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import onnx
 
@@ -13,13 +13,6 @@ from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec
 from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
 from qaic.options.files.specializations import SpecializationEntry
-
-
-class Provenance(Protocol):
-    """Which nodes of the user's model the nodes of a program go back to."""
-
-    def owners(self, model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
-        """Name the nodes of a model, and map each name to those of the user's nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ class Model:
     #: what is known about values from shape inference on, and once all floats are float32
     facts: ValueInfo = field(default_factory=lambda: ValueInfo({}))
     #: its nodes as they were before the passes, where operations are measured
-    provenance: Provenance | None = None
+    provenance: Callable[[onnx.ModelProto], dict[str, tuple[str, ...]]] | None = None
     #: for each set of shapes the finished program with inferred types and shapes, and what else identifies
     #: some; where operations are measured
     described: Sequence[Sequence[onnx.ModelProto]] = ()

@@ -31,13 +31,6 @@ _LARGEST_FLOAT16: Final = 65504
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def classify(
-    model: onnx.ModelProto, facts: ValueInfo, options: CompileOptions, profiled: Collection[str] | None
-) -> dict[str, PrecisionClass]:
-    """Give what `decide` does, without the reasons."""
-    return decide(model, facts, options, profiled).classes
-
-
 def decide(
     model: onnx.ModelProto,
     facts: ValueInfo,

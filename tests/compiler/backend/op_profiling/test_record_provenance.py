@@ -30,7 +30,7 @@ def test_node_in_the_place_of_two_is_owned_by_both():
     changed = model.copy().proto
     del changed.graph.node[:2]
     changed.graph.node.insert(0, node("Fused", ["x"], ["b"], name="fused"))
-    owners = model.provenance.owners(changed)
+    owners = model.provenance(changed)
     assert owners == {"fused": ("same", "same"), "_quoted_": ('"quoted"',)} or owners["fused"] == ("same",)
 
 

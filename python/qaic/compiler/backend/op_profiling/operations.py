@@ -326,14 +326,14 @@ def describe_operations_pass(model: Model, context: Context) -> bool:
     provenance = model.provenance
     with context.work_folder() as folder:
         with declared(model):
-            owners = provenance.owners(model.proto)
+            owners = provenance(model.proto)
         optimized = _optimized(folder / "program.bin", model, context)
         for _ in range(_FUNCTION_DEPTH):
             with declared(model):
                 written_out = named_throughout(model.proto, optimized)
                 if written_out is not None:
                     model.proto = written_out
-                    owners = provenance.owners(written_out)
+                    owners = provenance(written_out)
             if written_out is None:
                 break
             optimized = _optimized(folder / "program.bin", model, context)

@@ -221,5 +221,5 @@ class _Names:
 @compiler_pass(lambda context: context.measures_operations)
 def record_provenance_pass(model: Model, _: Context) -> bool:
     """Remember the nodes of the user's model, where operations are measured."""
-    model.provenance = NodeProvenance(model.proto)
+    model.provenance = NodeProvenance(model.proto).owners
     return True

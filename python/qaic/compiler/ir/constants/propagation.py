@@ -6,8 +6,7 @@ shapes are fixed, the results of Shape and Size are constants too: index arithme
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,43 +17,14 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import Weight, read_all
 from qaic.compiler.ir.elem_types import FLOAT, TABLE
 from qaic.compiler.ir.graph_edits import register_initializer
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs, usages
+from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.precision_ops import (
     FLOAT_FORMATS,
-    NOT_COMMUTING,
     RANDOM,
     SHAPE_READERS,
-    cast_target,
     selected_inputs,
     standard,
 )
-
-
-class FormatRules(Protocol):
-    """Facts about nodes that a classification needs."""
-
-    def format_of(self, node: onnx.NodeProto) -> int:
-        """Return the format that a node computes in; 0 for none."""
-
-    def reads(self, node: onnx.NodeProto, position: int) -> int:
-        """Return the format in which a node wants one of its inputs; 0 for none."""
-
-    def preserved(self, node: onnx.NodeProto, float_format: int) -> tuple[int, ...] | None:
-        """`selected_inputs`, knowing types."""
-
-
-@dataclass(slots=True)
-class ConstantClasses:
-    """Results of `classify` for a graph and the graphs nested in it."""
-
-    #: names of initializers and of everything computed from them alone
-    constant: set[str] = field(default_factory=set)
-    #: first outputs of the nodes that are folded in float32
-    folded: set[str] = field(default_factory=set)
-    #: constants that are read unrounded: by a folded or float32 node, a parameter, a cast, an output
-    read_plain: set[str] = field(default_factory=set)
-    #: values that some node reads rounded, with the format
-    read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
 def node_key(node: onnx.NodeProto) -> str:
@@ -67,46 +37,9 @@ def node_label(node: onnx.NodeProto) -> str:
     return str(node.name) or node_key(node)
 
 
-def classify(
-    graph: onnx.GraphProto, constants: Collection[str], rules: FormatRules, result: ConstantClasses
-) -> None:
-    """Classify the nodes of a graph, then those of the graphs nested in it.
-
-    `constants` are visible from outside, weights included. Fills `result`.
-    """
-    local, constant_nodes = _split(graph, constants)
-    readers = usages(graph.node)
-    for node in graph.node:
-        for inner in subgraphs(node):
-            classify(inner, local, rules, result)
-    for node in reversed(constant_nodes):
-        # A reader of a constant unrounded reads what folding in float32 gives.
-        followed = any(
-            node_key(reader) in result.folded or not rules.reads(reader, position)
-            for name in node.output
-            for reader, position in readers.get(name, ())
-        )
-        float_format = rules.format_of(node)
-        selects = float_format and rules.preserved(node, float_format) is not None
-        if followed or not selects or node.op_type in NOT_COMMUTING:
-            result.folded.add(node_key(node))
-    for node in graph.node:
-        if node_key(node) in result.folded or cast_target(node):
-            result.read_plain.update(node.input)
-            continue
-        for position, name in enumerate(node.input):
-            float_format = rules.reads(node, position)
-            if float_format:
-                result.read_rounded.add((name, float_format))
-            else:
-                result.read_plain.add(name)
-    result.read_plain.update(output.name for output in graph.output)
-    result.constant |= local
-
-
 def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[str]:
     """Collect the constants of a graph and of those nested in it, and everything computed from them alone."""
-    found, _ = _split(graph, constants)
+    found, _ = split_constants(graph, constants)
     values = set(found)
     for node in graph.node:
         for inner in subgraphs(node):
@@ -114,7 +47,9 @@ def constant_values(graph: onnx.GraphProto, constants: Collection[str]) -> set[s
     return values
 
 
-def _split(graph: onnx.GraphProto, constants: Collection[str]) -> tuple[set[str], list[onnx.NodeProto]]:
+def split_constants(
+    graph: onnx.GraphProto, constants: Collection[str]
+) -> tuple[set[str], list[onnx.NodeProto]]:
     """Return the constants visible in a graph, and its nodes that compute some of them."""
     local = set(constants) | {tensor.name for tensor in graph.initializer}
     local |= {tensor.values.name for tensor in graph.sparse_initializer}

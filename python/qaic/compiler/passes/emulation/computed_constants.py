@@ -6,6 +6,7 @@ engine, so this module computes the few nodes of a small one.
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx
 
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.constants.propagation import ConstantClasses, node_key, node_label
+from qaic.compiler.ir.constants.propagation import node_key, node_label
 from qaic.compiler.ir.elem_types import FLOAT16
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.precision_ops import standard
@@ -96,6 +97,20 @@ def _stays_within(node: onnx.NodeProto, within: set[str], picked: tuple[int, ...
 #: elements of a constant, and nodes that compute it, at most
 _ELEMENTS: Final = 64
 _NODES: Final = 8
+
+
+@dataclass(slots=True)
+class ConstantClasses:
+    """The constants of a graph and the graphs nested in it."""
+
+    #: names of initializers and of everything computed from them alone
+    constant: set[str] = field(default_factory=set)
+    #: first outputs of the nodes that are folded in float32
+    folded: set[str] = field(default_factory=set)
+    #: constants that are read unrounded: by a folded or float32 node, a parameter, a cast, an output
+    read_plain: set[str] = field(default_factory=set)
+    #: values that some node reads rounded, with the format
+    read_rounded: set[tuple[str, int]] = field(default_factory=set)
 
 
 def note_computed(

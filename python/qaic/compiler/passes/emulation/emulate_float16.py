@@ -9,7 +9,7 @@ Nodes of no narrow format, those of float32 and of integers, read what is there 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,10 +20,9 @@ from onnx import helper
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX, ConvertedFloats, Overflows
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import (
-    ConstantClasses,
-    classify,
     node_key,
     node_label,
+    split_constants,
     value_preserving_inputs,
 )
 from qaic.compiler.ir.constants.weights import Weight
@@ -48,6 +47,7 @@ from qaic.compiler.ir.precision_ops import (
     BIAS_TAKERS,
     COMMUTING,
     FLOAT_FORMATS,
+    NOT_COMMUTING,
     cast_target,
     parameter_inputs,
     parameter_outputs,
@@ -55,7 +55,13 @@ from qaic.compiler.ir.precision_ops import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.assign_precision import decide
-from qaic.compiler.passes.emulation.computed_constants import exceeds, filling, may_exceed, note_computed
+from qaic.compiler.passes.emulation.computed_constants import (
+    ConstantClasses,
+    exceeds,
+    filling,
+    may_exceed,
+    note_computed,
+)
 from qaic.compiler.passes.emulation.integer_sums import IntegerSums
 from qaic.options.table import CompileOptions
 
@@ -132,7 +138,7 @@ class Float16Emulator:
 
     def run(self) -> None:
         """Rewrite the model."""
-        classify(self.model.graph, self.weights.keys(), self, self.constants)
+        self._classify(self.model.graph, self.weights.keys())
         note_computed(self.model, self.constants, self.shapes, self.overflows)
         if self.overflows.clip and standard_version(self.model) >= _WHERE:
             self.beyond = may_exceed(
@@ -140,6 +146,37 @@ class Float16Emulator:
             )
         self._graph(self.model.graph, None, None)
         self.sums.report()
+
+    def _classify(self, graph: onnx.GraphProto, constants: Collection[str]) -> None:
+        """Learn which values of a graph and of nested ones are constant, given those visible from outside."""
+        local, constant_nodes = split_constants(graph, constants)
+        readers = usages(graph.node)
+        for node in graph.node:
+            for inner in subgraphs(node):
+                self._classify(inner, local)
+        for node in reversed(constant_nodes):
+            # A reader of a constant unrounded reads what folding in float32 gives.
+            followed = any(
+                node_key(reader) in self.constants.folded or not self.reads(reader, position)
+                for name in node.output
+                for reader, position in readers.get(name, ())
+            )
+            float_format = self.format_of(node)
+            selects = float_format and self.preserved(node, float_format) is not None
+            if followed or not selects or node.op_type in NOT_COMMUTING:
+                self.constants.folded.add(node_key(node))
+        for node in graph.node:
+            if node_key(node) in self.constants.folded or cast_target(node):
+                self.constants.read_plain.update(node.input)
+                continue
+            for position, name in enumerate(node.input):
+                float_format = self.reads(node, position)
+                if float_format:
+                    self.constants.read_rounded.add((name, float_format))
+                else:
+                    self.constants.read_plain.add(name)
+        self.constants.read_plain.update(output.name for output in graph.output)
+        self.constants.constant |= local
 
     def format_of(self, node: onnx.NodeProto) -> int:
         """Return the format that a node computes in; 0 for none."""
@@ -165,9 +202,13 @@ class Float16Emulator:
         )
 
     def _is_in_format(self, scope: _Scope, name: str, float_format: int) -> bool:
-        return self.types.get(name, 0) == float_format or any(
-            (name, float_format) in at.in_format for at in scope.around(name)
-        )
+        if self.types.get(name, 0) == float_format:
+            return True
+        # No generator: this runs for every operand of a model.
+        at: _Scope | None = scope
+        while at is not None and (name, float_format) not in at.in_format:
+            at = None if name in at.defined else at.parent
+        return at is not None
 
     def _graph(self, graph: onnx.GraphProto, parent: _Scope | None, owner: onnx.NodeProto | None) -> None:
         """Rewrite one graph; what enters and leaves it is as the node needs that it belongs to."""
