@@ -11,17 +11,14 @@ version     form
 ==========  =====================================================================================
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic.errors import OptionError
 
-if TYPE_CHECKING:
-    Wrong = Callable[[str, str, str], OptionError]
+Wrong = Callable[[str, str, str], OptionError]
 
 ACTIVATIONS: Final = "activation_encodings"
 PARAMETERS: Final = "param_encodings"

@@ -4,10 +4,8 @@ A state has the shape of its first value in every iteration, if an iteration tha
 back. Bodies without annotations, as older exporters write them, are inferred with these shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx
 from onnx import helper
@@ -31,8 +29,7 @@ from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.ir.value_info import collect_shapes, known_dims
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 
-if TYPE_CHECKING:
-    Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
+Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 #: places of the operands that a Loop has before its states
 _COUNT, _CONDITION, _STATES = 0, 1, 2

@@ -4,12 +4,10 @@ ONNX's inference passes sizes through a few operators and stops at the others (R
 each node whose inputs are known numbers is computed with numpy, as long as the result is small.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -21,11 +19,10 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.opset_version import standard_version
 from qaic.compiler.ir.value_info import known_dims, may_follow_values
 
-if TYPE_CHECKING:
-    Array = NDArray[Any]
-    Attributes = Mapping[str, Any]
-    #: inputs, attributes and operator set -> result
-    Compute = Callable[[Sequence[Any], Attributes, int], Any]
+Array = NDArray[Any]
+Attributes = Mapping[str, Any]
+#: inputs, attributes and operator set -> result
+Compute = Callable[[Sequence[Any], Attributes, int], Any]
 
 #: elements of a result at most: sizes are few, and counted positions as many as a context is long
 _MOST_ELEMENTS: Final = 4096

@@ -5,13 +5,11 @@ many only when a node runs. So a node that may have one is asked alone: the engi
 its operands, and runs it on zeros where that is cheap.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -40,8 +38,7 @@ from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, i
 from qaic.compiler.passes.shape_inference.shape_arithmetic import computed_values
 from qaic.errors import CompileError
 
-if TYPE_CHECKING:
-    Dims = tuple[int | str, ...]
+Dims = tuple[int | str, ...]
 
 #: operators of the standard set of which inference does not compare all sizes
 _ASKED: Final = frozenset(
