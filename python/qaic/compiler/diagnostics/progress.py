@@ -1,4 +1,9 @@
-"""Progress of a compilation: shown when it takes more than a second, and noted in a `PassLog`."""
+"""Progress of a compilation, shown when it takes more than a second, and the times of its passes.
+
+A pass has no end of its own: it lasts until the next one begins, so the times add up to the whole. A graph
+that is saved is the one the pass left behind; its large weights are inputs there, because they are not part
+of a graph while it is compiled.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,6 @@ from typing import TYPE_CHECKING, Final, Self
 from qaic.compiler.output_folder import record
 from qaic.support.status_line import status_line
 
-if TYPE_CHECKING:
-    import onnx
 if TYPE_CHECKING:
     import onnx
 

@@ -1,4 +1,8 @@
-"""Expanding the functions of a model; node names show where they came from."""
+"""Expanding the functions of a model; node names show where they came from.
+
+Passes that keep facts by name need every name of a model to mean one value. Branches that are never alive
+together may use a name twice, so values of nested graphs are renamed.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping

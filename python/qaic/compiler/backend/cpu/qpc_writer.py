@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     import onnx
 
     from qaic.compiler.ir.model import Model, StateRows
-if TYPE_CHECKING:
-    from qaic.compiler.ir.model import Model
 
 #: of a program that every reader of plans can run
 PLAN_VERSION: Final = 1

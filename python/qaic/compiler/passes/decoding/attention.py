@@ -1,4 +1,8 @@
-"""A graph whose attention is looked at: what its values are, and how they are found."""
+"""A graph whose attention is looked at: its values, and the heads that several queries share.
+
+Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))`` for shared heads. A product that broadcasts needs no
+copies.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

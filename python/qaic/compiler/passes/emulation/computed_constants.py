@@ -1,7 +1,8 @@
-"""Small computed constants that float16 does not have: an epsilon that is cast, a mask that is multiplied.
+"""Computed constants that float16 does not have: an epsilon that is cast, a mask that is multiplied.
 
-A constant that is stored is counted where it is rounded. The value of a computed one is known only to the
-engine, so this module computes the few nodes of a small one.
+A constant that is stored is counted and clipped where it is rounded. The value of a computed one is known
+only to the engine, so the few nodes of a small one are computed here, to count it, and others get nodes that
+clip them. Those are left out where the operators show that they are not needed.
 """
 
 import math
