@@ -176,7 +176,7 @@ def _measured(container: str, threads: int, tokens: int, context: int) -> dict[s
     # The device takes as many threads as the process has processors.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     import qaic
-    from qaic.cli.qpc.stored_weights import stored_weights
+    from qaic.cli.stored_weights import stored_weights
 
     qpc = qaic.Qpc(container)
     weights = stored_weights(qpc)

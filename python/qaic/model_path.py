@@ -7,10 +7,14 @@ import glob
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
-from qaic.support.open_regular import NotRegularError, open_regular
+from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.program_names import QPC_FILE_NAME
+
+if TYPE_CHECKING:
+    import onnx
 
 QPC_MAGIC = bytes.fromhex("7ccda100")
 """First four bytes of a container."""
@@ -110,3 +114,53 @@ def _only_match(pattern: str) -> Path:
             context={"pattern": pattern, "matches": matches},
         )
     return Path(matches[0])
+
+
+_TEXT_SUFFIX: Final = ".onnxtxt"
+#: text takes several times the memory of what it says
+_LONGEST_TEXT: Final = 256 << 20
+
+
+def open_model(path: Path) -> Path | onnx.ModelProto:
+    """Find a model; one in the text form of protobuf is read.
+
+    Raises
+    ------
+    OptionError
+        It is compiled already, or no model.
+    OSError
+        It cannot be read.
+    """
+    if not path.exists():
+        raise missing_file(path)
+    if path.suffix.lower() == _TEXT_SUFFIX:
+        return _from_text(path)
+    model = find_model(path)
+    if model.is_container:
+        raise OptionError(
+            f"{model.path} is a compiled container; an .onnx file is expected",
+            code="option.model_path",
+            context={"path": str(model.path)},
+        )
+    return model.path
+
+
+def _from_text(path: Path) -> onnx.ModelProto:
+    content = read_regular(path, _LONGEST_TEXT)
+    if len(content) > _LONGEST_TEXT:
+        raise _wrong(path, f"it is larger than {_LONGEST_TEXT >> 20} MiB")
+    import onnx
+    from google.protobuf import text_format
+
+    try:
+        return text_format.Parse(content.decode("utf-8"), onnx.ModelProto())
+    except (text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        raise _wrong(path, str(error)) from error
+
+
+def _wrong(path: Path, problem: str) -> OptionError:
+    return OptionError(
+        f"{path} is no model in the text form of protobuf: {problem}",
+        code="option.model_path",
+        context={"path": str(path)},
+    )

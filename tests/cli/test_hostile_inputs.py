@@ -25,9 +25,9 @@ import weight_free_models
 from qaic.cli import console
 from qaic.cli.compile import main as qaic_compile
 from qaic.cli.compile_and_run import main as qaic_exec
+from qaic.cli.openqaic import SUBCOMMANDS
 from qaic.cli.openqaic import main as openqaic
 from qaic.cli.openqaic import parser as openqaic_parser
-from qaic.cli.openqaic.registry import SUBCOMMANDS
 from qaic.cli.opstats import main as qaic_opstats
 from qaic.cli.qpc import main as qaic_qpc
 from qaic.cli.runner import main as qaic_runner

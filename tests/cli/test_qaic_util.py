@@ -17,8 +17,9 @@ import pytest
 import qaicrt
 from child_process import WATCHDOG_S, started
 from qaic import _core
-from qaic.cli.util import device_info, main
-from qaic.cli.util.table import DeviceTable, device_lines
+from qaic.cli import device_info
+from qaic.cli.device_info import DeviceTable, device_lines
+from qaic.cli.util import main
 
 ORDER = [
     "Status",

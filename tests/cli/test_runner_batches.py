@@ -8,10 +8,9 @@ import pytest
 
 import qaicrt
 from decoder_model import Oracle, Sizes, decoder, specializations
-from qaic.cli.runner.inputs.batch_json import read_batch
-from qaic.cli.runner.inputs.memory import InputMemory
-from qaic.cli.runner.inputs.requests import Part, Request
-from qaic.cli.runner.network import Binding, Network
+from qaic.cli.runner.batch_json import read_batch
+from qaic.cli.runner.loop import InputMemory
+from qaic.cli.runner.network import Binding, Network, Part, Request
 from qaic.errors import InputError
 from runner_support import batch_json, compiled, doubling, entry, raw, two_inputs
 from session_models import model

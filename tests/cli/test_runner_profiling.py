@@ -16,7 +16,7 @@ import qaic
 from child_process import started
 from qaic import stats
 from qaic.cli import compile_and_run
-from qaic.cli.runner import command_line, files, profiling_options
+from qaic.cli.runner import command_line, outputs
 from qaic.options.rows.runner import COUNTED, STREAMED
 from qaic.support.program_names import SAMPLING_RATES
 from runner_support import compiled, doubling
@@ -440,7 +440,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        files.replace(path, half)
+        outputs.replace(path, half)
     assert names(tmp_path) == ["report.txt"]
     assert path.read_text() == "before"
 
@@ -512,8 +512,8 @@ def test_every_option_is_used_or_said_to_be_unused(kinds, details):
     argv = [f"--aic-profiling-type={kind}" for kind in kinds]
     argv += [f"--aic-profiling-{name}={value}" for name, value in details.items()]
     options = parsed(argv)
-    wanted = profiling_options.profiling_of(options)
-    unused = {name.removeprefix("--aic-profiling-") for name in profiling_options.without_effect(options)}
+    wanted = command_line.profiling_of(options)
+    unused = {name.removeprefix("--aic-profiling-") for name in command_line.without_effect(options)}
     if not kinds:
         assert wanted is None
         assert unused == details.keys()

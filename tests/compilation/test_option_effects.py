@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
-from qaic.cli.qpc.diff import differences
+from qaic.cli.qpc_diff import differences
 from qaic.options.spec import Effect, Stage
 from qaic.options.table import SPECS
 

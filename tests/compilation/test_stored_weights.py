@@ -9,7 +9,7 @@ import pytest
 import qaic
 from child_process import run_script
 from compiler_oracle import info, model_of, node
-from qaic.cli.openqaic.program_fit import program_fit
+from qaic.cli.openqaic.commands.inspect import program_fit
 from qaic.compiler.passes import store_weights
 from session_models import save
 

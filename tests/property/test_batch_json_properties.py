@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from qaic.cli.runner.inputs.batch_json import read_batch
+from qaic.cli.runner.batch_json import read_batch
 from qaic.cli.runner.network import Binding, Network
 from qaic.errors import InputError
 

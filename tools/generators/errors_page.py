@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 
 from qaic import errors
-from qaic.cli.openqaic.error_codes import error_codes, meaning
+from qaic.cli.openqaic.commands.explain import error_codes, meaning
 
 _INTRODUCTION = """\
 # Errors

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qaic.cli.console import Parser, print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
-from qaic.cli.openqaic.output_file import wrote
+from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
 from qaic.model_path import QPC_MAGIC
 from qaic.page.drawing import suffix_of

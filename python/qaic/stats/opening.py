@@ -1,10 +1,11 @@
-"""Which layout and which program a stats buffer has: :func:`open`."""
+"""Opens stats buffers (:func:`open`), and finds those of a folder by the names of their files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
-from qaic.errors import StatsMismatchError, UnknownStatsLayoutError
+from qaic.errors import StatsError, StatsMismatchError, UnknownStatsLayoutError
 from qaic.qpc import Qpc
 from qaic.stats import layouts
 from qaic.stats.buffer import StatsBuffer
 from qaic.stats.descriptor import Descriptor
-from qaic.support.program_names import in_file_names
+from qaic.support.program_names import STATS_OUTPUT, in_file_names
 
 if TYPE_CHECKING:
     from typing import Any
@@ -184,3 +185,80 @@ def _bytes_of(source: BufferSource) -> NDArray[Any]:
             return np.frombuffer(b"\0", np.uint8)[:0]
         return np.memmap(path, np.uint8, mode="r")
     return np.frombuffer(memoryview(source).toreadonly().cast("B"), np.uint8)
+
+
+_SLICE: Final = re.compile(r"(?P<network>.+)_slice(?P<slice>\d+)", re.DOTALL)
+#: more devices than a program can have
+_MOST_SLICES: Final = 1 << 16
+_BUFFER_NAME: Final = f"-{STATS_OUTPUT}"
+
+
+@dataclass(frozen=True)
+class StatsFile:
+    """The stats buffer that one device wrote for one inference."""
+
+    path: Path
+    sample: tuple[str, int, int, int]
+    """Prefix, program, activation (-1 where the name has none) and inference."""
+    network: str
+    """Without the slice."""
+    slice: int | None
+    """Device of the program, in program order; ``None`` where there is one."""
+
+    @property
+    def buffer(self) -> str:
+        """The prefix of output names: the file name before the name of the binding."""
+        return self.path.name[: self.path.name.rindex(_BUFFER_NAME)]
+
+
+def stats_file(path: Path) -> StatsFile | None:
+    """Return the facts in a file name; ``None`` if it is not that of a stats buffer."""
+    match = FILE_NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    network = match["network"]
+    sliced = _SLICE.fullmatch(network)
+    number = int(sliced["slice"]) if sliced else _MOST_SLICES
+    sample = (
+        match["prefix"],
+        int(match["program"]),
+        int(match["activation"] or -1),
+        int(match["inference"]),
+    )
+    if sliced is None or number >= _MOST_SLICES:
+        return StatsFile(path, sample, network, None)
+    return StatsFile(path, sample, sliced["network"], number)
+
+
+def files_in(directory: Path) -> list[StatsFile]:
+    """Return the stats buffers of a directory in the order of their names.
+
+    Raises
+    ------
+    StatsError
+        There are none.
+    OSError
+        The directory cannot be read.
+    """
+    found = [file for path in sorted(directory.iterdir()) if (file := stats_file(path)) is not None]
+    if not found:
+        raise StatsError(
+            f"{directory}: no file is named {FILE_PATTERN}",
+            code="stats.no_buffers",
+            hints=("such files come from qaic-runner with --aic-profiling-type=raw_device_stats",),
+        )
+    return found
+
+
+def samples_in(directory: Path) -> list[list[StatsFile]]:
+    """Return the stats buffers of a directory: per inference those of its devices. Errors as `files_in`."""
+    found = files_in(directory)
+    by_sample: dict[tuple[str, int, int, int], list[StatsFile]] = {}
+    for file in sorted(found, key=lambda file: (file.sample, file.slice or 0, file.path.name)):
+        by_sample.setdefault(file.sample, []).append(file)
+    return list(by_sample.values())
+
+
+def devices_of(files: Iterable[StatsFile]) -> list[int]:
+    """Return the numbers of the devices that wrote these, each once."""
+    return sorted({file.slice or 0 for file in files})

@@ -8,7 +8,7 @@ import pytest
 import qaic
 from compiler_oracle import info, model_of, node
 from qaic.cli.openqaic import main
-from qaic.cli.qpc.stored_weights import bandwidth_limit, stored_weights
+from qaic.cli.stored_weights import bandwidth_limit, stored_weights
 from qaic.compiler.passes import store_weights
 from qaic.errors import QpcFormatError
 from qaic.qpc.initializers import mapped_sizes

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import main, program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
 from qaic.cli.openqaic.drawn_program import drawn_program
-from qaic.cli.qpc.graph_model import read_graph
 
 QPCS = Path(__file__).parents[2] / "data" / "qpc"
 UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")

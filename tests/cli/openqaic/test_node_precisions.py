@@ -10,8 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 from qaic import page
+from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
-from qaic.cli.qpc.graph_model import read_graph
 from qaic.stats.reports import REPORTS
 
 #: operators that compute new values, so that rounding shows

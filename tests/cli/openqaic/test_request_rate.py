@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_clock import FakeClock
-from qaic.cli.openqaic import main, request_rate
-from qaic.cli.openqaic.request_rate import RequestRate
+from qaic.cli.openqaic import main
+from qaic.cli.openqaic.commands import bench
+from qaic.cli.openqaic.commands.bench import RequestRate
 
 TIMES = [("enqueued_ns", np.int64), ("completed_ns", np.int64)]
 
@@ -19,7 +20,7 @@ TIMES = [("enqueued_ns", np.int64), ("completed_ns", np.int64)]
 def test_latencies_are_those_of_a_queue_with_one_server(services_ms, rate):
     clock = FakeClock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_rate, "time", clock)
+        patch.setattr(bench, "time", clock)
         requests = RequestRate("x", rate, seconds=1.0, count=len(services_ms))
         samples = []
         for service_ms, _ in zip(services_ms, requests, strict=True):
@@ -41,7 +42,7 @@ def test_requests_end_with_the_time_however_slow_the_program_is(service_ms, rate
     clock = FakeClock()
     began_s = clock.now_s
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_rate, "time", clock)
+        patch.setattr(bench, "time", clock)
         taken_s = []
         for _ in RequestRate("x", rate, seconds=1.0, count=None):
             taken_s.append(clock.now_s - began_s)

@@ -8,8 +8,7 @@ import pytest
 import qaic.stats
 import stats_buffers
 from qaic import _core
-from qaic.cli import console
-from qaic.cli.opstats import report as opstats_report
+from qaic.cli import console, opstats_report
 from qaic.stats.reports import REPORTS
 
 FACTS = stats_buffers.descriptor_facts([1000])

@@ -1,9 +1,12 @@
-"""Options of the compiler as arguments of subcommands: those of the option table, with two dashes."""
+"""Options of the compiler as arguments of subcommands, and in the command lines that they print next."""
+
+from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qaic.cli.console import VALUE_SUFFIX, Parser
 from qaic.errors import OptionConflictError
@@ -13,6 +16,9 @@ from qaic.options.raw_option import OptionSource, Origin, RawOption
 from qaic.options.resolution import ResolvedOptions, resolve
 from qaic.options.spec import FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
+
+if TYPE_CHECKING:
+    from qaic.qpc import Qpc
 
 #: options that help shows; the others are in docs/reference/options.md
 _SHOWN: Final = (
@@ -174,3 +180,44 @@ def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
             add(*names, shown=summary, nargs="?", metavar=placeholder(spec.codec))
         case FlagForm.REPEAT | FlagForm.VALUE:
             add(*names, shown=summary, metavar=placeholder(spec.codec))
+
+
+def next_command(name: str, arguments: argparse.Namespace, *more: str, without: Collection[str] = ()) -> str:
+    """Return the command line of another subcommand for the same model, inputs, device and compile options.
+
+    Parameters
+    ----------
+    name
+        The subcommand.
+    arguments
+        Arguments of the running subcommand.
+    more
+        Further words.
+    without
+        Names of compile options to leave out.
+    """
+    words = ["openqaic", name, str(arguments.model)]
+    for text in getattr(arguments, "inputs", ()):
+        words += ["-i", text]
+    if getattr(arguments, "device_id", None) is not None:
+        words += ["-d", str(arguments.device_id)]
+    if arguments.options_path is not None:
+        words += ["--options-path", arguments.options_path]
+    return shlex.join([*words, *given_options(arguments, without=without), *more])
+
+
+def next_view(qpc: Qpc, path: str) -> str:
+    """Return a command line that lists the nodes of a container, or its other contents if it has no nodes.
+
+    Parameters
+    ----------
+    qpc
+        The container.
+    path
+        The user's path of the container.
+    """
+    name = shlex.quote(path)
+    if not qpc.is_program:
+        return f"qaic-qpc list {name}"
+    # The container of a card holds no graph whose nodes could be listed.
+    return f"openqaic inspect {name} {'graph -o graph.html' if qpc.graph is None else 'nodes'}"

@@ -1,18 +1,27 @@
-"""The program that a subcommand works with: a container as it is, or a model that is compiled first."""
+"""The program that a subcommand opens, compiles or measures, and the file that it writes."""
+
+from __future__ import annotations
 
 import argparse
 import shlex
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from qaic.cli.compile.log import logged
-from qaic.cli.compile.model_input import open_model
 from qaic.cli.console import print_message
+from qaic.cli.log import logged
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
-from qaic.errors import OptionError
-from qaic.model_path import find_model
-from qaic.support.text import bytes_text, duration
+from qaic.errors import OptionError, StateError
+from qaic.model_path import find_model, open_model
+from qaic.support.status_line import status_line
+from qaic.support.text import bytes_text, counted, duration
+
+if TYPE_CHECKING:
+    from qaic.qpc import Qpc
+    from qaic.stats.reports.capture import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +130,112 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     return Program(
         path=found.path, model=None, nbytes=found.path.stat().st_size, compile_s=0.0, from_cache=False
     )
+
+
+#: from this level on a program measures its operations
+STATS_LEVEL: Final = 70
+
+
+def measured(
+    program: Path | Qpc, inputs: Sequence[str] = (), *, warm_up: int = 3, inferences: int = 20, **device: Any
+) -> Capture:
+    """Run a container and return the measurements of its device. Blocking.
+
+    Parameters
+    ----------
+    program
+        The container.
+    inputs
+        Arguments ``[NAME=]FILE``; random inputs without them.
+    warm_up, inferences
+        Number of inferences that are not measured, and that are.
+    **device
+        Options of the session.
+
+    Raises
+    ------
+    StateError
+        The program was compiled without statistics.
+    """
+    from qaic import Session
+    from qaic.cli.openqaic.tensor_files import read_inputs
+    from qaic.runtime.benchmark import random_inputs
+
+    with (
+        Session(program, **device) as session,
+        status_line(lambda: f"measuring {counted(inferences, 'inference')}"),
+    ):
+        wanted = session.model_input_shape_dict
+        shapes = [shape for shape, _ in wanted.values()]
+        feeds = read_inputs(inputs, wanted) if inputs else random_inputs(wanted, shapes)
+        for _ in range(warm_up):
+            session.run(feeds)
+        session.setup()
+        with session.profile() as profile:
+            for _ in range(inferences):
+                session.run(feeds)
+    if not profile.device:
+        raise StateError(
+            f"{session.path} measures nothing: it was compiled without statistics",
+            code="profile.not_compiled_in",
+            hints=(
+                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
+            ),
+        )
+    return profile.capture()
+
+
+def check_output_file(
+    option: str, output: str | PathLike[str] | None, *, read: Iterable[str | PathLike[str]]
+) -> None:
+    """Refuse a file that cannot be written, or that the same command reads.
+
+    Parameters
+    ----------
+    option
+        The option as messages show it, such as ``-o``.
+    output
+        Its value; nothing is checked where it is None.
+    read
+        Files that the command reads; those that are missing count as none.
+
+    Raises
+    ------
+    OptionError
+        Its folder is missing, it is a folder itself, or it is one of the files that are read.
+    """
+    if output is None:
+        return
+    path = Path(output)
+    if path.is_dir():
+        raise OptionError(f"{option} {path}: found a folder, expected a file", code="option.output_path")
+    if not path.parent.is_dir():
+        raise OptionError(
+            f"{option} {path}: the folder {path.parent} does not exist",
+            code="option.output_path",
+            hints=(f"`mkdir -p {shlex.quote(str(path.parent))}` makes it",),
+        )
+    if path.exists() and any(Path(other).exists() and path.samefile(other) for other in read):
+        raise OptionError(
+            f"{option} {path}: found a file that is read too, expected another one: it would be lost",
+            code="option.output_path",
+        )
+
+
+def check_page(output: str | PathLike[str] | None, *, read: Iterable[str | PathLike[str]]) -> None:
+    """Refuse the ``-o`` of a page, as `check_output_file`, also if its name is not that of a page."""
+    if output is not None and Path(output).suffix.lower() not in {".html", ".htm"}:
+        raise OptionError(
+            f"-o {output}: pages are HTML; a name that ends in .html is expected", code="option.output_path"
+        )
+    check_output_file("-o", output, read=read)
+
+
+def wrote(path: str | PathLike[str], more: str = "") -> str:
+    """Return the sentence that names a file that was written, and its size."""
+    return f"wrote {shlex.quote(str(path))}, {bytes_text(Path(path).stat().st_size)}{more}"
+
+
+def files_of(given: Iterable[str]) -> list[str]:
+    """Return the files of ``[NAME=]FILE``."""
+    return [text.partition("=")[2] or text for text in given]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
-from qaic.cli.qpc.graph_model import read_graph
+from qaic.cli.graph_model import read_graph
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.macs import macs_of

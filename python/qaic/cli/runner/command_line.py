@@ -1,23 +1,41 @@
-"""The command line of ``qaic-runner``: its rows of options as arguments, and what does not go together."""
+"""The command line of ``qaic-runner``: rows of options as arguments, their rules, and what is recorded."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qaic.cli import console
-from qaic.cli.runner.profiling_options import Profiling, contradiction, profiling_of, without_effect
 from qaic.errors import OptionConflictError
 from qaic.options.codecs.scalars import Codec, Enum, FilePath, Float, Int, ListOf, ValueMismatchError
-from qaic.options.rows.runner import RunnerOptions
+from qaic.options.rows.runner import COUNTED, STREAMED, RunnerOptions
 from qaic.options.spec import Flag, FlagForm, Row, rows_of
+from qaic.support.program_names import REPORTING_RATES_MS, SAMPLING_RATES
 
 #: of a device's id; Python refuses to read thousands
 _MOST_DIGITS = 9
 
 
 _DEFAULT_ITERATIONS = 40
+
+
+class Profiling(NamedTuple):
+    """The recordings of a run, and their files."""
+
+    #: each type once, in the order of the command line
+    types: tuple[str, ...]
+    folder: Path
+    #: first inference of the program that a counted type records
+    first: int
+    #: inferences of each activation that a counted type records
+    samples: int
+    delay_s: float
+    #: None until the run ends
+    duration_s: float | None
+    #: every how many inferences a streamed type records one
+    sampling: int
+    period_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,3 +240,53 @@ def _devices(options: RunnerOptions) -> tuple[tuple[int, ...], bool]:
     if len(set(ids)) < len(ids):
         raise _conflict(f"-D {text!r} names a device twice")
     return ids, separator == ":"
+
+
+_COUNTED_ONLY = ("start_iter", "num_samples")
+_STREAMED_ONLY = ("duration", "sampling_rate", "reporting_rate")
+
+
+def contradiction(options: RunnerOptions) -> str | None:
+    """Return an error if two types would write the same file."""
+    types = options.aic_profiling_type
+    for stream in STREAMED:
+        counted = stream.removesuffix("_stream")
+        if stream in types and counted in types:
+            return f"--aic-profiling-type {counted} and {stream} write the same file; give one of them"
+    return None
+
+
+def without_effect(options: RunnerOptions) -> tuple[str, ...]:
+    """Options that were given and that no recorded type makes use of."""
+    types = options.aic_profiling_type
+    used = {"start_delay", "out_dir"} if types else set()
+    if set(types) & set(COUNTED):
+        used |= set(_COUNTED_ONLY)
+    if set(types) & set(STREAMED):
+        used |= set(_STREAMED_ONLY)
+    details = {*_COUNTED_ONLY, *_STREAMED_ONLY, "start_delay", "out_dir"}
+    return tuple(
+        f"--aic-profiling-{detail.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if value is not None
+        and (detail := name.removeprefix("aic_profiling_")) in details
+        and name != detail
+        and detail not in used
+    )
+
+
+def profiling_of(options: RunnerOptions) -> Profiling | None:
+    """Read what is to be recorded; ``None`` for nothing."""
+    if not options.aic_profiling_type:
+        return None
+    duration_ms = options.aic_profiling_duration
+    return Profiling(
+        types=tuple(dict.fromkeys(options.aic_profiling_type)),
+        folder=options.aic_profiling_out_dir or Path(),
+        first=options.aic_profiling_start_iter or 0,
+        samples=options.aic_profiling_num_samples or 1,
+        delay_s=(options.aic_profiling_start_delay or 0) / 1e3,
+        duration_s=None if duration_ms is None else duration_ms / 1e3,
+        sampling=SAMPLING_RATES[options.aic_profiling_sampling_rate or "full"],
+        period_s=int(options.aic_profiling_reporting_rate or REPORTING_RATES_MS[0]) / 1e3,
+    )

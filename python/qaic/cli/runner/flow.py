@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qaic import _core, rt
 from qaic.cli.console import DEVICE, FAILURE, SUCCESS, print_line, print_message
-from qaic.cli.runner.inputs.memory import InputMemory
-from qaic.cli.runner.inputs.requests import Request
-from qaic.cli.runner.inputs.sources import requests_of
 from qaic.cli.runner.latencies import (
     Latencies,
     RunProgress,
@@ -20,10 +17,11 @@ from qaic.cli.runner.latencies import (
     rate_reporter,
     write_json,
 )
-from qaic.cli.runner.loop import Loop
-from qaic.cli.runner.network import Network
+from qaic.cli.runner.loop import InputMemory, Loop
+from qaic.cli.runner.network import Network, Request
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, written_range
 from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
+from qaic.cli.runner.sources import requests_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
 from qaic.options.rows.runner import COUNTED, RunnerOptions

@@ -1,10 +1,14 @@
-"""Facts about a program for ``qaic-runner``: bindings, shapes, and which outputs stay on the device."""
+"""Bindings of a program, and the inferences that ``qaic-runner`` plans with them: bytes in, shapes out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qaic import rt
 from qaic.errors import InputError
@@ -112,3 +116,152 @@ class Network:
         return binding.name in self._state or any(
             output.position == binding.position for output in self._state.values()
         )
+
+
+class Part(NamedTuple):
+    """One buffer of an inference.
+
+    ``paths`` are the files it is read from, one after the other; of an output, the file it is compared with.
+    ``data`` takes the place of files.
+    """
+
+    binding: Binding
+    dims: tuple[int, ...]
+    paths: tuple[Path, ...] = ()
+    data: NDArray[np.uint8] | None = None
+
+    @property
+    def skipped(self) -> bool:
+        """True if no data is transferred."""
+        return 0 in self.dims
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffer."""
+        return prod(self.dims) * self.binding.item_bytes
+
+    def read(self) -> NDArray[np.uint8]:
+        """Bytes of the buffer. Blocking.
+
+        Raises
+        ------
+        InputError
+            A file is not as large as it was when the run was planned.
+        """
+        if self.data is not None:
+            return self.data
+        pieces = [np.fromfile(path, np.uint8) for path in self.paths]
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if len(whole) != self.nbytes:
+            names = ", ".join(map(str, self.paths))
+            raise InputError(
+                f"{names}: {len(whole)} bytes were read, and there were {self.nbytes} at the start",
+                code="runner.file_changed",
+            )
+        return whole
+
+
+class Request(NamedTuple):
+    """One inference: all inputs and all outputs, in the order of their bindings."""
+
+    inputs: list[Part]
+    outputs: list[Part]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that are held in memory for it."""
+        return sum(part.nbytes for part in self.inputs if not part.skipped)
+
+    def with_statistics(self) -> Request:
+        """Make the same inference with the device's statistics among its outputs."""
+        parts = [
+            part._replace(dims=part.binding.dims) if part.binding.is_statistics else part
+            for part in self.outputs
+        ]
+        return self if parts == self.outputs else self._replace(outputs=parts)
+
+    @property
+    def dims(self) -> list[tuple[int, Sequence[int]]]:
+        """Element size and shape per binding."""
+        return [(part.binding.item_bytes, part.dims) for part in (*self.inputs, *self.outputs)]
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a file that is to be read; a folder is refused as the system refuses to read it."""
+    if path.is_dir():
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    return path.stat().st_size
+
+
+def plain_outputs(network: Network) -> list[Part]:
+    """All outputs in the shapes they were compiled for, without statistics: they cost time."""
+    return [Part(binding, SKIPPED if binding.is_statistics else binding.dims) for binding in network.outputs]
+
+
+def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
+    """Inference whose inputs are raw files, in the order of the inputs.
+
+    Raises
+    ------
+    InputError
+        The number or the size of the files is wrong.
+    """
+    check_count(network, len(files), where)
+    inputs = [
+        Part(binding, binding.dims_for(file_bytes(path), str(path)), (path,))
+        for binding, path in zip(network.inputs, files, strict=True)
+    ]
+    return Request(inputs, plain_outputs(network))
+
+
+def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where: str) -> Request:
+    """Inference whose inputs are put together from files of batch 1.
+
+    Raises
+    ------
+    InputError
+        The number or the size of the files is wrong.
+    """
+    inputs = []
+    for row in rows:
+        check_count(network, len(row), where)
+    for binding, *files in zip(network.inputs, *rows, strict=True):
+        one = binding.nbytes // network.batch
+        for path in files:
+            if (found := file_bytes(path)) != one:
+                raise InputError(
+                    f"{path} has {found} bytes; {binding.name!r} takes {one} for one of a batch of "
+                    f"{network.batch}",
+                    code="runner.file_size",
+                )
+        inputs.append(Part(binding, binding.dims, tuple(files)))
+    return Request(inputs, plain_outputs(network))
+
+
+def check_count(network: Network, given: int, where: str) -> None:
+    """Refuse too many or too few files.
+
+    Raises
+    ------
+    InputError
+        With the names of the inputs.
+    """
+    expected = [binding.name for binding in network.inputs]
+    if given != len(expected):
+        raise InputError(
+            f"{where}: {given} files for {len(expected)} inputs: {', '.join(map(repr, expected))}",
+            code="runner.file_count",
+        )
+
+
+def of_data(network: Network, arrays: Sequence[NDArray[Any]]) -> Request:
+    """Inference whose inputs are in memory, as raw bytes."""
+    inputs = [
+        Part(binding, binding.dims, data=array) for binding, array in zip(network.inputs, arrays, strict=True)
+    ]
+    return Request(inputs, plain_outputs(network))
+
+
+def resolve(path: str, folder: Path) -> Path:
+    """Path as written in a file: absolute, or relative to that file's folder."""
+    return folder / Path(path)

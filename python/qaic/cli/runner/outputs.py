@@ -1,28 +1,32 @@
-"""Handling of outputs in ``qaic-runner``: they are written to files, or compared with expected ones."""
+"""Outputs of ``qaic-runner``: writes files, and compares outputs with expected ones."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.cli.qpc.qpc_info import facts
-from qaic.cli.runner.files import replace_content, writable_folder
-from qaic.cli.runner.inputs.requests import Part, Request, file_bytes
-from qaic.cli.runner.network import Binding, Network
+from qaic.cli.console import print_line
+from qaic.cli.qpc_info import facts
+from qaic.cli.runner.network import Binding, Network, Part, Request, file_bytes
 from qaic.errors import InputError
 from qaic.qpc import Qpc
 from qaic.rt import BufferDataTypeEnum
+from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import safe_name
 from qaic.support.text import escape_unprintable
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from qaic.cli.runner.command_line import RunRequest
-    from qaic.cli.runner.inputs.memory import Slot
+    from qaic.cli.runner.loop import Slot
     from qaic.options.rows.runner import RunnerOptions
 
 _MOST_MAPS = 256
@@ -263,3 +267,41 @@ def _reasons(bindings: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{name} has no device buffer"
         elif users[binding["dma"]["buffer"]] > 1:
             yield f"{name} shares device buffer {binding['dma']['buffer']}"
+
+
+def writable_folder(folder: Path) -> Path:
+    """Make a folder in one that exists, or take it as it is.
+
+    Raises
+    ------
+    OSError
+        It cannot be made or written.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    if not folder.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(13, "Permission denied", str(folder))
+    return folder
+
+
+def replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file that is complete or not there, and report it. Blocking.
+
+    Parameters
+    ----------
+    path
+        Where it goes. The lines about it are the vendor's.
+    write
+        Writes to the path it is given.
+    """
+    if path.exists():
+        print_line(f"Deleting previous file: {path}")
+    print_line(f"Writing file:{path}")
+    write_replacing(path, write)
+
+
+def replace_content(path: Path, content: Buffer) -> None:
+    """Write a file of bytes that are there, as `replace`."""
+    replace(path, lambda unfinished: unfinished.write_bytes(content))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from qaic import _core
 from qaic.cli.console import print_line, print_message
-from qaic.cli.runner.files import replace, replace_content, writable_folder
 from qaic.cli.runner.latencies import RunProgress, round_trips
+from qaic.cli.runner.outputs import replace, replace_content, writable_folder
 from qaic.errors import InputError
 from qaic.options.rows.runner import STREAMED
 from qaic.qpc import Qpc
@@ -26,7 +26,7 @@ from qaic.support.program_names import PREFIX, summary_name, trace_name
 
 if TYPE_CHECKING:
     from qaic import rt
-    from qaic.cli.runner.profiling_options import Profiling
+    from qaic.cli.runner.command_line import Profiling
 
 #: types that are made of the device's buffers
 _OF_DEVICE = ("stats", "raw_device_stats")

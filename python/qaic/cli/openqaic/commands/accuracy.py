@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from qaic.cli.compile.log import logged
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
+from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
-from qaic.cli.openqaic.output_file import check_output_file, check_page, wrote
+from qaic.cli.openqaic.program import check_output_file, check_page, wrote
 from qaic.errors import OptionError
 
 _EXAMPLES: Final = (

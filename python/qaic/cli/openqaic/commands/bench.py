@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qaic.cli.console import SUCCESS, print_json, print_line, print_message
 from qaic.cli.openqaic.arguments import (
@@ -22,11 +28,9 @@ from qaic.cli.openqaic.arguments import (
     positive,
     set_examples,
 )
-from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.next_command import next_command, next_view
-from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program
-from qaic.errors import OptionError
+from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
+from qaic.cli.openqaic.program import check_output_file, files_of, open_program
+from qaic.errors import OptionError, StateError
 from qaic.support.status_line import status_line
 from qaic.support.text import counted, duration, three_digits
 
@@ -34,11 +38,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from qaic import Session
     from qaic.cli.console import Parser
-    from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
     from qaic.cli.openqaic.program import Program
 
     _Feeds = dict[str, NDArray[Any]]
@@ -213,7 +214,6 @@ def _measured(
 def _of_openqaic(
     session: Session, feeds: _Feeds, streams: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    from qaic.cli.openqaic.request_rate import RequestRate
     from qaic.cli.runner.latencies import summarize
 
     session.update_backend_options(num_activations=streams)
@@ -256,8 +256,6 @@ def _of_onnxruntime(
 
 
 def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
-    from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
-
     assert model is not None  # noqa: S101  # the caller has looked
     session = OnnxRuntimeSession(model, threads_per_inference=cores)
     if session.left_out:
@@ -303,3 +301,154 @@ def _default_streams(cores: int) -> list[int]:
     free = max((device["nsp_total"] for device in _core.Context().devices()), default=cores)
     most = max(1, min(len(os.sched_getaffinity(0)), free // max(cores, 1)))
     return [number for power in range(most.bit_length()) if (number := 1 << power) <= most]
+
+
+T = TypeVar("T")
+
+
+class RequestRate(Generic[T]):
+    """Yields one value again and again, evenly spaced in time.
+
+    A value that is taken too late does not move those after it, so the delay of a program that does not keep
+    up grows from request to request.
+
+    Parameters
+    ----------
+    value
+        The value.
+    rate
+        Values per second.
+    seconds
+        Time until the last value.
+    count
+        Number of values, in place of a time.
+    """
+
+    def __init__(self, value: T, rate: float, *, seconds: float, count: int | None) -> None:
+        self._value = value
+        self._rate = rate
+        self._seconds = seconds
+        self._count = count
+        #: seconds by which each value was taken too late
+        self.late_s: list[float] = []
+
+    def __iter__(self) -> Iterator[T]:
+        began = time.perf_counter()
+        for number in itertools.count() if self._count is None else range(self._count):
+            elapsed_s, due_s = time.perf_counter() - began, number / self._rate
+            if self._count is None and number and max(elapsed_s, due_s) >= self._seconds:
+                return
+            late_s = elapsed_s - due_s
+            if late_s < 0:
+                time.sleep(-late_s)
+            self.late_s.append(max(late_s, 0.0))
+            yield self._value
+
+    def latencies_s(self, samples: NDArray[np.void]) -> NDArray[np.float64]:
+        """Return the seconds from the moment that each request was due to its end.
+
+        Parameters
+        ----------
+        samples
+            Recorded inferences (`qaic.profile.Profile.samples`).
+        """
+        import numpy as np
+
+        ordered = np.sort(samples, order="enqueued_ns")
+        late_s = np.array(self.late_s[: len(ordered)])
+        latencies_s: NDArray[np.float64] = (ordered["completed_ns"] - ordered["enqueued_ns"]) / 1e9 + late_s
+        return latencies_s
+
+
+_QDQ_PROPAGATION: Final = ("QDQPropagationTransformer",)
+
+
+class OnnxRuntimeSession:
+    """A session of onnxruntime's processor provider.
+
+    Parameters
+    ----------
+    path
+        The model.
+    threads_per_inference
+        Threads that share one inference.
+
+    Raises
+    ------
+    StateError
+        onnxruntime cannot be imported.
+    """
+
+    def __init__(self, path: Path, *, threads_per_inference: int = 1) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise StateError(
+                f"onnxruntime cannot be imported for the comparison: {error}", code="beside.onnxruntime"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads_per_inference
+        # Its warnings about the model would stand between the rows.
+        options.log_severity_level = 3
+        #: optimizers of the engine that are left out, for it would end the process with them
+        self.left_out = _QDQ_PROPAGATION if _ends_the_engine(path) else ()
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(self.left_out)
+        )
+
+    def run(self, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run one inference."""
+        result: list[NDArray[Any]] = self._session.run(None, feeds)
+        return result
+
+    def measure(
+        self,
+        feeds: Mapping[str, NDArray[Any]],
+        *,
+        threads: int,
+        duration_s: float,
+        inferences: int | None = None,
+    ) -> tuple[NDArray[np.float64], float]:
+        """Run inferences from several threads for some time, or ``inferences`` of them. Blocking.
+
+        Returns
+        -------
+        tuple
+            Seconds of each inference, and inferences per second.
+        """
+        started = time.perf_counter()
+        until = started + (duration_s if inferences is None else math.inf)
+        # Taking from an iterator is one step of the interpreter: threads share it.
+        left = itertools.repeat(None) if inferences is None else iter(range(inferences))
+
+        def loop() -> list[float]:
+            latencies_s = []
+            for _ in left:
+                if (begun := time.perf_counter()) >= until:
+                    break
+                self._session.run(None, feeds)
+                latencies_s.append(time.perf_counter() - begun)
+            return latencies_s
+
+        with ThreadPoolExecutor(threads) as pool:
+            futures = [pool.submit(loop) for _ in range(threads)]
+            found = np.concatenate([future.result() for future in futures])
+        return found, len(found) / (time.perf_counter() - started)
+
+
+def _ends_the_engine(path: Path) -> bool:
+    """Return whether the engine would crash: it moves dequantization to where a body captures a value.
+
+    What cannot be read as a model is left to the engine, which reports it.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from qaic.compiler.ir.graph_walk import all_graphs, find_nodes
+    from qaic.compiler.passes.legalize.legalize_exports import moved_captures
+
+    try:
+        graph = onnx.load(str(path), load_external_data=False).graph
+    except (DecodeError, OSError):
+        return False
+    return bool(find_nodes(graph.node, {"DequantizeLinear"})) and any(map(moved_captures, all_graphs(graph)))

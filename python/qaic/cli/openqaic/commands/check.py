@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from qaic.cli.compile.log import logged
-from qaic.cli.compile.model_input import open_model
 from qaic.cli.console import FAILURE, SUCCESS, Parser, print_json, print_line, print_text
+from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options
-from qaic.cli.openqaic.output_file import check_page, wrote
+from qaic.cli.openqaic.program import check_page, wrote
+from qaic.model_path import open_model
 
 
 def add_arguments(parser: Parser) -> None:

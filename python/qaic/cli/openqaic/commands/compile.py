@@ -6,8 +6,7 @@ from pathlib import Path
 
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
-from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.next_command import next_command, next_view
+from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
 from qaic.cli.openqaic.program import compile_model
 
 

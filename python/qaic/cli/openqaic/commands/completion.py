@@ -21,8 +21,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
-    from qaic.cli.openqaic import parser
-    from qaic.cli.openqaic.registry import SUBCOMMANDS
+    from qaic.cli.openqaic import SUBCOMMANDS, parser
 
     try:
         import shtab

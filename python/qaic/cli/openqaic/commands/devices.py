@@ -88,8 +88,7 @@ def _next_step(devices: list[dict[str, Any]]) -> str:
 
 
 def _watch(period_seconds: float) -> int:
-    from qaic.cli.util.device_info import DeviceSource
-    from qaic.cli.util.table import DeviceTable
+    from qaic.cli.device_info import DeviceSource, DeviceTable
 
     source = DeviceSource()
     try:

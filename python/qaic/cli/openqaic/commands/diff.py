@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     code = show_differences(arguments.a, arguments.b, as_json=arguments.json)
     if code == FAILURE and not arguments.json:
-        from qaic.cli.openqaic.next_command import next_view
+        from qaic.cli.openqaic.compile_options import next_view
         from qaic.qpc import Qpc
 
         print_line(f"next: {next_view(Qpc(arguments.b), str(arguments.b))}")

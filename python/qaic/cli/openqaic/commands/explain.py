@@ -1,8 +1,15 @@
 """``openqaic explain CODE``: what an error code or the name of an exception means."""
 
 import argparse
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from qaic import errors
+from qaic._core import error_catalogue
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionError
@@ -29,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from qaic import errors
-    from qaic.cli.openqaic.error_codes import error_codes, meaning
 
     known = error_codes()
     wanted = arguments.code
@@ -68,3 +74,84 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_line("next: openqaic explain")
     return SUCCESS
+
+
+#: what decides where an argument ends: texts, comments and brackets
+_TOKEN: Final = re.compile(
+    r'''"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|[()\[\]{},]|\bcode='''
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """A code of `QaicError`.
+
+    Parameters
+    ----------
+    code
+        The code.
+    exception
+        Name of the exception that has it.
+    status
+        Status that a call of ``qaicrt`` answers with; empty where there is none.
+    message
+        An example; empty where the message is written in Python.
+    """
+
+    code: str
+    exception: str
+    status: str
+    message: str
+
+
+def error_codes() -> list[ErrorCode]:
+    """List all codes: those of the compiled module first, each once for an exception."""
+    found = [ErrorCode(*row) for row in error_catalogue()]
+    known = {(one.code, one.exception) for one in found}
+    for code, exception in _raised_by_python():
+        if (code, exception) not in known:
+            known.add((code, exception))
+            found.append(ErrorCode(code, exception, "", ""))
+    return found
+
+
+def meaning(exception: str) -> str:
+    """First line of what an exception is documented as."""
+    return str(getattr(errors, exception).__doc__).split("\n", maxsplit=1)[0]
+
+
+def _raised_by_python() -> Iterator[tuple[str, str]]:
+    """Yield (code, exception) of every call in the package that makes an exception with a literal code."""
+    call = re.compile(rf"(?<![\w.])({'|'.join(errors.__all__)}|refuse)\(")
+    for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        # Parsing all files takes seconds.
+        for found in call.finditer(text) if "code=" in text else ():
+            value = _code_argument(text, found.end())
+            # What the compiler refuses goes through one function, which sets the first half of the code.
+            refused = found[1] == "refuse"
+            name, prefix = ("CompileError", "compile.") if refused else (found[1], "")
+            yield from ((prefix + code, name) for code in _literals(value))
+
+
+def _code_argument(text: str, begin: int) -> ast.expr | None:
+    """Return the argument `code` of a call whose arguments begin at a place; None without one."""
+    depth, start = 1, None
+    for token in _TOKEN.finditer(text, begin):
+        if token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth -= 1
+        elif depth == 1 and token[0] == "code=":
+            start = token.end()
+        if depth == 0 or (depth == 1 and start is not None and token[0] == ","):
+            return None if start is None else ast.parse(f"({text[start : token.start()]})", mode="eval").body
+    return None
+
+
+def _literals(value: ast.expr | None) -> Iterator[str]:
+    if isinstance(value, ast.IfExp):
+        yield from _literals(value.body)
+        yield from _literals(value.orelse)
+    elif isinstance(value, ast.Constant):
+        yield str(value.value)

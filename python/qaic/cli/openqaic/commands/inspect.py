@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
+from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
-from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.next_command import next_command, next_view
-from qaic.cli.openqaic.output_file import check_output_file, check_page, wrote
-from qaic.cli.openqaic.program import open_program
-from qaic.errors import OptionError
+from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
+from qaic.cli.openqaic.program import check_output_file, check_page, open_program, wrote
+from qaic.cli.stored_weights import stored_weights
+from qaic.errors import OptionError, StateError
+from qaic.qpc import Qpc
+from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import counted, escape_unprintable
-
-if TYPE_CHECKING:
-    from qaic.qpc import Qpc
 
 
 def add_arguments(parser: Parser) -> None:
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.onnx is not None:
         return _write_onnx(qpc, arguments)
     if arguments.view is None:
-        from qaic.cli.qpc.info_text import info_text
-        from qaic.cli.qpc.qpc_info import facts
+        from qaic.cli.qpc import info_text
+        from qaic.cli.qpc_info import facts
 
         described = facts(qpc)
         if arguments.json:
@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)
-    from qaic.cli.openqaic import program_graph
-    from qaic.cli.qpc.graph_model import read_graph
+    from qaic.cli.graph_model import read_graph
 
     graph = program_graph.with_shapes(read_graph(qpc))
     rows = program_graph.nodes(graph) if arguments.view == "nodes" else program_graph.tensors(graph, qpc)
@@ -99,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw_graph(arguments: argparse.Namespace) -> int:
-    from qaic.cli.openqaic.graph_file import check_output, write_graph
-    from qaic.cli.openqaic.measurement import STATS_LEVEL
+    from qaic.cli.openqaic.drawn_program import check_output, write_graph
+    from qaic.cli.openqaic.program import STATS_LEVEL
     from qaic.qpc import Qpc
 
     output = check_output(arguments.output, next_command("inspect", arguments, "graph"))
@@ -120,9 +119,8 @@ def _draw_graph(arguments: argparse.Namespace) -> int:
 
 def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     from qaic import _core
-    from qaic.cli.openqaic.program_fit import program_fit
-    from qaic.cli.qpc.info_text import stored_weights_text
-    from qaic.cli.qpc.stored_weights import bandwidth_limit
+    from qaic.cli.qpc import stored_weights_text
+    from qaic.cli.stored_weights import bandwidth_limit
     from qaic.support.text import bytes_text, duration, three_digits
 
     found = program_fit(qpc, _core.Context().devices())
@@ -158,7 +156,6 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
 
 
 def _write_onnx(qpc: Qpc, arguments: argparse.Namespace) -> int:
-    from qaic.cli.openqaic import program_graph
 
     program_graph.write_self_contained(qpc, arguments.onnx)
     if arguments.json:
@@ -176,3 +173,74 @@ def _cell(value: object) -> str | int:
     if isinstance(value, list):
         return escape_unprintable(", ".join(map(str, value)))
     return "-" if value is None else escape_unprintable(str(value))
+
+
+_MIB = 1 << 20
+
+
+def program_fit(qpc: Qpc, devices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Compare what a program takes with what devices have.
+
+    Parameters
+    ----------
+    qpc : Qpc
+        The container.
+    devices : sequence of mapping
+        Devices as ``openqaic devices --json`` lists them.
+
+    Returns
+    -------
+    dict
+        ``cores`` and ``memory_bytes`` of one activation on each of its ``devices``, of the memory the
+        ``constants_bytes`` and the ``state_bytes`` that it retains between inferences; the ``weights`` that
+        are used where they are mapped, as of :func:`~qaic.cli.stored_weights.stored_weights`; and a row
+        for each device in ``fits``: ``activations`` of the empty device, those that fit ``now``, and what is
+        ``limited_by``.
+
+    Raises
+    ------
+    StateError
+        The container holds a slice for each of several devices.
+    """
+    if not qpc.is_program:
+        raise StateError(
+            f"{qpc.path} is a container of containers, one for each device; what each of them takes differs",
+            code="inspect.slices",
+            hints=("extract them with qaic-qpc extract, and inspect each",),
+        )
+    info, constants = qpc.program_info, qpc.constants
+    plan = qpc.plan or {}
+    needed = {"cores": max(1, info.num_cores), "memory": -(-info.total_required_memory // _MIB)}
+    return {
+        "cores": needed["cores"],
+        "devices": plan.get("devices", 1),
+        "memory_bytes": info.total_required_memory,
+        "constants_bytes": sum(
+            0 if part is None else part.nbytes for part in (constants.static, constants.dynamic)
+        ),
+        "state_bytes": _state_bytes(qpc),
+        "weights": stored_weights(qpc),
+        "fits": [_fits(needed, device) for device in devices],
+    }
+
+
+def _state_bytes(qpc: Qpc) -> int:
+    """Sum what the program retains; its outputs that are states have a name of their own."""
+    from qaic.cli.qpc_info import facts
+
+    outputs = facts(qpc)["outputs"]
+    return sum(output["bytes"] or 0 for output in outputs if output["name"].endswith(RETAINED_STATE_SUFFIX))
+
+
+def _fits(needed: Mapping[str, int], device: Mapping[str, Any]) -> dict[str, Any]:
+    """Count activations of one program on one device."""
+    total = {"cores": device["nsp_total"], "memory": device["dram_total_mb"]}
+    free = {"cores": device["nsp_free"], "memory": device["dram_free_mb"]}
+    most = {name: total[name] // amount for name, amount in needed.items() if amount}
+    return {
+        "device": device["id"],
+        "name": device["name"],
+        "activations": min(most.values()),
+        "now": min(free[name] // amount for name, amount in needed.items() if amount),
+        "limited_by": min(most, key=most.__getitem__),
+    }

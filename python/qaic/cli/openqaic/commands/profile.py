@@ -19,11 +19,16 @@ from qaic.cli.openqaic.arguments import (
     device_options,
     set_examples,
 )
-from qaic.cli.openqaic.compile_options import add_compile_options, for_model
-from qaic.cli.openqaic.measurement import STATS_LEVEL, measured
-from qaic.cli.openqaic.next_command import next_command
-from qaic.cli.openqaic.output_file import check_page, files_of, wrote
-from qaic.cli.openqaic.program import Program, open_program
+from qaic.cli.openqaic.compile_options import add_compile_options, for_model, next_command
+from qaic.cli.openqaic.program import (
+    STATS_LEVEL,
+    Program,
+    check_page,
+    files_of,
+    measured,
+    open_program,
+    wrote,
+)
 from qaic.support.text import bytes_text, counted, duration
 
 if TYPE_CHECKING:
@@ -111,7 +116,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
 
 def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
     """Add the share of the read bandwidth that an inference reached, if the host reads stored weights."""
-    from qaic.cli.qpc.stored_weights import bandwidth_limit, stored_weights
+    from qaic.cli.stored_weights import bandwidth_limit, stored_weights
     from qaic.qpc import Qpc
     from qaic.stats.reports.table import Column, Table
 
@@ -145,9 +150,9 @@ def _with_limit(overview: Report, program: Program, capture: Capture) -> Report:
 
 
 def _graphs(program: Program, capture: Capture) -> list[DrawnGraph]:
-    from qaic.cli.openqaic.graph_file import node_times, program_graphs
+    from qaic.cli.graph_model import read_graph
+    from qaic.cli.openqaic.drawn_program import node_times, program_graphs
     from qaic.cli.openqaic.program_graph import with_shapes
-    from qaic.cli.qpc.graph_model import read_graph
     from qaic.qpc import Qpc
 
     qpc = Qpc(program.path)

@@ -27,10 +27,8 @@ from qaic.cli.openqaic.arguments import (
     set_examples,
     tolerance,
 )
-from qaic.cli.openqaic.compile_options import add_compile_options
-from qaic.cli.openqaic.next_command import next_command
-from qaic.cli.openqaic.output_file import check_output_file, files_of
-from qaic.cli.openqaic.program import open_program
+from qaic.cli.openqaic.compile_options import add_compile_options, next_command
+from qaic.cli.openqaic.program import check_output_file, files_of, open_program
 from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_outputs
 from qaic.errors import OptionError
 from qaic.support.status_line import status_line

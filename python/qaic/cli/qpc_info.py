@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from qaic.cli.qpc.stored_weights import stored_weights
+from qaic.cli.stored_weights import stored_weights
 from qaic.errors import QaicError
 from qaic.qpc import Qpc
 from qaic.qpc.initializers import check_records

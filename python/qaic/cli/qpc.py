@@ -1,13 +1,214 @@
-"""The facts about a container as text for people.
+"""``qaic-qpc info | list | extract | validate | diff``: look into a program container."""
 
-Names come from files that are not trusted; what a terminal would obey instead of showing is escaped.
-"""
+from __future__ import annotations
 
+import argparse
+import contextlib
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from qaic.cli.console import table
+from qaic.cli import console
+from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_json, print_line, print_text, table
+from qaic.errors import QaicError, QpcError
 from qaic.support.text import bytes_text, counted, escape_unprintable, three_digits
+
+if TYPE_CHECKING:
+    from qaic.qpc import Finding, Qpc
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return console.run(_tool, argv)
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="qaic-qpc", description="Inspect program containers of Cloud AI 100.")
+    parser.add_version()
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    about = {
+        "info": "show target, options, inputs and outputs, constants",
+        "list": "list the segments, also of containers inside",
+        "extract": "write segments to files, and their content as JSON and ONNX",
+        "validate": "check everything, checksums included; exit code 1 if there is an error",
+    }
+    for name, text in about.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        file = command.add_mutually_exclusive_group(required=True)
+        file.add_argument(
+            "file", nargs="?", metavar="FILE", help="a container, a folder with programqpc.bin, or a glob"
+        )
+        file.add_argument("-i", "-q", "--qpc", dest="option_file", metavar="FILE", help="FILE as an option")
+        command.add_argument("--json", action="store_true", help="print JSON")
+        if name == "extract":
+            command.add_argument("-o", "--output-dir", required=True, metavar="DIR", help="output folder")
+            command.add_argument(
+                "-s", dest="pattern", default="*", metavar="GLOB", help="only files whose path matches"
+            )
+            command.add_argument("--force", action="store_true", help="overwrite existing files")
+    text = "what differs between two containers; exit code 1 if anything does, 2 if one cannot be read"
+    diff = commands.add_parser("diff", help=text, description=text[0].upper() + text[1:] + ".")
+    for name in ("a", "b"):
+        diff.add_argument(
+            name, metavar=name.upper(), help="a container, a folder with programqpc.bin, or a glob"
+        )
+    diff.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _tool(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    commands = {"info": _info, "list": _list, "extract": _extract, "validate": _validate, "diff": _diff}
+    return commands[arguments.command](arguments)
+
+
+def _path(arguments: argparse.Namespace) -> str:
+    path: str = arguments.file if arguments.option_file is None else arguments.option_file
+    return path
+
+
+def _open(arguments: argparse.Namespace) -> Qpc:
+    from qaic.qpc import Qpc
+
+    return Qpc(_path(arguments))
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from qaic.cli.qpc_info import facts
+
+    described = facts(_open(arguments))
+    if arguments.json:
+        print_json(described)
+    else:
+        print_text(info_text(described))
+    return SUCCESS
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = list(_walk(_open(arguments)))
+    if arguments.json:
+        print_json(rows)
+    else:
+        print_text(segments_text(rows))
+    return SUCCESS
+
+
+def _walk(qpc: Qpc, prefix: str = "", base: int = 0) -> list[dict[str, Any]]:
+    """List segments, those inside others by path, each with its place in the file."""
+    from qaic.cli.qpc_info import segments
+
+    rows: list[dict[str, Any]] = []
+    for segment in segments(qpc):
+        name, start = segment["name"], base + segment["start"]
+        rows.append({**segment, "name": prefix + name, "start": start})
+        if name in qpc.slices:
+            # What keeps one from opening is for `validate` to say.
+            with contextlib.suppress(QpcError):
+                rows += _walk(qpc.slices[name], f"{prefix}{name}/", start)
+    return rows
+
+
+def _extract(arguments: argparse.Namespace) -> int:
+    qpc = _open(arguments)
+    try:
+        written = qpc.extract(arguments.output_dir, arguments.pattern, force=arguments.force)
+    except FileExistsError as error:
+        console.print_message("error", f"{error.filename}: {error.strerror}")
+        console.print_message("hint", "--force overwrites, another --output-dir keeps both")
+        return FAILURE
+    if arguments.json:
+        print_json([str(path) for path in written])
+    elif written:
+        print_text(table([[path.stat().st_size, path] for path in written], header=["bytes", "file"]))
+    if not written:
+        console.print_message("error", f"no file matches {arguments.pattern!r}")
+        console.print_message(
+            "hint", "a pattern matches a whole path, as *networkdesc.json; without -s all is written"
+        )
+        return FAILURE
+    return SUCCESS
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from qaic.qpc import validate
+
+    path = _path(arguments)
+    findings = validate(path)
+    valid = not any(finding.severity == "error" for finding in findings)
+    described = _facts_of_readable(path)
+    if arguments.json:
+        print_json(
+            {"valid": valid, "findings": [asdict(finding) for finding in findings], "facts": described}
+        )
+        return SUCCESS if valid else FAILURE
+    if described is not None:
+        for line in summary_lines(described):
+            print_line(line)
+        for label, cores in _programs(described):
+            print_line(f"Number of NSP required{label}: {cores}")
+        print_line()
+    for finding in findings:
+        print_line(_finding_line(finding))
+    print_line("valid" if valid else "not valid")
+    return SUCCESS if valid else FAILURE
+
+
+def _facts_of_readable(path: str) -> dict[str, Any] | None:
+    """Describe a container that opens; what keeps another from opening is among its findings."""
+    from qaic.cli.qpc_info import facts
+    from qaic.qpc import Qpc
+
+    try:
+        return facts(Qpc(path))
+    except QpcError:
+        return None
+
+
+def _programs(facts: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Cores per program, with a label where there are several."""
+    if facts["kind"] == "program":
+        yield "", facts["cores"]
+    for name, inner in facts.get("slices", {}).items():
+        yield from ((f" by {escape_unprintable(name)}{label}", cores) for label, cores in _programs(inner))
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    return show_differences(arguments.a, arguments.b, as_json=arguments.json)
+
+
+def show_differences(a: str, b: str, *, as_json: bool) -> int:
+    """Show what differs between two containers, from the first to the second.
+
+    Returns the exit code: 0 nothing, 1 something, 2 one cannot be read.
+    """
+    from qaic.cli.qpc_diff import diff_text, differences
+    from qaic.qpc import Qpc
+
+    opened = []
+    for path in (a, b):
+        try:
+            opened.append(Qpc(path))
+        except (QaicError, OSError) as error:
+            # 1 would say that they differ.
+            said = error.message if isinstance(error, QaicError) else str(error.strerror)
+            # A container that is damaged names its file by itself.
+            console.print_message("error", said if said.startswith(path) else f"{path}: {said}")
+            for hint in error.hints if isinstance(error, QaicError) else ():
+                console.print_message("hint", hint)
+            return USAGE
+    found = differences(opened[0], opened[1])
+    if as_json:
+        print_json(found)
+    else:
+        print_text(diff_text(found))
+    return SUCCESS if found["same"] else FAILURE
+
+
+def _finding_line(finding: Finding) -> str:
+    where = f"{escape_unprintable(finding.segment)}: " if finding.segment else ""
+    return f"{finding.severity}: {where}{escape_unprintable(finding.message)} [{finding.code}]"
+
 
 _Json = dict[str, Any]
 
@@ -105,7 +306,7 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
 
 
 def stored_weights_text(stored: _Json) -> str:
-    """Write the sizes of :func:`~qaic.cli.qpc.stored_weights.stored_weights`."""
+    """Write the sizes of :func:`~qaic.cli.stored_weights.stored_weights`."""
     size, each = bytes_text(stored["bytes"]), three_digits(stored["bytes_per_weight"] or 0)
     return f"{size}, {each} bytes a weight; an inference reads {bytes_text(stored['read_bytes'])}"
 
@@ -246,3 +447,7 @@ def _segment_note(segment: _Json) -> str:
     if segment["name"] != "constants.bin" or segment["offset"] == segment["bytes"]:
         return ""
     return f"dynamic from {segment['offset']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -113,7 +113,7 @@ def _capture(
 ) -> tuple[Capture | None, bool]:
     """Open all buffers; print which cannot be opened, and return whether there are any."""
     import qaic.stats
-    from qaic.cli.opstats.files import hints_of
+    from qaic.cli.opstats import hints_of
     from qaic.stats.reports import Capture
 
     paths = [*files, *(_found(Path(place)) if place is not None else [])]
@@ -151,7 +151,7 @@ def _capture(
 
 def _found(place: Path) -> list[Path]:
     """Stats buffers of a directory by name, or the file itself."""
-    from qaic.cli.opstats.files import files_in
+    from qaic.stats.opening import files_in
 
     return [place] if place.is_file() else [file.path for file in files_in(place)]
 

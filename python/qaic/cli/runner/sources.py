@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.cli.console import print_line, print_message
-from qaic.cli.runner.inputs.requests import (
+from qaic.cli.runner.network import (
+    Binding,
+    Network,
     Request,
     file_bytes,
     from_batch_of_files,
     from_files,
     of_data,
 )
-from qaic.cli.runner.network import Binding, Network
 from qaic.errors import InputError
 from qaic.rt import BufferDataTypeEnum as Type
 from qaic.support.open_regular import read_text
@@ -72,7 +73,7 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
         A file or folder cannot be read.
     """
     if options.aic_batch_json_input is not None:
-        from qaic.cli.runner.inputs.batch_json import read_batch
+        from qaic.cli.runner.batch_json import read_batch
 
         return read_batch(options.aic_batch_json_input, network, compare=options.compare_outputs)
     if options.aic_batch_input_directory is not None:
@@ -98,7 +99,7 @@ def _random(network: Network, *, bounded: bool) -> Request:
 
 def _bindings_file(path: Path, network: Network) -> Request:
     """Return the inference of the file next to the container."""
-    from qaic.cli.runner.inputs.bindings_json import read_bindings
+    from qaic.cli.runner.batch_json import read_bindings
 
     try:
         request = read_bindings(path, network)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from qaic import Session
 from qaic.cli.console import Parser, print_line, print_message, print_text, table
 from qaic.cli.openqaic.arguments import set_examples
-from qaic.cli.openqaic.onnxruntime_session import OnnxRuntimeSession
+from qaic.cli.openqaic.commands.bench import OnnxRuntimeSession
 from qaic.errors import InputError, StateError
 
 _NEWEST_KNOWN = "standard_v3_3"

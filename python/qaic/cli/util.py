@@ -13,7 +13,7 @@ from qaic.errors import DeviceError, OptionError
 from qaic.support.text import escape_json
 
 if TYPE_CHECKING:
-    from qaic.cli.util.device_info import Device, DeviceSource
+    from qaic.cli.device_info import Device, DeviceSource
 
 _SHORTEST_PERIOD_SECONDS = 0.1
 # Comparing is quadratic in the length; no label comes near this many characters.
@@ -82,13 +82,13 @@ def _tool(argv: Sequence[str]) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.device_info import DeviceSource
+    from qaic.cli.device_info import DeviceSource
 
     devices, code = _chosen(arguments, DeviceSource())
     if arguments.json is not None:
         _write_json({"device_info": [device.record() for device in devices]}, arguments.json)
     if arguments.json is None or (arguments.query and arguments.json != "-"):
-        from qaic.cli.util.device_info import runtime_version
+        from qaic.cli.device_info import runtime_version
 
         version, variant = runtime_version()
         print_line(f"LRT QC_IMAGE_VERSION:{variant}.{version}")
@@ -102,8 +102,7 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from qaic.cli.util.device_info import DeviceSource
-    from qaic.cli.util.table import DeviceTable
+    from qaic.cli.device_info import DeviceSource, DeviceTable
 
     try:
         source = DeviceSource()
@@ -133,7 +132,7 @@ def _label(key: str, devices: Sequence[Device]) -> str:
     """Label of a property, however its letters were written."""
     from difflib import get_close_matches
 
-    from qaic.cli.util.device_info import labels
+    from qaic.cli.device_info import labels
 
     known = {label.casefold(): label for label in labels(devices)}
     if key.casefold() in known:
@@ -145,7 +144,7 @@ def _label(key: str, devices: Sequence[Device]) -> str:
 
 def _act(arguments: argparse.Namespace) -> int:
     """Reset devices, or enable what several of them do together. Reports the result of each."""
-    from qaic.cli.util.device_info import DeviceSource
+    from qaic.cli.device_info import DeviceSource
 
     source = DeviceSource()
     devices, code = _chosen(arguments, source)
@@ -190,3 +189,7 @@ def _write_json(report: object, target: str) -> None:
         print_text(escape_json(text))
     else:
         replace_bytes(Path(target), text.encode(errors="backslashreplace"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

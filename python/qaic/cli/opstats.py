@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,8 @@ from qaic.support.open_regular import read_regular
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
-    from qaic.cli.opstats.files import StatsFile
     from qaic.stats import Descriptor, StatsBuffer
+    from qaic.stats.opening import StatsFile
 
 #: the first level with figures of operations
 _OP_LEVEL: Final = 70
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tool(argv: Sequence[str]) -> int:
     if argv and argv[0] == "report":
-        from qaic.cli.opstats.report import report
+        from qaic.cli.opstats_report import report
 
         return report(argv[1:])
     parser = _parser()
@@ -124,13 +125,13 @@ class _Run:
     def run(self) -> int:
         """Decode what there is; returns the exit code."""
         import qaic.stats
-        from qaic.cli.opstats import files as opstats_files
+        from qaic.stats.opening import devices_of, samples_in
 
         arguments = self._arguments
         directory = Path(arguments.input_dir)
-        samples = opstats_files.samples(directory)
+        samples = samples_in(directory)
         chosen = arguments.select_devices
-        known = opstats_files.devices(file for files in samples for file in files)
+        known = devices_of(file for files in samples for file in files)
         if chosen is not None and not set(chosen) & set(known):
             print_message(
                 "error",
@@ -154,9 +155,9 @@ class _Run:
 
     def _sample(self, files: list[StatsFile], expected: list[int]) -> None:
         """Decode the buffers of one inference."""
-        from qaic.cli.opstats import files as opstats_files
+        from qaic.stats.opening import devices_of
 
-        for number in sorted(set(expected) - set(opstats_files.devices(files))):
+        for number in sorted(set(expected) - set(devices_of(files))):
             where = files[0].path if files else "an inference"
             print_message("warning", f"{where}: device {number} wrote no buffer for this inference")
         opened = [(file, buffer) for file in files if (buffer := self._open(file)) is not None]
@@ -210,8 +211,6 @@ class _Run:
             print_message("warning", f"{file.path}: there {verb} no {_some('core', missing)}")
 
     def _summary(self, file: StatsFile, buffer: StatsBuffer) -> Path | None:
-        from qaic.cli.opstats.files import summary_name
-
         path = self._output / summary_name(file)
         try:
             buffer.write_summary(path, cores=self._arguments.select_cores)
@@ -222,7 +221,6 @@ class _Run:
 
     def _trace(self, group: list[tuple[StatsFile, StatsBuffer]]) -> Path | None:
         from qaic import _core
-        from qaic.cli.opstats.files import trace_name
         from qaic.support.atomic_io import write_replacing
 
         arguments = self._arguments
@@ -258,8 +256,6 @@ class _Run:
 
     def _fail(self, path: Path, error: QaicError | OSError) -> None:
         """Report the error of one file; the others continue."""
-        from qaic.cli.opstats.files import hints_of
-
         self._failed = True
         if isinstance(error, QaicError):
             text = error.message.removeprefix(f"{path}: ")
@@ -278,3 +274,36 @@ def _show_generated(what: str, paths: list[Path]) -> None:
 
 def _some(what: str, numbers: Sequence[int]) -> str:
     return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def hints_of(error: QaicError | OSError, option: str = "--qpc") -> tuple[str, ...]:
+    """Return what helps, in the words of the command line.
+
+    Parameters
+    ----------
+    error : QaicError or OSError
+        What is wrong with a buffer.
+    option : str
+        The option that takes the container of the buffer.
+    """
+    if not isinstance(error, QaicError):
+        return ()
+    if error.code == "stats.other_program":
+        return (f"{option} takes the container of the buffers; --force reads the buffers anyway",)
+    return tuple(error.hints)
+
+
+def summary_name(file: StatsFile) -> str:
+    """Return the name of a summary."""
+    return f"{file.buffer}.qaic-opstats.summary.txt"
+
+
+def trace_name(files: list[StatsFile], form: str) -> str:
+    """Return the name of a trace of one device, or of several in one file."""
+    merged = "-merged" if len(files) > 1 else ""
+    ending = {"json": "json", "perfetto": "pftrace"}[form]
+    return f"{files[0].buffer}{merged}.qaic-opstats.trace.{ending}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qaic.cli.qpc.graph_model import read_graph
+from qaic.cli.graph_model import read_graph
 from qaic.qpc.initializers import check_records, mapped_sizes
 
 if TYPE_CHECKING:

@@ -1,0 +1,288 @@
+"""``qaic-compile``: an ONNX model to a program container.
+
+This module is the way in, also of ``qaic-exec`` (`compile_and_run`), and decides what is to be done; what is
+loaded before the command line is understood stays small.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qaic.cli import console
+from qaic.cli.console import SUCCESS, USAGE, print_line, print_message, print_text
+from qaic.errors import OptionError
+from qaic.support.atomic_io import write_replacing
+
+if TYPE_CHECKING:
+    from qaic.cli.runner.command_line import RunRequest
+    from qaic.options.resolution import ResolvedOptions
+    from qaic.options.table import CompileOptions
+
+_HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usage"})
+
+_VERSION: Final = frozenset({"-version", "--version"})
+
+#: options that write a file about the model; without a directory for the container, nothing else is done
+_DUMPS: Final = (
+    "dump_custom_io_config_template_file",
+    "dump_embedding_tables",
+    "dump_profile",
+    "mdp_dump_partition_config",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; returns its exit code."""
+    return console.run(lambda arguments: tool(arguments, name="qaic-compile", runs=False), argv)
+
+
+def tool(argv: Sequence[str], *, name: str, runs: bool) -> int:
+    """Do what a command line asks for.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the name of the tool.
+    name
+        Name of the tool, for messages.
+    runs
+        Whether the program is run after it was compiled.
+    """
+    if _HELP & set(argv):
+        print_text(_help_text(name, runs=runs))
+        return SUCCESS
+    if version_flags := _VERSION & set(argv):
+        from qaic import __version__
+
+        print_line(f"{name} {__version__}")
+        # Card users have it among other flags; then the rest is done too.
+        argv = [argument for argument in argv if argument not in version_flags]
+        if not argv:
+            return SUCCESS
+    from qaic.cli.log import logged
+
+    console.take_options_as_flags("-")
+    with logged() as set_verbosity:
+        resolved = _resolved(argv, name)
+        if resolved is None:
+            return USAGE
+        set_verbosity(resolved.compile.verbose)
+        return _do(resolved, name, runs=runs)
+
+
+def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
+    """Read the command line, and report its errors."""
+    from qaic.options import resolve
+    from qaic.options.argv import read_argv
+
+    try:
+        return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
+    except OptionError as error:
+        print_message("error", error.message)
+        for hint in (*error.hints, f"`{name} -h` shows the options"):
+            print_message("hint", hint)
+        return None
+    except OSError as error:
+        # Only the options file is opened here by itself; other files are values and refused as such.
+        _misused(f"-options-path: {error.filename}: {error.strerror or error}", name)
+        return None
+
+
+def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
+    if resolved.run_step.operators_supported is not None:
+        return _write_operators(resolved)
+    options = resolved.compile
+    if resolved.session.model_path is None:
+        return _misused(f"no model; -m=MODEL.onnx is expected by {name}", name)
+    dumped = [path for path in (getattr(options, dump) for dump in _DUMPS) if path is not None]
+    # The tool is known to end after it has written a profile; for the others that is our decision.
+    only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
+    if options.output_dir is None and not (only_dumps or runs):
+        return _misused("no directory for the container; -aic-binary-dir=DIR is expected", name)
+    will_run = runs and not options.compile_only and not only_dumps
+    request = _run_request(resolved) if will_run else None
+    if request is None:
+        _warn_unused(resolved, name)
+    path = _compile(resolved, only_dumps=only_dumps)
+    for written in dumped:
+        print_line(f"wrote {written}")
+    if path is not None:
+        print_line(f"compiled {path}")
+    if request is None or path is None:
+        return SUCCESS
+    from qaic.cli.runner.flow import run
+
+    return run(replace(request, program=path))
+
+
+def _compile(resolved: ResolvedOptions, *, only_dumps: bool) -> Path | None:
+    """Compile; returns the container, or None where only files about the model were wanted."""
+    from qaic.compiler import compile_resolved
+    from qaic.compiler.driver import write_side_files
+    from qaic.compiler.output_folder import check_alone
+    from qaic.model_path import open_model
+
+    options = resolved.compile
+    assert resolved.session.model_path is not None  # noqa: S101  # the caller has looked
+    model = open_model(resolved.session.model_path)
+    if options.output_dir is not None and not only_dumps:
+        check_alone(options.output_dir, str(resolved.origins["output_dir"]), options.target)
+    print_line(f"reading {resolved.session.model_path}")
+    print_line(_target_line(options))
+    print_line(_precision_line(options))
+    sys.stdout.flush()
+    if not only_dumps:
+        return compile_resolved(model, resolved)
+    if options.target == "card":
+        from qaic.compiler.card_driver import dump_for_card
+
+        dump_for_card(model, resolved)
+    else:
+        write_side_files(model, options)
+    return None
+
+
+def _write_operators(resolved: ResolvedOptions) -> int:
+    """Write the list of operators that a card takes, and report it."""
+    from qaic.compiler.reports import operator_list
+    from qaic.compiler.reports.support_report import choose_list
+
+    options, wanted = resolved.compile, resolved.run_step.operators_supported
+    if wanted != "onnx":
+        raise OptionError(
+            f"-operators-supported={wanted}: models are read as ONNX; -operators-supported=onnx is expected",
+            code="option.operators_supported",
+            context={"options": ["operators_supported"]},
+        )
+    operators = choose_list(options)
+    path = (options.output_dir or Path()) / operator_list.TEXT_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_replacing(path, lambda aside: aside.write_text(operators.text(), encoding="utf-8"))
+    kind = "an estimate" if operators.is_estimate else f"from {options.aic_operator_list.path}"  # type: ignore[union-attr]
+    print_line(f"wrote {path}: {len(operators.operators)} operators, {kind}")
+    return SUCCESS
+
+
+def _misused(message: str, name: str) -> int:
+    print_message("error", message)
+    print_message("hint", f"`{name} -h` shows the options")
+    return USAGE
+
+
+def _help_text(name: str, *, runs: bool) -> str:
+    """Write the help of ``qaic-compile`` or ``qaic-exec``."""
+    from qaic.options.help_text import render_help
+    from qaic.options.spec import Stage
+
+    what = "Compile an ONNX model to a program container" + (" and run it." if runs else ".")
+    return "\n".join(
+        [
+            f"usage: {name} -m=MODEL.onnx -aic-binary-dir=DIR [-OPTION[=VALUE] ...]",
+            "",
+            what,
+            "",
+            render_help(tuple(Stage)).rstrip("\n"),
+        ]
+    )
+
+
+def _target_line(options: CompileOptions) -> str:
+    """Return the line about the target."""
+    cores = f"{options.aic_num_cores} core" + ("s" if options.aic_num_cores > 1 else "")
+    return f"compiling for the {'card' if options.target == 'card' else 'cpu device'}, {cores}"
+
+
+def _precision_line(options: CompileOptions) -> str:
+    """Return the line about the program's precision."""
+    from qaic.compiler.ir.precision import is_quantizing
+
+    parts = [f"precision {'float16' if options.convert_to_fp16 else 'as in the model'}"]
+    if is_quantizing(options):
+        parts.append(f"quantized to {options.quantization_precision}")
+    if options.execute_nodes_in_fp16:
+        parts.append(f"float16 for {', '.join(options.execute_nodes_in_fp16)}")
+    if options.mxfp6_matmul:
+        parts.append("weights of matrix products in MXFP6")
+    return "; ".join(parts)
+
+
+#: option -> option of `qaic-runner`
+_OPTIONS: Final = {
+    "aic_num_of_instances": "aic_num_of_activations",
+    "aic_profiling_num_samples": "aic_profiling_num_samples",
+    "aic_profiling_out_dir": "aic_profiling_out_dir",
+    "aic_profiling_start_delay": "aic_profiling_start_delay",
+    "aic_profiling_type": "aic_profiling_type",
+    "input_list_file": "aic_batch_input_file_list",
+    "json_input_file": "aic_batch_json_input",
+    "num_iter": "num_iter",
+    "time": "time",
+    "write_output_dir": "write_output_dir",
+    "write_output_num_samples": "write_output_num_samples",
+    "write_output_start_iter": "write_output_start_iter",
+}
+#: of these only the run makes use
+_FOR_RUNS: Final = frozenset({*_OPTIONS, "aic_profiling_start_iter", "dev_id"}) - {"input_list_file"}
+#: samples of a calibration, the first also the inputs of a run
+_SAMPLES: Final = ("input_list_file", "use_random_input_data")
+
+
+def _run_request(resolved: ResolvedOptions) -> RunRequest:
+    """Turn the options of the run into those of ``qaic-runner``, before any work; the program comes later.
+
+    Raises
+    ------
+    qaic.errors.OptionConflictError
+        They contradict each other.
+    """
+    from qaic.cli.runner.command_line import request_of
+    from qaic.options.rows.runner import RunnerOptions
+
+    given: dict[str, Any] = {
+        # Of an option that reads a file the runner takes the file.
+        runners: getattr(resolved.as_given[name], "path", resolved.as_given[name])
+        for name, runners in _OPTIONS.items()
+        if name in resolved.as_given
+    }
+    if resolved.run_step.aic_profiling_type:
+        # Its default is another one here: the inference that pays for the start is not recorded.
+        given["aic_profiling_start_iter"] = resolved.run_step.aic_profiling_start_iter
+    if "dev_id" in resolved.as_given:
+        ids = resolved.runtime.dev_id
+        given |= (
+            {"aic_device_id": ids} if isinstance(ids, int) else {"aic_device_map": ":".join(map(str, ids))}
+        )
+    return request_of(RunnerOptions(verbose=resolved.compile.verbose, **given), Path())
+
+
+def _warn_unused(resolved: ResolvedOptions, name: str) -> None:
+    """Warn about options for a run that does not follow; `compile_only` has a rule with the same text.
+
+    Samples are named too where they are not measured: the option for that may have been forgotten.
+    """
+    from qaic.options.raw_option import OptionSource
+
+    if not (resolved.compile.convert_to_quantize or resolved.compile.dump_profile):
+        # A rule has named those in a file already.
+        given = (origin for option, origin in resolved.origins.items() if option in _SAMPLES)
+        samples = [str(origin) for origin in given if origin.source is OptionSource.ARGV]
+        if samples:
+            print_message(
+                "note",
+                f"{', '.join(samples)} without -convert-to-quantize or -dump-profile: nothing is measured",
+            )
+    if resolved.compile.compile_only:
+        return
+    unused = [str(origin) for option, origin in resolved.origins.items() if option in _FOR_RUNS]
+    if unused:
+        print_message(
+            "note", f"{', '.join(unused)}: for a run by qaic-exec or qaic-runner; {name} runs nothing now"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

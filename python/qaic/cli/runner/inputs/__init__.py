@@ -1,1 +1,0 @@
-"""Inputs of the inferences of ``qaic-runner``."""

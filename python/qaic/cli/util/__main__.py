@@ -1,7 +1,0 @@
-"""``python -m qaic.cli.util``: ``qaic-util``."""
-
-import sys
-
-from qaic.cli.util import main
-
-sys.exit(main())
