@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qaic.forecast.analysis import ShapeSet
 from qaic.forecast.configurations import OBJECTIVES, Configuration, Fixed
 from qaic.forecast.memory import ASSUMPTION
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import bytes_text, counted, duration, escape_html, shortened
 
 if TYPE_CHECKING:
@@ -260,9 +260,7 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
     columns = (
         Column("best for"),
         *(Column(name, kind="int") for name in ("cores", "instances", "batch", "set size")),
-        Column("samples per second"),
-        Column("latency"),
-        Column("limit"),
+        *columns_of("samples per second | latency | limit"),
     )
     rows = [
         (
@@ -296,13 +294,7 @@ def _of_sets(report: CheckReport) -> list[tuple[ShapeSet, Configuration]]:
 
 def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
     """Return a row for each set of shapes: prefill and decode of a decoder."""
-    columns = (
-        Column("shapes"),
-        Column("cores", kind="int"),
-        Column("latency"),
-        Column("tokens per second"),
-        Column("limit"),
-    )
+    columns = columns_of("shapes | cores:int | latency | tokens per second | limit")
     rows = []
     for shapes, found in every:
         tokens = _tokens(shapes)

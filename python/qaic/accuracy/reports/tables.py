@@ -9,7 +9,7 @@ import numpy as np
 from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.metrics import OutputAccuracy
 from qaic.accuracy.reports.report import TYPES, AccuracyReport, PrecisionAccuracy
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 
 #: nodes that are shown first
 WORST_NODES: Final = 10
@@ -51,19 +51,10 @@ def as_reports(report: AccuracyReport) -> list[Report]:
 
 def outputs_table(precisions: Sequence[PrecisionAccuracy]) -> Table:
     """Return the errors of all outputs."""
-    columns = (
-        Column("precision"),
-        Column("output"),
-        Column("SQNR", "dB", "float"),
-        Column("cosine", None, "float"),
-        Column("same", None, "percent"),
-        Column("largest error", None, "significant"),
-        Column("mean error", None, "significant"),
-        Column("largest relative", None, "significant"),
-        Column("mean relative", None, "significant"),
-        Column("worst channel"),
-        Column("of that channel", "dB", "float"),
-        Column("not finite from"),
+    columns = columns_of(
+        "precision | output | SQNR:float dB | cosine:float | same:percent | largest error:significant | "
+        "mean error:significant | largest relative:significant | mean relative:significant | "
+        "worst channel | of that channel:float dB | not finite from"
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -98,16 +89,10 @@ def _worst_channel(output: OutputAccuracy) -> tuple[Cell, Cell]:
 
 def card_table(item: PrecisionAccuracy) -> Table:
     """Return three ways to compute the outputs: in float32, as the card should round, on the card."""
-    columns = (
-        Column("output"),
-        Column("as it should round", "dB", "float"),
-        Column("card", "dB", "float"),
-        Column("card to rounding", "dB", "float"),
-        Column("same, rounding", None, "percent"),
-        Column("same, card", None, "percent"),
-        Column("largest error, rounding", None, "float"),
-        Column("largest error, card", None, "float"),
-        Column("more than it must"),
+    columns = columns_of(
+        "output | as it should round:float dB | card:float dB | card to rounding:float dB | "
+        "same, rounding:percent | same, card:percent | largest error, rounding:float | "
+        "largest error, card:float | more than it must"
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -134,14 +119,9 @@ def card_table(item: PrecisionAccuracy) -> Table:
 def steps_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
     """Return the errors of the logits of every token."""
     columns = (
-        Column("prompt", None, "int"),
-        Column("token", None, "int"),
-        Column("float32", None, "int"),
+        *columns_of("prompt:int | token:int | float32:int"),
         Column(item.to, None, "int"),
-        Column("differs"),
-        Column("SQNR", "dB", "float"),
-        Column("cosine", None, "float"),
-        Column("largest error", None, "float"),
+        *columns_of("differs | SQNR:float dB | cosine:float | largest error:float"),
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -170,22 +150,11 @@ def caches_table(item: PrecisionAccuracy, decoding: DecodingAccuracy) -> Table:
 
 def nodes_table(item: PrecisionAccuracy) -> Table:
     """Return the errors of all nodes."""
-    columns = (
-        Column("node"),
-        Column("reason"),
-        Column("operator"),
-        Column("computes in"),
-        Column("inherited", "dB", "float"),
-        Column("own", "dB", "float"),
-        Column("of weights", None, "percent"),
-        Column("overflow", None, "percent"),
-        Column("underflow", None, "percent"),
-        Column("saturation", None, "percent"),
-        Column("smallest", None, "significant"),
-        Column("largest", None, "significant"),
-        Column("99.9 % quantile", None, "significant"),
-        Column("outlier ratio", None, "significant"),
-        Column("channel ratio", None, "significant"),
+    columns = columns_of(
+        "node | reason | operator | computes in | inherited:float dB | own:float dB | of weights:percent | "
+        "overflow:percent | underflow:percent | saturation:percent | smallest:significant | "
+        "largest:significant | 99.9 % quantile:significant | outlier ratio:significant | "
+        "channel ratio:significant"
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -212,14 +181,7 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
 
 def worst_table(item: PrecisionAccuracy) -> Table:
     """Return the nodes that lose most."""
-    columns = (
-        Column("node"),
-        Column("reason"),
-        Column("operator"),
-        Column("computes in"),
-        Column("own", "dB", "float"),
-        Column("inherited", "dB", "float"),
-    )
+    columns = columns_of("node | reason | operator | computes in | own:float dB | inherited:float dB")
     rows: list[tuple[Cell, ...]] = [
         (
             str(row["name"]),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
 from qaic.qpc import BufferMapping, Qpc
-from qaic.stats.reports.table import Column, Table
+from qaic.stats.reports.table import Column, Table, columns_of
 from qaic.support.text import counted
 
 _SEMAPHORE_OPERATIONS: Final = (
@@ -198,13 +198,7 @@ def _doorbell_text(operation: Mapping[str, Any]) -> str:
 
 
 def _bindings_table(bindings: Sequence[BufferMapping]) -> Table:
-    columns = (
-        Column("binding", kind="int"),
-        Column("name"),
-        Column("way"),
-        Column("type"),
-        Column("size", "bytes", "bytes"),
-    )
+    columns = columns_of("binding:int | name | way | type | size:bytes")
     rows = [
         (one.index, one.name, one.io_type.name.lower(), one.data_type.name.lower(), one.size)
         for one in bindings
@@ -213,11 +207,9 @@ def _bindings_table(bindings: Sequence[BufferMapping]) -> Table:
 
 
 def _requests_table(requests: Sequence[Mapping[str, Any]]) -> Table:
-    columns = (
-        Column("request", kind="int"), Column("way"), Column("DMA buffer", kind="int"),
-        Column("at", kind="int"), Column("size", "bytes", "bytes"), Column("on the card"),
-        Column("semaphores"), Column("doorbells"),
-    )  # fmt: skip
+    columns = columns_of(
+        "request:int | way | DMA buffer:int | at:int | size:bytes | on the card | semaphores | doorbells"
+    )
     rows = [
         (
             number,
@@ -241,10 +233,7 @@ def _semaphores_table(initial: Sequence[int], requests: Sequence[Mapping[str, An
         for one in request["semaphoreOps"]:
             found = uses.setdefault(one["semNum"], {True: [], False: []})
             found[one["semOp"] in _WAITS].append(str(number))
-    columns = (
-        Column("semaphore", kind="int"), Column("initial value", kind="int"),
-        Column("changed by requests"), Column("waited for by requests"),
-    )  # fmt: skip
+    columns = columns_of("semaphore:int | initial value:int | changed by requests | waited for by requests")
     rows = []
     for number, value in enumerate(initial):
         found = uses.get(number, {True: [], False: []})

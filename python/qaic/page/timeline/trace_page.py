@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from qaic.page.document import document
 from qaic.page.report_tables import report_html
 from qaic.page.timeline import Timeline, Track, pack, timeline_html
-from qaic.stats.reports.table import Column, Report, Table
+from qaic.stats.reports.table import Report, Table, columns_of
 from qaic.support.text import counted, escape_unprintable
 
 
@@ -55,19 +55,8 @@ def kind_rows(timeline: Timeline) -> list[tuple[str, int, float, float]]:
     ]
 
 
-_ROWS = (
-    Column("row"),
-    Column("events", kind="int"),
-    Column("busy", "us", "float"),
-    Column("from", "us", "float"),
-    Column("to", "us", "float"),
-)
-_KINDS = (
-    Column("kind"),
-    Column("events", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-)
+_ROWS = columns_of("row | events:int | busy:float us | from:float us | to:float us")
+_KINDS = columns_of("kind | events:int | time:float us | share:percent")
 
 
 def trace_page(timeline: Timeline, *, title: str) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_info import CONVERT, Coded, OpInfo
-from qaic.stats.reports.table import Cell, Column, Table
+from qaic.stats.reports.table import Cell, Column, Table, columns_of
 from qaic.stats.reports.time.bottleneck import Bottleneck
 from qaic.support.text import duration
 
@@ -154,8 +154,6 @@ def _time_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
     ]
     columns = (
         Column(name),
-        Column("count", kind="int"),
-        Column("time", "us", "float"),
-        Column("share", kind="percent"),
+        *columns_of("count:int | time:float us | share:percent"),
     )
     return Table(name, name, columns, rows)

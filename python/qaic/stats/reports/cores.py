@@ -10,38 +10,19 @@ from numpy.typing import NDArray
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Report, Table, columns_of
 
 # Thresholds of the findings.
 _STRAGGLER: Final = 1.5
 _CRITICAL: Final = 3.0
 
-_CORES = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("span", "us", "float"),
-    Column("PCycles", kind="int"),
-    Column("frequency", "MHz", "float"),
-    Column("work", "us", "float"),
-    Column("work PCycles", kind="int"),
-    Column("operations", kind="int"),
-    Column("of the mean", kind="float"),
-    Column("finding"),
-    Column("DDR read", "bytes", "bytes"),
-    Column("DDR written", "bytes", "bytes"),
+_CORES = columns_of(
+    "device:int | core:int | span:float us | PCycles:int | frequency:float MHz | work:float us | "
+    "work PCycles:int | operations:int | of the mean:float | finding | DDR read:bytes | DDR written:bytes"
 )
-_DEVICES = (
-    Column("device", kind="int"),
-    Column("network"),
-    Column("cores", kind="int"),
-    Column("samples", kind="int"),
-    Column("span", "us", "float"),
-    Column("fastest", "us", "float"),
-    Column("slowest", "us", "float"),
-    Column("work", "us", "float"),
-    Column("operations", kind="int"),
-    Column("of the mean", kind="float"),
-    Column("finding"),
+_DEVICES = columns_of(
+    "device:int | network | cores:int | samples:int | span:float us | fastest:float us | slowest:float us | "
+    "work:float us | operations:int | of the mean:float | finding"
 )
 
 

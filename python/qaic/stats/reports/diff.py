@@ -6,29 +6,21 @@ from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import grouped, own_time_us
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 
 def _columns(name: str) -> tuple[Column, ...]:
     return (
         Column(name),
-        Column("baseline", "us", "float"),
-        Column("new", "us", "float"),
-        Column("difference", "us", "float"),
-        Column("change", kind="change"),
-        Column("baseline count", kind="int"),
-        Column("new count", kind="int"),
+        *columns_of(
+            "baseline:float us | new:float us | difference:float us | change:change | baseline count:int | "
+            "new count:int"
+        ),
     )
 
 
-_INFERENCE = (
-    Column("figure"),
-    Column("baseline", kind="float"),
-    Column("new", kind="float"),
-    Column("difference", kind="float"),
-    Column("change", kind="change"),
-)
+_INFERENCE = columns_of("figure | baseline:float | new:float | difference:float | change:change")
 
 
 def diff(baseline: Capture, new: Capture) -> Report:

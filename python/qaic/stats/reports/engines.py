@@ -4,29 +4,15 @@ from qaic.stats.reports.capture import Capture, median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded
 from qaic.stats.reports.capture.trace_reader import ThreadSums, TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 
-_ENGINES = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("engine"),
-    Column("threads", kind="int"),
-    Column("utilization", kind="percent"),
-    Column("busiest thread", kind="percent"),
-    Column("of PCycles", kind="percent"),
-    Column("busy", "us", "float"),
-    Column("operations", kind="int"),
-    Column("sync", "us", "float"),
-    Column("barrier", "us", "float"),
-    Column("transfers", "us", "float"),
+_ENGINES = columns_of(
+    "device:int | core:int | engine | threads:int | utilization:percent | busiest thread:percent | "
+    "of PCycles:percent | busy:float us | operations:int | sync:float us | barrier:float us | "
+    "transfers:float us"
 )
-_CATEGORIES = (
-    Column("engine"),
-    Column("category"),
-    Column("count", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-    Column("share of engine", kind="percent"),
+_CATEGORIES = columns_of(
+    "engine | category | count:int | time:float us | share:percent | share of engine:percent"
 )
 
 

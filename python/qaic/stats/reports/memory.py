@@ -6,30 +6,20 @@ from qaic.stats.reports.capture import Capture, median
 from qaic.stats.reports.capture.groups import Group, grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.capture.op_info import MOVEMENT, Coded
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.timeline import activity
 
 # Rules of thumb.
 _GOOD: Final = 75.0
 _PROBLEM: Final = 50.0
 
-_MEMORIES = (
-    Column("memory"),
-    Column("operations", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-    Column("output", "bytes", "bytes"),
-    Column("time per KB", "us", "float"),
+_MEMORIES = columns_of(
+    "memory | operations:int | time:float us | share:percent | output:bytes | time per KB:float us"
 )
 _KINDS = (Column("kind"), *_MEMORIES)
-_TRAFFIC = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("DDR read", "bytes", "bytes"),
-    Column("DDR written", "bytes", "bytes"),
-    Column("DDR rate", "GB/s", "float"),
-    Column("multicast read", "bytes", "bytes"),
-    Column("multicast written", "bytes", "bytes"),
+_TRAFFIC = columns_of(
+    "device:int | core:int | DDR read:bytes | DDR written:bytes | DDR rate:float GB/s | "
+    "multicast read:bytes | multicast written:bytes"
 )
 
 
@@ -115,31 +105,15 @@ def _traffic(capture: Capture) -> list[tuple[Cell, ...]]:
     return rows
 
 
-_TRANSFERS = (
-    Column("kind"),
-    Column("engine"),
-    Column("memory"),
-    Column("transfers", kind="int"),
-    Column("time", "us", "float"),
-    Column("moved", "bytes", "bytes"),
-    Column("rate", "GB/s", "float"),
+_TRANSFERS = columns_of(
+    "kind | engine | memory | transfers:int | time:float us | moved:bytes | rate:float GB/s"
 )
-_CORES = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("transferring", "us", "float"),
-    Column("transferring share", kind="percent"),
-    Column("one after the other", "us", "float"),
+_CORES = columns_of(
+    "device:int | core:int | transferring:float us | transferring share:percent | "
+    "one after the other:float us"
 )
-_COPIES = (
-    Column("kind"),
-    Column("engine"),
-    Column("memory"),
-    Column("operations", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-    Column("output", "bytes", "bytes"),
-    Column("rate", "GB/s", "float"),
+_COPIES = columns_of(
+    "kind | engine | memory | operations:int | time:float us | share:percent | output:bytes | rate:float GB/s"
 )
 
 

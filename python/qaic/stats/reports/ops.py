@@ -12,22 +12,13 @@ from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.groups import grouped, output_bytes, own_time_us, share, spreads
 from qaic.stats.reports.capture.op_info import CATEGORIES, Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.overhead import marked
 from qaic.support.text import duration
 
-_COLUMNS = (
-    Column("kind"),
-    Column("engine"),
-    Column("memory"),
-    Column("types"),
-    Column("category"),
-    Column("count", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-    Column("PCycles", kind="int"),
-    Column("output", "bytes", "bytes"),
-    Column("time per KB", "us", "float"),
+_COLUMNS = columns_of(
+    "kind | engine | memory | types | category | count:int | time:float us | share:percent | PCycles:int | "
+    "output:bytes | time per KB:float us"
 )
 
 
@@ -140,14 +131,9 @@ def split_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
     ]
     columns = (
         Column(name),
-        Column("count", kind="int"),
-        Column("time", "us", "float"),
-        Column("share", kind="percent"),
+        *columns_of("count:int | time:float us | share:percent"),
         *(_RANGE if several else ()),
-        Column("wall span", "us", "float"),
-        Column("work per span", kind="float"),
-        Column("waited", "us", "float"),
-        Column("output", "bytes", "bytes"),
+        *columns_of("wall span:float us | work per span:float | waited:float us | output:bytes"),
         *(Column(category, "us", "float") for category in present),
     )
     note = None if rows else NO_OPERATIONS
@@ -181,15 +167,9 @@ OUTSIDE: Final = "(outside of layers)"
 #: a number that ends a part of a path, as in `layers.3`, `h_11`, `block4` or a part `7` of its own
 _NUMBERED: Final = re.compile(r"(?<![0-9])([0-9]{1,6})(?=$|[/.])")
 
-_FAMILY = (
-    Column("family"),
-    Column("layers", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-    Column("median layer", "us", "float"),
-    Column("fastest", "us", "float"),
-    Column("slowest", "us", "float"),
-    Column("slowest layer"),
+_FAMILY = columns_of(
+    "family | layers:int | time:float us | share:percent | median layer:float us | fastest:float us | "
+    "slowest:float us | slowest layer"
 )
 
 

@@ -12,29 +12,18 @@ from qaic.stats.reports.capture.op_info import CATEGORIES
 from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.cores import findings, loads
 from qaic.stats.reports.memory import residency
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import duration
 
 _OPS_TRUNCATED: Final = 2
 
-_FIGURES = (
-    Column("figure"),
-    Column("median", kind="float"),
-    Column("min", kind="float"),
-    Column("max", kind="float"),
-    Column("unit"),
-)
+_FIGURES = columns_of("figure | median:float | min:float | max:float | unit")
 #: by the direction of a port
 _WAITS: Final = ("input wait", "output wait")
 _PARTS = (Column("part"), Column("of the cores' time", kind="percent"))
-_CATEGORIES = (
-    Column("category"),
-    Column("count", kind="int"),
-    Column("time", "us", "float"),
-    Column("share", kind="percent"),
-)
+_CATEGORIES = columns_of("category | count:int | time:float us | share:percent")
 _MEANING: Final = {
     "compute": "arithmetic takes most of the time",
     "memory": "moving data takes most of the time",

@@ -7,31 +7,14 @@ from typing import Final
 
 from qaic.stats.reports.capture import Capture, median_rows
 from qaic.stats.reports.capture.groups import output_bytes
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Report, Table, columns_of
 
 _SEND: Final = re.compile(r"\s*(\d+)\s*->\s*(\d+(?:\s*,\s*\d+)*)\s*")
 _RECEIVE: Final = re.compile(r"\s*(\d+)\s*<-\s*(\d+)\s*")
 
-_MATRIX = (
-    Column("from device", kind="int"),
-    Column("to device", kind="int"),
-    Column("transfers", kind="int"),
-    Column("sent", "bytes", "bytes"),
-    Column("received", "bytes", "bytes"),
-)
-_NODES = (
-    Column("node"),
-    Column("from device", kind="int"),
-    Column("to device", kind="int"),
-    Column("transfers", kind="int"),
-    Column("sent", "bytes", "bytes"),
-)
-_PAIRS = (
-    Column("transaction"),
-    Column("from device", kind="int"),
-    Column("to device", kind="int"),
-    Column("finding"),
-)
+_MATRIX = columns_of("from device:int | to device:int | transfers:int | sent:bytes | received:bytes")
+_NODES = columns_of("node | from device:int | to device:int | transfers:int | sent:bytes")
+_PAIRS = columns_of("transaction | from device:int | to device:int | finding")
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,16 @@ from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Group, grouped, output_bytes, own_time_us, share
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 
 
 def _columns(name: str) -> tuple[Column, ...]:
     return (
         Column(name),
-        Column("count", kind="int"),
-        Column("time", "us", "float"),
-        Column("share", kind="percent"),
-        Column("MACs", kind="int"),
-        Column("bytes", "bytes", "bytes"),
-        Column("MACs per byte", kind="float"),
-        Column("rate", "GMAC/s", "float"),
-        Column("memory rate", "GB/s", "float"),
+        *columns_of(
+            "count:int | time:float us | share:percent | MACs:int | bytes:bytes | MACs per byte:float | "
+            "rate:float GMAC/s | memory rate:float GB/s"
+        ),
     )
 
 

@@ -5,7 +5,7 @@ One value for all forms: text, CSV, JSON and the page show the same rows, so the
 
 import importlib
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from qaic.errors import StateError
 from qaic.support.text import escape_html
@@ -45,6 +45,24 @@ class Column:
         if self.unit == self.name:
             return self.name
         return f"{self.name} {self.unit}" if self.unit else self.name
+
+
+def columns_of(text: str) -> tuple[Column, ...]:
+    """Return the columns that a text describes, each as ``name``, ``name:kind`` or ``name:kind unit``.
+
+    Parameters
+    ----------
+    text
+        Descriptions with ``|`` between them; columns of the kind ``bytes`` have that unit.
+    """
+    made = []
+    for described in text.split(" | "):
+        name, _, form = described.partition(":")
+        kind, _, unit = form.partition(" ")
+        made.append(
+            Column(name, unit or ("bytes" if kind == "bytes" else None), cast("Kind", kind or "text"))
+        )
+    return tuple(made)
 
 
 @dataclass(frozen=True, slots=True)

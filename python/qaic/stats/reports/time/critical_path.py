@@ -12,7 +12,7 @@ from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.stats.reports.capture.op_info import FLUSH, Coded
 from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP_NESTED, TraceReader
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 #: steps walked at most: some seconds
@@ -173,24 +173,15 @@ def _cause(
 #: steps listed, the longest ones
 _MOST: Final = 500
 
-_STEPS = (
-    Column("at", "us", "float"),
-    Column("operation"),
-    Column("kind"),
-    Column("engine"),
-    Column("core", kind="int"),
-    Column("time", "us", "float"),
-    Column("waited", "us", "float"),
-    Column("because of"),
+_STEPS = columns_of(
+    "at:float us | operation | kind | engine | core:int | time:float us | waited:float us | because of"
 )
 
 
 def _sums(name: str) -> tuple[Column, ...]:
     return (
         Column(name),
-        Column("steps", kind="int"),
-        Column("time", "us", "float"),
-        Column("share of path", kind="percent"),
+        *columns_of("steps:int | time:float us | share of path:percent"),
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qaic._core import profiling_clock
 from qaic.errors import StatsError
 from qaic.stats.reports.capture import Capture
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted, duration
 
@@ -41,24 +41,11 @@ _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 #: a file that is longer is no latency report
 _LARGEST_BYTES: Final = 1 << 30
 
-_COLUMNS = (
-    Column("stage"),
-    Column("mean", "us", "float"),
-    Column("share of total", kind="percent"),
-    Column("min", "us", "float"),
-    Column("p50", "us", "float"),
-    Column("p90", "us", "float"),
-    Column("p99", "us", "float"),
-    Column("p99.9", "us", "float"),
-    Column("max", "us", "float"),
+_COLUMNS = columns_of(
+    "stage | mean:float us | share of total:percent | min:float us | p50:float us | p90:float us | "
+    "p99:float us | p99.9:float us | max:float us"
 )
-_QUEUE_COLUMNS = (
-    Column("figure"),
-    Column("mean", kind="float"),
-    Column("p50", kind="float"),
-    Column("p99", kind="float"),
-    Column("max", kind="float"),
-)
+_QUEUE_COLUMNS = columns_of("figure | mean:float | p50:float | p99:float | max:float")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
-from qaic.stats.reports.table import Cell, Column, Report, Table
+from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 from qaic.support.text import duration
 
 #: operations listed
@@ -16,13 +16,7 @@ _MOST: Final = 200
 _INSTRUMENTED_TIMES: Final = 64
 
 _FIGURES = (Column("figure"), Column("value", kind="float"), Column("unit"))
-_OPS = (
-    Column("operation"),
-    Column("kind"),
-    Column("count", kind="int"),
-    Column("time", "us", "float"),
-    Column("time per execution", "us", "float"),
-)
+_OPS = columns_of("operation | kind | count:int | time:float us | time per execution:float us")
 
 
 @dataclass(frozen=True)

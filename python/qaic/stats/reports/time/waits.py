@@ -7,43 +7,22 @@ import numpy as np
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import share
 from qaic.stats.reports.capture.trace_reader import TraceReader
-from qaic.stats.reports.table import NOT_MEASURED, Cell, Column, Report, Table
+from qaic.stats.reports.table import NOT_MEASURED, Cell, Report, Table, columns_of
 from qaic.stats.reports.time.timeline import CoreActivity, activity
 from qaic.support.text import duration
 
 #: operations listed of a device
 _MOST: Final = 200
 
-_ENGINES = (
-    Column("device", kind="int"),
-    Column("engine"),
-    Column("threads", kind="int"),
-    Column("sync", "us", "float"),
-    Column("syncs", kind="int"),
-    Column("sync of threads' time", kind="percent"),
-    Column("barrier", "us", "float"),
-    Column("barriers", kind="int"),
-    Column("barrier of threads' time", kind="percent"),
+_ENGINES = columns_of(
+    "device:int | engine | threads:int | sync:float us | syncs:int | sync of threads' time:percent | "
+    "barrier:float us | barriers:int | barrier of threads' time:percent"
 )
-_OPS = (
-    Column("operation"),
-    Column("kind"),
-    Column("engine"),
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("sync", "us", "float"),
-    Column("syncs", kind="int"),
-    Column("last producer"),
-    Column("producer's engine"),
+_OPS = columns_of(
+    "operation | kind | engine | device:int | core:int | sync:float us | syncs:int | last producer | "
+    "producer's engine"
 )
-_PORTS = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("thread", kind="int"),
-    Column("port", kind="int"),
-    Column("direction"),
-    Column("waited", "us", "float"),
-)
+_PORTS = columns_of("device:int | core:int | thread:int | port:int | direction | waited:float us")
 
 
 def waits(capture: Capture) -> Report:
@@ -143,25 +122,12 @@ def _ports(capture: Capture) -> list[tuple[Cell, ...]]:
     return [(*key, median(values)) for key, values in sorted(waited.items())]
 
 
-_GAPS = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("span", "us", "float"),
-    Column("working", "us", "float"),
-    Column("working share", kind="percent"),
-    Column("gaps", kind="int"),
-    Column("in gaps", "us", "float"),
-    Column("longest", "us", "float"),
-    Column("before the first", "us", "float"),
-    Column("after the last", "us", "float"),
+_GAPS = columns_of(
+    "device:int | core:int | span:float us | working:float us | working share:percent | gaps:int | "
+    "in gaps:float us | longest:float us | before the first:float us | after the last:float us"
 )
-_LONGEST_GAPS = (
-    Column("device", kind="int"),
-    Column("core", kind="int"),
-    Column("at", "us", "float"),
-    Column("gap", "us", "float"),
-    Column("after operation"),
-    Column("before operation"),
+_LONGEST_GAPS = columns_of(
+    "device:int | core:int | at:float us | gap:float us | after operation | before operation"
 )
 
 
