@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qaic.options.codecs.scalars import Bool, Codec, Enum, Int, Json, ListOf, ValueMismatchError, to_python
+from qaic.options.codecs.scalars import Bool, Codec, Enum, Int, ListOf, ValueMismatchError, to_python
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,6 @@ class HardwareVersion(Enum):
         super().__init__("2.0", "ai100", "ai200")
 
     def parse(self, value: object) -> str:
-        """See `Codec.parse`."""
         given = to_python(value)
         if isinstance(given, int | float) and not isinstance(given, bool):
             given = str(given)
@@ -35,13 +34,9 @@ class HardwareVersion(Enum):
 class CompilationTarget(Bool):
     """True or false, or the word ``hardware`` of the configuration classes, which means true."""
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "true, false or hardware"
+    expected = "true, false or hardware"
 
     def parse(self, value: object) -> bool:
-        """See `Codec.parse`."""
         if isinstance(value, str) and value.strip().lower() == "hardware":
             return True
         return super().parse(value)
@@ -57,14 +52,9 @@ class MostCores(Codec[tuple[int, ...]]):
     def __init__(self) -> None:
         self._list = ListOf(Int(ge=1, le=16), spaces=True, most=4)
         self._any = Int()
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f"{self._list.item.expected}, or a list of at most 4 of them; -1 is unset"
+        self.expected = f"{self._list.item.expected}, or a list of at most 4 of them; -1 is unset"
 
     def parse(self, value: object) -> tuple[int, ...]:
-        """See `Codec.parse`."""
         given = to_python(value)
         if isinstance(given, str | int) and not isinstance(given, bool):
             try:
@@ -78,12 +68,7 @@ class MostCores(Codec[tuple[int, ...]]):
         except ValueMismatchError as error:
             raise ValueMismatchError(self.expected, error.found) from None
 
-    def to_json(self, value: tuple[int, ...]) -> Json:
-        """See `Codec.to_json`."""
-        return list(value)
-
     def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return tuple(map(str, value)) or ("-1",)
 
 
@@ -101,14 +86,9 @@ class HexCodes(Codec[tuple[int, ...]]):
 
     def __init__(self, *, most: int) -> None:
         self.most = most
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f'at most {self.most} hexadecimal codes as text, as "3F,70,200"'
+        self.expected = f'at most {self.most} hexadecimal codes as text, as "3F,70,200"'
 
     def parse(self, value: object) -> tuple[int, ...]:
-        """See `Codec.parse`."""
         given = to_python(value)
         if isinstance(given, str):
             parts: Sequence[object] = re.split(r"\s*,\s*|\s+", given.strip()) if given.strip() else []
@@ -120,12 +100,7 @@ class HexCodes(Codec[tuple[int, ...]]):
             raise ValueMismatchError(self.expected, f"{len(parts)} values")
         return tuple(map(self._code, parts))
 
-    def to_json(self, value: tuple[int, ...]) -> Json:
-        """See `Codec.to_json`."""
-        return list(value)
-
     def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return tuple(f"{code:X}" for code in value)
 
     def _code(self, part: object) -> int:
@@ -143,13 +118,9 @@ class RandomInputData(Codec["str | None"]):
         self.kinds = Enum("uniform", "gaussian")
         self._switch = Bool()
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "true, false, uniform or gaussian"
+    expected = "true, false, uniform or gaussian"
 
     def parse(self, value: object) -> str | None:
-        """See `Codec.parse`."""
         try:
             return "uniform" if self._switch.parse(value) else None
         except ValueMismatchError:
@@ -159,20 +130,13 @@ class RandomInputData(Codec["str | None"]):
         except ValueMismatchError:
             raise self.mismatch(value) from None
 
-    def to_json(self, value: str | None) -> Json:
-        """See `Codec.to_json`."""
-        return value
-
 
 class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
     """An iterable of samples; it is not looked into before it is read."""
 
     python_only = True
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "an iterable of dictionaries of arrays by input name (only from Python)"
+    expected = "an iterable of dictionaries of arrays by input name (only from Python)"
 
     def parse(self, value: object) -> Iterable[Mapping[str, np.ndarray[Any, Any]]]:
         """See `Codec.parse`. A single sample, which is a mapping, is refused: it needs a list around it."""

@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from os import PathLike, fspath
@@ -67,10 +67,11 @@ class Codec(ABC, Generic[T]):
     #: Whether the value has no text, so that only a keyword argument can have it.
     python_only: ClassVar[bool] = False
 
-    @property
-    @abstractmethod
-    def expected(self) -> str:
-        """Return the valid values, as a noun phrase with limits: used in errors and in the reference."""
+    #: Valid values, as a noun phrase with limits, for errors and the reference.
+    expected: str
+
+    #: True if ``None`` is one of the values, and differs from "not given".
+    takes_none = False
 
     @abstractmethod
     def parse(self, value: object) -> T:
@@ -89,8 +90,14 @@ class Codec(ABC, Generic[T]):
 
     def to_json(self, value: T) -> Json:
         """Return the form that is stored in the container and hashed into the cache key."""
-        if isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, bool | int | float | str):
             return value
+        if isinstance(value, Path):
+            return str(value)
+        if isinstance(value, tuple):
+            return [Codec.to_json(self, item) for item in value]
+        if isinstance(value, Mapping):
+            return {name: Codec.to_json(self, item) for name, item in value.items()}
         message = f"{type(self).__name__} has no JSON form for {format_value(value)}"
         raise TypeError(message)
 
@@ -127,11 +134,6 @@ class Codec(ABC, Generic[T]):
         """
         return value
 
-    @property
-    def takes_none(self) -> bool:
-        """True if ``None`` is one of the values, and differs from "not given"."""
-        return False
-
     def mismatch(self, value: object) -> ValueMismatchError:
         """Build the error for a wrong value."""
         return ValueMismatchError(self.expected, format_value(value))
@@ -140,10 +142,7 @@ class Codec(ABC, Generic[T]):
 class Bool(Codec[bool]):
     """True or false; as text also yes/no, on/off, 1/0 in any case."""
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "true or false"
+    expected = "true or false"
 
     def parse(self, value: object) -> bool:
         """See `Codec.parse`. The integers 0 and 1 are accepted."""
@@ -186,11 +185,7 @@ class Int(Codec[int]):
         self.ge = ge
         self.le = le
         self.unit = unit
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "an integer" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
+        self.expected = "an integer" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, value: object) -> int:
         """See `Codec.parse`. Booleans and floats are refused, also whole ones."""
@@ -227,14 +222,9 @@ class Float(Codec[float]):
         self.ge = ge
         self.le = le
         self.unit = unit
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "a number" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
+        self.expected = "a number" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
 
     def parse(self, value: object) -> float:
-        """See `Codec.parse`."""
         given = to_python(value)
         if isinstance(given, str):
             if not _FLOAT.fullmatch(given.strip()):
@@ -259,13 +249,9 @@ class Str(Codec[str]):
     A Python number is taken as its text, so that the version ``2.0`` may be written as one.
     """
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "text"
+    expected = "text"
 
     def parse(self, value: object) -> str:
-        """See `Codec.parse`."""
         given = to_python(value)
         if isinstance(given, int | float) and not isinstance(given, bool):
             return repr(given)
@@ -285,23 +271,14 @@ class FilePath(Codec[Path]):
 
     def __init__(self, noun: str = "path") -> None:
         self.noun = noun
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f"the path of a {self.noun}"
+        self.expected = f"the path of a {self.noun}"
 
     def parse(self, value: object) -> Path:
-        """See `Codec.parse`."""
         text = fspath(value) if isinstance(value, str | PathLike) else None
         # The system cuts a path at a NUL byte and would open another file than the one named.
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             raise self.mismatch(value)
         return Path(text)
-
-    def to_json(self, value: Path) -> Json:
-        """See `Codec.to_json`."""
-        return str(value)
 
     def rebase(self, value: Path, directory: Path) -> Path:
         """See `Codec.rebase`. An absolute path stays as it is."""
@@ -320,19 +297,10 @@ class Enum(Codec[str]):
     def __init__(self, *values: str) -> None:
         self.values = values
         self._by_key = {value.lower(): value for value in values}
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "one of " + ", ".join(self.values)
-
-    @property
-    def takes_none(self) -> bool:
-        """See `Codec.takes_none`."""
-        return "none" in self._by_key
+        self.expected = "one of " + ", ".join(self.values)
+        self.takes_none = "none" in self._by_key
 
     def parse(self, value: object) -> str:
-        """See `Codec.parse`."""
         given = "none" if value is None and self.takes_none else value
         found = self._by_key.get(given.strip().lower()) if isinstance(given, str) else None
         if found is None:
@@ -366,12 +334,8 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         self.spaces = spaces
         self.most = most
         self.distinct = distinct
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        count = "" if self.most is None else f"at most {self.most} "
-        return f"a list of {count}values, each {self.item.expected}"
+        count = "" if most is None else f"at most {most} "
+        self.expected = f"a list of {count}values, each {item.expected}"
 
     def parse(self, value: object) -> tuple[T, ...]:
         """See `Codec.parse`. An empty sequence and an empty text are an empty list."""
@@ -398,7 +362,6 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         return tuple(items)
 
     def to_json(self, value: tuple[T, ...]) -> Json:
-        """See `Codec.to_json`."""
         return [self.item.to_json(item) for item in value]
 
     def to_texts(self, value: tuple[T, ...]) -> tuple[str, ...]:
@@ -412,11 +375,9 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         return texts
 
     def rebase(self, value: tuple[T, ...], directory: Path) -> tuple[T, ...]:
-        """See `Codec.rebase`."""
         return tuple(self.item.rebase(item, directory) for item in value)
 
     def load(self, value: tuple[T, ...]) -> tuple[T, ...]:
-        """See `Codec.load`."""
         return tuple(self.item.load(item) for item in value)
 
 

@@ -74,11 +74,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
 
     def __init__(self, *, le: int) -> None:
         self._id = Int(ge=0, le=le)
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f'{self._id.expected}, or several as [0, 1] or "0:1"'
+        self.expected = f'{self._id.expected}, or several as [0, 1] or "0:1"'
 
     def parse(self, value: object) -> int | tuple[int, ...]:
         """See `Codec.parse`. A list of one id is that id; an id may be in it once."""
@@ -98,12 +94,7 @@ class DeviceIds(Codec["int | tuple[int, ...]"]):
             raise ValueMismatchError(self.expected, f"the same id twice in {format_value(given)}")
         return ids if len(ids) > 1 else ids[0] if ids else 0
 
-    def to_json(self, value: int | tuple[int, ...]) -> Json:
-        """See `Codec.to_json`."""
-        return value if isinstance(value, int) else list(value)
-
     def to_texts(self, value: int | tuple[int, ...]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return (str(value) if isinstance(value, int) else ":".join(map(str, value)),)
 
 
@@ -117,10 +108,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
     def __init__(self) -> None:
         self._size = Int(ge=1, le=_LARGEST_DIM)
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return 'symbols with integers of at least 1, as {"batch": 4}, [("batch", 4)] or "batch,4"'
+    expected = 'symbols with integers of at least 1, as {"batch": 4}, [("batch", 4)] or "batch,4"'
 
     def parse(self, value: object) -> Mapping[str, int]:
         """See `Codec.parse`. A symbol may be given twice with the same value."""
@@ -139,12 +127,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
                 raise ValueMismatchError(f"one value for the symbol {format_value(name.strip())}", found)
         return symbols
 
-    def to_json(self, value: Mapping[str, int]) -> Json:
-        """See `Codec.to_json`."""
-        return dict(value)
-
     def to_texts(self, value: Mapping[str, int]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return tuple(f"{name},{size}" for name, size in value.items())
 
     def _pairs(self, value: object) -> Iterator[tuple[object, object]]:
@@ -189,10 +172,7 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
     def __init__(self) -> None:
         self._size = Int(ge=0, le=_LARGEST_DIM)
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return 'shapes of outputs by name, as {"logits": [1, "seq", 512]} or "logits,[1,seq,512]"'
+    expected = 'shapes of outputs by name, as {"logits": [1, "seq", 512]} or "logits,[1,seq,512]"'
 
     def parse(self, value: object) -> Mapping[str, tuple[int | str, ...]]:
         """See `Codec.parse`. An output may be given twice with the same shape."""
@@ -208,12 +188,7 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
                 )
         return shapes
 
-    def to_json(self, value: Mapping[str, tuple[int | str, ...]]) -> Json:
-        """See `Codec.to_json`."""
-        return {name: list(dims) for name, dims in value.items()}
-
     def to_texts(self, value: Mapping[str, tuple[int | str, ...]]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return tuple(f"{name},[{','.join(map(str, dims))}]" for name, dims in value.items())
 
     def _pairs(self, value: object) -> Iterator[tuple[object, Sequence[object]]]:
@@ -260,10 +235,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
     def __init__(self) -> None:
         self._shape = ListOf(Int(ge=0, le=_LARGEST_DIM))
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return 'a list of {"input_name": "data", "input_type": "float32", "input_shape": [1, 3]}'
+    expected = 'a list of {"input_name": "data", "input_type": "float32", "input_shape": [1, 3]}'
 
     def parse(self, value: object) -> tuple[ModelInput, ...]:
         """See `Codec.parse`. Each input may be described once."""
@@ -285,7 +257,6 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         return tuple(inputs.values())
 
     def to_json(self, value: tuple[ModelInput, ...]) -> Json:
-        """See `Codec.to_json`."""
         entries: list[Json] = []
         for item in value:
             typed: dict[str, Json] = {} if item.input_type is None else {"input_type": item.input_type}
@@ -293,7 +264,6 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         return entries
 
     def to_texts(self, value: tuple[ModelInput, ...]) -> tuple[str, ...]:
-        """See `Codec.to_texts`."""
         return tuple(
             f"{item.input_name}{'' if item.input_type is None else f',{item.input_type},'}"
             f"[{','.join(map(str, item.input_shape))}]"

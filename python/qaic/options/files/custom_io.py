@@ -63,13 +63,9 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
     #: Exporters write some 50 bytes per entry.
     most_bytes = 1 << 20
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return "the path of a YAML file with entries of " + ", ".join(_KEYS)
+    expected = "the path of a YAML file with entries of " + ", ".join(_KEYS)
 
     def content(self, value: object) -> tuple[CustomIo, ...]:
-        """See `ParsedFile.content`."""
         if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
             raise self.mismatch(value)
         return _distinct(
@@ -78,7 +74,6 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         )
 
     def decode(self, data: bytes) -> tuple[CustomIo, ...]:
-        """See `ParsedFile.decode`."""
         root = parse_yaml(data)
         if root is None or is_null(root):
             return ()
@@ -87,7 +82,6 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         )
 
     def to_json(self, value: tuple[CustomIo, ...]) -> Json:
-        """See `Codec.to_json`."""
         entries: list[Json] = []
         for entry in value:
             held = (entry.name, entry.layout, entry.precision, entry.scale, entry.offset)

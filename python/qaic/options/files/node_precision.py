@@ -43,13 +43,9 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
     #: Exporters write some 50 bytes per name.
     most_bytes = 4 << 20
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f"the path of a YAML file with lists of names as {_HALF} and {_FLOAT}"
+    expected = f"the path of a YAML file with lists of names as {_HALF} and {_FLOAT}"
 
     def content(self, value: object) -> NodePrecision:
-        """See `ParsedFile.content`."""
         if isinstance(value, NodePrecision):
             return value
         if not isinstance(value, Mapping):
@@ -59,7 +55,6 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
         return _separate(lists, lambda _: "")
 
     def decode(self, data: bytes) -> NodePrecision:
-        """See `ParsedFile.decode`."""
         return _content(parse_yaml(data))
 
     def to_json(self, value: NodePrecision) -> Json:

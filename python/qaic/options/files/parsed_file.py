@@ -68,11 +68,9 @@ class ParsedFile(Codec[T]):
         return self.content(value)
 
     def rebase(self, value: T, directory: Path) -> T:
-        """See `Codec.rebase`."""
         return cast("T", directory / value) if isinstance(value, Path) else value
 
     def load(self, value: T) -> T:
-        """See `Codec.load`."""
         if not isinstance(value, Path):
             return value
         file = repr(str(value))
@@ -101,7 +99,6 @@ class JsonFile(ParsedFile[T]):
     most_bytes = 64 << 20
 
     def decode(self, data: bytes) -> T:
-        """See `ParsedFile.decode`."""
         try:
             held = parse_json(data)
         except ValueError as error:
@@ -146,24 +143,17 @@ class FileContent(Codec[InputFileContent]):
 
     def __init__(self, noun: str) -> None:
         self.noun = noun
-
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return f"the path of a {self.noun}"
+        self.expected = f"the path of a {self.noun}"
 
     def parse(self, value: object) -> InputFileContent:
-        """See `Codec.parse`."""
         if isinstance(value, InputFileContent):
             return value
         return cast("InputFileContent", FilePath(self.noun).parse(value))
 
     def rebase(self, value: InputFileContent, directory: Path) -> InputFileContent:
-        """See `Codec.rebase`."""
         return cast("InputFileContent", directory / value) if isinstance(value, Path) else value
 
     def load(self, value: InputFileContent) -> InputFileContent:
-        """See `Codec.load`."""
         if not isinstance(value, Path):
             return value
         try:

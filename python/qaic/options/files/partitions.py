@@ -59,16 +59,12 @@ class Partitions(JsonFile[PartitionConfig]):
         self._kind = Enum("p2p", "host")
         self._text = Str()
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return (
-            "the path of a JSON file with "
-            '{"partitions": [{"name": "Partition0", "devices": [{"deviceId": 0, "numCores": 16}]}]}'
-        )
+    expected = (
+        "the path of a JSON file with "
+        '{"partitions": [{"name": "Partition0", "devices": [{"deviceId": 0, "numCores": 16}]}]}'
+    )
 
     def content(self, value: object) -> PartitionConfig:
-        """See `ParsedFile.content`."""
         if isinstance(value, PartitionConfig):
             return value
         top = _object(value, {"partitions"}, {"connections"}, "the partition file")
@@ -89,7 +85,6 @@ class Partitions(JsonFile[PartitionConfig]):
         return PartitionConfig(partitions, connections)
 
     def to_json(self, value: PartitionConfig) -> Json:
-        """See `Codec.to_json`."""
         partitions: list[Json] = []
         for partition in value.partitions:
             devices: list[Json] = []

@@ -38,16 +38,11 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
     def __init__(self) -> None:
         self._symbols = SymbolMap()
 
-    @property
-    def expected(self) -> str:
-        """See `Codec.expected`."""
-        return (
-            "the path of a JSON file with "
-            '{"specializations": [{"name": "Decode", "symbols": {"seq_len": 1}}]}'
-        )
+    expected = (
+        'the path of a JSON file with {"specializations": [{"name": "Decode", "symbols": {"seq_len": 1}}]}'
+    )
 
     def content(self, value: object) -> tuple[SpecializationEntry, ...]:
-        """See `ParsedFile.content`."""
         if isinstance(value, Mapping):
             if _KEY not in value:
                 keys = ", ".join(map(format_value, value)) or "none"
@@ -69,7 +64,6 @@ class Specializations(JsonFile[tuple[SpecializationEntry, ...]]):
         return tuple(named)
 
     def to_json(self, value: tuple[SpecializationEntry, ...]) -> Json:
-        """See `Codec.to_json`."""
         return [{"name": entry.name, "symbols": dict(entry.symbols)} for entry in value]
 
     def _entry(self, item: object, number: int) -> SpecializationEntry:
