@@ -1,12 +1,10 @@
 """The rules between options, which the options reference lists."""
 
-from collections.abc import Sequence
-
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.files.custom_io import CustomIo
 from qaic.options.files.partitions import PartitionConfig
 from qaic.options.raw_option import OptionSource
-from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs
+from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs, rule
 from qaic.options.table import SPECS
 
 #: Fewer bins are too coarse to compare distributions.
@@ -34,16 +32,7 @@ _SDK_ONLY = tuple(spec.name for spec in SPECS if spec.sdk_only)
 _RUNNING = ("num_iter", "time", "write_output_dir")
 
 
-def _sizes(value: object) -> tuple[int, ...]:
-    assert isinstance(value, tuple)  # noqa: S101  # by the type of the row
-    return value
-
-
-def _number(value: object) -> int:
-    assert isinstance(value, int)  # noqa: S101  # by the type of the row
-    return value
-
-
+@rule("compile", severity=Severity.ERROR, summary="`compile` may be false only for a compiled container.")
 def _container_needed(view: RuleView) -> str | None:
     if view.values["compile"] or view.model_is_container:
         return None
@@ -52,6 +41,13 @@ def _container_needed(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    *_SDK_ONLY,
+    "target",
+    severity=Severity.ERROR,
+    summary=f"{format_names([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
+    "that is for the `target` `cpu`.",
+)
 def _needs_sdk(view: RuleView) -> str | None:
     asked = view.given_names(_SDK_ONLY)
     if not asked or view.values["target"] == "card":
@@ -59,15 +55,24 @@ def _needs_sdk(view: RuleView) -> str | None:
     return f"{format_names(asked)} is not available without the SDK: only with the target card"
 
 
+@rule("allow_unknown_options", "target", summary="`allow_unknown_options` is for the `target` `card`.")
 def _unknown_for_card(view: RuleView) -> str | None:
     if not view.is_asked("allow_unknown_options") or view.values["target"] == "card":
         return None
     return f"{view.format('allow_unknown_options')} has no effect without the target card"
 
 
+@rule(
+    "sdp_cluster_sizes",
+    "mos",
+    "aic_num_cores",
+    severity=Severity.ERROR,
+    summary="The sum of `sdp_cluster_sizes` is `aic_num_cores`; `mos` has one value or one for each cluster, "
+    "and none is larger than `aic_num_cores`.",
+)
 def _clusters(view: RuleView) -> str | None:
-    cores = _number(view.values["aic_num_cores"])
-    clusters, mos = _sizes(view.values["sdp_cluster_sizes"]), _sizes(view.values["mos"])
+    cores = view.values["aic_num_cores"]
+    clusters, mos = view.values["sdp_cluster_sizes"], view.values["mos"]
     wrong = []
     if clusters and sum(clusters) != cores:
         wrong.append(
@@ -86,9 +91,15 @@ def _clusters(view: RuleView) -> str | None:
     return "; ".join(wrong) or None
 
 
+@rule(
+    "execute_nodes_in_fp16",
+    "keep_original_precision_for_nodes",
+    severity=Severity.ERROR,
+    summary="`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different operators.",
+)
 def _same_kind(view: RuleView) -> str | None:
     lists = ("execute_nodes_in_fp16", "keep_original_precision_for_nodes")
-    first, second = (_names(view.values[name]) for name in lists)
+    first, second = (view.values[name] for name in lists)
     kinds = {operator_kind(name).lower(): name for name in second}
     both = {name: kinds[kind] for name in first if (kind := operator_kind(name).lower()) in kinds}
     if not both:
@@ -98,11 +109,13 @@ def _same_kind(view: RuleView) -> str | None:
     return f"{options} both list {format_names(shown)}: keep one of them"
 
 
-def _names(value: object) -> Sequence[str]:
-    assert isinstance(value, tuple)  # noqa: S101  # by the type of the row
-    return value
-
-
+@rule(
+    "quantization_schema",
+    "quantization_schema_activations",
+    "quantization_schema_constants",
+    severity=Severity.ERROR,
+    summary="`quantization_schema` must equal the other two schemas if they are set.",
+)
 def _schemas(view: RuleView) -> str | None:
     both = view.values["quantization_schema"]
     wrong = [
@@ -116,9 +129,15 @@ def _schemas(view: RuleView) -> str | None:
     return f"{view.format('quantization_schema')} ({both}) contradicts {values}: drop one of them"
 
 
+@rule(
+    "graph_names",
+    "network_specialization_config",
+    severity=Severity.ERROR,
+    summary="`graph_names` has one name for each graph.",
+)
 def _graph_names(view: RuleView) -> str | None:
-    names, graphs = _names(view.values["graph_names"]), view.values["network_specialization_config"]
-    expected = max(len(_names(graphs)), 1)
+    names, graphs = view.values["graph_names"], view.values["network_specialization_config"]
+    expected = max(len(graphs), 1)
     if not names or len(names) == expected:
         return None
     return (
@@ -127,6 +146,12 @@ def _graph_names(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "custom_io_list_file",
+    "aic_hw_version",
+    severity=Severity.ERROR,
+    summary="bfloat16 in `custom_io_list_file` needs `aic_hw_version` `ai200`.",
+)
 def _bfloat16(view: RuleView) -> str | None:
     given = view.values["custom_io_list_file"]
     listed = given if isinstance(given, tuple) else ()
@@ -139,6 +164,11 @@ def _bfloat16(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "percentile_calibration_value",
+    "quantization_calibration",
+    summary="`percentile_calibration_value` is for `quantization_calibration` `Percentile`.",
+)
 def _percentile(view: RuleView) -> str | None:
     method = view.values["quantization_calibration"]
     if not view.is_asked("percentile_calibration_value") or method == "Percentile":
@@ -149,8 +179,13 @@ def _percentile(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "quantization_calibration",
+    "num_histogram_bins",
+    summary=f"The KL calibrations need `num_histogram_bins` of at least {_BINS_OF_KL}.",
+)
 def _bins_of_kl(view: RuleView) -> str | None:
-    method, bins = view.values["quantization_calibration"], _number(view.values["num_histogram_bins"])
+    method, bins = view.values["quantization_calibration"], view.values["num_histogram_bins"]
     if not str(method).startswith("KL") or bins >= _BINS_OF_KL:
         return None
     return (
@@ -159,6 +194,10 @@ def _bins_of_kl(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "quantization_precision",
+    summary="`quantization_precision` `Int16` is documented for the command line only.",
+)
 def _int16(view: RuleView) -> str | None:
     origin = view.origins.get("quantization_precision")
     if view.values["quantization_precision"] != "Int16":
@@ -168,7 +207,14 @@ def _int16(view: RuleView) -> str | None:
     return f"{origin} Int16 is documented for the command line only; a session with the card may refuse it"
 
 
-def _samples(view: RuleView) -> str | None:
+@rule(
+    "input_list_file",
+    "use_random_input_data",
+    "calibration_data",
+    "profiling_threads",
+    summary="Samples need `convert_to_quantize` or `dump_profile`, except on a command line.",
+)
+def _samples_unused(view: RuleView) -> str | None:
     if any(view.is_set(name) for name in ("convert_to_quantize", "dump_profile")):
         return None
     # From a command line they may also be the inputs of the run step.
@@ -185,6 +231,11 @@ def _samples(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "input_list_file",
+    "use_random_input_data",
+    summary="`use_random_input_data` gives way to `input_list_file`.",
+)
 def _list_or_random(view: RuleView) -> str | None:
     if len(view.asked_names(("input_list_file", "use_random_input_data"))) < 2:
         return None
@@ -194,6 +245,11 @@ def _list_or_random(view: RuleView) -> str | None:
     )
 
 
+@rule(
+    "clip_fp16_constants",
+    "convert_to_fp16",
+    summary="`clip_fp16_constants` needs nodes that compute in float16.",
+)
 def _clip_without_fp16(view: RuleView) -> str | None:
     halves = ("convert_to_fp16", "execute_nodes_in_fp16", "node_precision_info_file")
     if "clip_fp16_constants" not in view.origins or any(view.is_set(name) for name in halves):
@@ -201,6 +257,11 @@ def _clip_without_fp16(view: RuleView) -> str | None:
     return f"{view.format('clip_fp16_constants')} has no effect without {view.format('convert_to_fp16')}"
 
 
+@rule(
+    "mdp_load_partition_config",
+    "aic_num_cores",
+    summary="`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
+)
 def _cores_of_partitions(view: RuleView) -> str | None:
     config, cores = view.values["mdp_load_partition_config"], view.values["aic_num_cores"]
     if not isinstance(config, PartitionConfig):
@@ -215,6 +276,12 @@ def _cores_of_partitions(view: RuleView) -> str | None:
     return None
 
 
+@rule(
+    "allow_mxint8_mdp_io",
+    "mdts_mos",
+    "mdp_load_partition_config",
+    summary="`allow_mxint8_mdp_io` and `mdts_mos` need a partition of several devices.",
+)
 def _several_devices(view: RuleView) -> str | None:
     config = view.values["mdp_load_partition_config"]
     asked = view.asked_names(("allow_mxint8_mdp_io", "mdts_mos"))
@@ -223,15 +290,23 @@ def _several_devices(view: RuleView) -> str | None:
     return f"{format_names(asked)} without a partition of several devices has no effect"
 
 
+@rule(
+    "ddr_stats",
+    "aic_pmu_recipe",
+    "aic_pmu_events",
+    "stats_level",
+    summary=f"Hardware counters need `stats_level` of at least {_MEASURING}.",
+)
 def _measured(view: RuleView) -> str | None:
     asked = view.asked_names(("ddr_stats", "aic_pmu_recipe", "aic_pmu_events"))
-    level = _number(view.values["stats_level"])
+    level = view.values["stats_level"]
     if not asked or level >= _MEASURING:
         return None
     needed = f"{view.format('stats_level')} is {level}, {_MEASURING} is needed"
     return f"{format_names(asked)} without effect: {needed}"
 
 
+@rule("compile_only", *_RUNNING, summary="With `compile_only` nothing is run.")
 def _compile_only(view: RuleView) -> str | None:
     asked = view.asked_names(_RUNNING)
     if not asked or not view.values["compile_only"]:
@@ -246,21 +321,8 @@ RULES: tuple[Rule, ...] = (
         "enable_profiling",
         because="profiling records the metrics too, so drop {0}",
     ),
-    Rule(
-        "container_needed",
-        ("compile",),
-        Severity.ERROR,
-        "`compile` may be false only for a compiled container.",
-        _container_needed,
-    ),
-    Rule(
-        "needs_sdk",
-        (*_SDK_ONLY, "target"),
-        Severity.ERROR,
-        f"{format_names([f'`{name}`' for name in _SDK_ONLY])} is not available without the SDK, "
-        "that is for the `target` `cpu`.",
-        _needs_sdk,
-    ),
+    _container_needed,
+    _needs_sdk,
     exclusive(
         "profile_sources", "dump_profile", "load_profile", "convert_to_quantize", "external_quantization_file"
     ),
@@ -282,42 +344,11 @@ RULES: tuple[Rule, ...] = (
     exclusive("samples", "calibration_data", "input_list_file"),
     exclusive("random_samples", "calibration_data", "use_random_input_data"),
     exclusive("length_of_run", "num_iter", "time"),
-    Rule(
-        "clusters",
-        ("sdp_cluster_sizes", "mos", "aic_num_cores"),
-        Severity.ERROR,
-        "The sum of `sdp_cluster_sizes` is `aic_num_cores`; `mos` has one value or one for each cluster, and "
-        "none is larger than `aic_num_cores`.",
-        _clusters,
-    ),
-    Rule(
-        "same_kind",
-        ("execute_nodes_in_fp16", "keep_original_precision_for_nodes"),
-        Severity.ERROR,
-        "`execute_nodes_in_fp16` and `keep_original_precision_for_nodes` list different operators.",
-        _same_kind,
-    ),
-    Rule(
-        "schemas",
-        ("quantization_schema", "quantization_schema_activations", "quantization_schema_constants"),
-        Severity.ERROR,
-        "`quantization_schema` must equal the other two schemas if they are set.",
-        _schemas,
-    ),
-    Rule(
-        "graph_names",
-        ("graph_names", "network_specialization_config"),
-        Severity.ERROR,
-        "`graph_names` has one name for each graph.",
-        _graph_names,
-    ),
-    Rule(
-        "bfloat16",
-        ("custom_io_list_file", "aic_hw_version"),
-        Severity.ERROR,
-        "bfloat16 in `custom_io_list_file` needs `aic_hw_version` `ai200`.",
-        _bfloat16,
-    ),
+    _clusters,
+    _same_kind,
+    _schemas,
+    _graph_names,
+    _bfloat16,
     needs("state", ("mxint8_kv_cache", "split_retained_state_io"), ("retained_state",), Severity.ERROR),
     needs("crc_sections", ("io_crc_stride",), ("io_crc",), Severity.ERROR),
     needs("exclude_without_mxfp6", ("exclude_mxfp6_matmul",), ("mxfp6_matmul",)),
@@ -335,87 +366,21 @@ RULES: tuple[Rule, ...] = (
         ),
         ("aic_profiling_type",),
     ),
-    Rule(
-        "samples_unused",
-        ("input_list_file", "use_random_input_data", "calibration_data", "profiling_threads"),
-        Severity.WARNING,
-        "Samples need `convert_to_quantize` or `dump_profile`, except on a command line.",
-        _samples,
-    ),
-    Rule(
-        "list_or_random",
-        ("input_list_file", "use_random_input_data"),
-        Severity.WARNING,
-        "`use_random_input_data` gives way to `input_list_file`.",
-        _list_or_random,
-    ),
-    Rule(
-        "percentile",
-        ("percentile_calibration_value", "quantization_calibration"),
-        Severity.WARNING,
-        "`percentile_calibration_value` is for `quantization_calibration` `Percentile`.",
-        _percentile,
-    ),
-    Rule(
-        "bins_of_kl",
-        ("quantization_calibration", "num_histogram_bins"),
-        Severity.WARNING,
-        f"The KL calibrations need `num_histogram_bins` of at least {_BINS_OF_KL}.",
-        _bins_of_kl,
-    ),
-    Rule(
-        "int16",
-        ("quantization_precision",),
-        Severity.WARNING,
-        "`quantization_precision` `Int16` is documented for the command line only.",
-        _int16,
-    ),
-    Rule(
-        "clip_without_fp16",
-        ("clip_fp16_constants", "convert_to_fp16"),
-        Severity.WARNING,
-        "`clip_fp16_constants` needs nodes that compute in float16.",
-        _clip_without_fp16,
-    ),
-    Rule(
-        "cores_of_partitions",
-        ("mdp_load_partition_config", "aic_num_cores"),
-        Severity.WARNING,
-        "`numCores` of `mdp_load_partition_config` is that of `aic_num_cores`.",
-        _cores_of_partitions,
-    ),
-    Rule(
-        "several_devices",
-        ("allow_mxint8_mdp_io", "mdts_mos", "mdp_load_partition_config"),
-        Severity.WARNING,
-        "`allow_mxint8_mdp_io` and `mdts_mos` need a partition of several devices.",
-        _several_devices,
-    ),
-    Rule(
-        "measured",
-        ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "stats_level"),
-        Severity.WARNING,
-        f"Hardware counters need `stats_level` of at least {_MEASURING}.",
-        _measured,
-    ),
-    Rule(
-        "compile_only",
-        ("compile_only", *_RUNNING),
-        Severity.WARNING,
-        "With `compile_only` nothing is run.",
-        _compile_only,
-    ),
-    Rule(
-        "unknown_for_card",
-        ("allow_unknown_options", "target"),
-        Severity.WARNING,
-        "`allow_unknown_options` is for the `target` `card`.",
-        _unknown_for_card,
-    ),
+    _samples_unused,
+    _list_or_random,
+    _percentile,
+    _bins_of_kl,
+    _int16,
+    _clip_without_fp16,
+    _cores_of_partitions,
+    _several_devices,
+    _measured,
+    _compile_only,
+    _unknown_for_card,
 )
 
 
 def broken(view: RuleView, severity: Severity) -> list[tuple[Rule, str]]:
     """Return the broken rules of one severity with what is wrong."""
-    checked = ((rule, rule.check(view)) for rule in RULES if rule.severity is severity)
-    return [(rule, text) for rule, text in checked if text is not None]
+    checked = ((one, one.check(view)) for one in RULES if one.severity is severity)
+    return [(one, text) for one, text in checked if text is not None]

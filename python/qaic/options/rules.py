@@ -7,6 +7,7 @@ list everything that is wrong. The rules themselves are in `conflicts`.
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from qaic.options.raw_option import OptionSource, Origin
 from qaic.options.table import find
@@ -35,7 +36,7 @@ class RuleView:
         Whether the model is a compiled container.
     """
 
-    values: Mapping[str, object]
+    values: Mapping[str, Any]
     defaults: Mapping[str, object]
     origins: Mapping[str, Origin]
     model_is_container: bool
@@ -72,6 +73,9 @@ class RuleView:
         return name
 
 
+Check: TypeAlias = Callable[[RuleView], str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule.
@@ -94,7 +98,16 @@ class Rule:
     options: tuple[str, ...]
     severity: Severity
     summary: str
-    check: Callable[[RuleView], str | None]
+    check: Check
+
+
+def rule(*options: str, summary: str, severity: Severity = Severity.WARNING) -> Callable[[Check], Rule]:
+    """Make a rule of a check; its name is that of the function without the underscore in front."""
+
+    def decorate(check: Check) -> Rule:
+        return Rule(check.__name__.removeprefix("_"), options, severity, summary, check)
+
+    return decorate
 
 
 def exclusive(name: str, *options: str, because: str = "keep one of them") -> Rule:
