@@ -284,3 +284,8 @@ def option(
         if isinstance(default, dict)
         else field(default=default, metadata=metadata)
     )
+
+
+def switch(summary: str, effect: Effect, *, default: bool = False, **more: Any) -> bool:
+    """Declare a row that is true or false; ``more`` are parameters of `option`."""
+    return option(Bool(), default=default, summary=summary, effect=effect, **more)

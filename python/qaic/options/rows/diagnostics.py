@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import HexCodes
-from qaic.options.codecs.scalars import Bool, Enum, Int
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.codecs.scalars import Enum, Int
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option, switch
 
 _LARGEST = 2**31 - 1
 
@@ -38,11 +38,9 @@ class DiagnosticOptions:
         aic=AicField("stats_batch_size", 2, "compiler_stats_batch_size"),
         in_container=True,
     )
-    ddr_stats: bool = option(
-        Bool(),
-        default=False,
-        summary="Measure the traffic of each core with DDR.",
-        effect=Effect.RECORDED,
+    ddr_stats: bool = switch(
+        "Measure the traffic of each core with DDR.",
+        Effect.RECORDED,
         aic=AicField("print_ddr_stats", default=True, json_key="compiler_printDDRStats"),
         in_container=True,
     )
@@ -67,40 +65,30 @@ class DiagnosticOptions:
         aic=AicField("pmu_events", "1 2 0", "compiler_PMU_events", JsonForm.SPACED),
         in_container=True,
     )
-    aic_perf_warnings: bool = option(
-        Bool(),
-        default=False,
-        summary="Report patterns that make the program slow.",
-        effect=Effect.DIAGNOSTIC,
+    aic_perf_warnings: bool = switch(
+        "Report patterns that make the program slow.",
+        Effect.DIAGNOSTIC,
         aic=AicField("perf_warnings", default=True, json_key="compiler_perfWarnings"),
     )
-    aic_perf_metrics: bool = option(
-        Bool(),
-        default=False,
-        summary="Report parameters, multiplications, and bytes of weights and activations.",
-        effect=Effect.DIAGNOSTIC,
+    aic_perf_metrics: bool = switch(
+        "Report parameters, multiplications, and bytes of weights and activations.",
+        Effect.DIAGNOSTIC,
         aic=AicField("print_perf_metrics", default=True, json_key="compiler_printPerfMetrics"),
     )
-    time_passes: bool = option(
-        Bool(),
-        default=False,
-        summary="Report the time of each pass of the compiler.",
-        effect=Effect.DIAGNOSTIC,
+    time_passes: bool = switch(
+        "Report the time of each pass of the compiler.",
+        Effect.DIAGNOSTIC,
         aic=AicField("time_passes", default=True, json_key="compiler_time_passes"),
     )
-    enable_debug: bool = option(
-        Bool(),
-        default=False,
-        summary="Log details of the compilation and keep the graph after each pass.",
-        effect=Effect.DIAGNOSTIC,
+    enable_debug: bool = switch(
+        "Log details of the compilation and keep the graph after each pass.",
+        Effect.DIAGNOSTIC,
         flag=Flag(inferred=True),
         aic=AicField("enable_debug", default=True, json_key="compiler_enableDebug"),
     )
-    io_crc: bool = option(
-        Bool(),
-        default=False,
-        summary="Verify every input and output buffer with a CRC.",
-        effect=Effect.BEHAVIOR,
+    io_crc: bool = switch(
+        "Verify every input and output buffer with a CRC.",
+        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         aic=AicField("gen_crc", default=True, json_key="compiler_genCRC"),
         in_container=True,

@@ -15,7 +15,7 @@ from qaic.options.codecs.structures import ModelInput, ModelInputs, OutputShapes
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.specializations import SpecializationEntry, Specializations
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option, switch
 
 
 # Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
@@ -49,11 +49,9 @@ class GraphOptions:
         in_container=True,
         ours=True,
     )
-    all_intermediate_outputs: bool = option(
-        Bool(),
-        default=False,
-        summary="Make every float and integer tensor with a fixed shape an additional output.",
-        effect=Effect.BEHAVIOR,
+    all_intermediate_outputs: bool = switch(
+        "Make every float and integer tensor with a fixed shape an additional output.",
+        Effect.BEHAVIOR,
         in_container=True,
         ours=True,
     )
@@ -91,11 +89,9 @@ class GraphOptions:
         flag=Flag(inferred=True),
         in_container=True,
     )
-    always_expand_onnx_functions: bool = option(
-        Bool(),
-        default=False,
-        summary="Inline all functions of the model before other passes.",
-        effect=Effect.BEHAVIOR,
+    always_expand_onnx_functions: bool = switch(
+        "Inline all functions of the model before other passes.",
+        Effect.BEHAVIOR,
         flag=Flag(inferred=True),
         in_container=True,
     )
@@ -131,52 +127,41 @@ class GraphOptions:
         effect=Effect.FILE,
         flag=Flag("dump-custom-IO-config-template"),
     )
-    retained_state: bool = option(
-        Bool(),
-        default=False,
-        summary="Keep output `X_RetainedState` on the device as input `X` of the next inference.",
-        effect=Effect.BEHAVIOR,
+    retained_state: bool = switch(
+        "Keep output `X_RetainedState` on the device as input `X` of the next inference.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("retained_state", default=False, json_key="compiler_retained_state"),
         in_container=True,
     )
-    split_retained_state_io: bool = option(
-        Bool(),
-        default=False,
-        summary="Allow the host to read and write the state of each sequence.",
-        effect=Effect.BEHAVIOR,
+    split_retained_state_io: bool = switch(
+        "Allow the host to read and write the state of each sequence.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
     )
-    whole_caches: bool = option(
-        Bool(),
-        default=False,
-        summary="Read and write whole caches, not only the attended rows.",
-        effect=Effect.BEHAVIOR,
+    whole_caches: bool = switch(
+        "Read and write whole caches, not only the attended rows.",
+        Effect.BEHAVIOR,
         in_container=True,
         ours=True,
     )
-    stored_weights: bool = option(
-        Bool(),
+    stored_weights: bool = switch(
+        "Use large weights in the mapped container; if false, the engine copies them.",
+        Effect.BEHAVIOR,
         default=True,
-        summary="Use large weights in the mapped container; if false, the engine copies them.",
-        effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
     )
-    split_model_io: bool = option(
-        Bool(),
-        default=False,
-        summary="Split inputs and outputs of the program, for separate prefill and decode.",
-        effect=Effect.RECORDED,
+    split_model_io: bool = switch(
+        "Split inputs and outputs of the program, for separate prefill and decode.",
+        Effect.RECORDED,
         documented=Documented.CLI,
         in_container=True,
     )
-    sub_functions: bool = option(
-        Bool(),
-        default=False,
-        summary="Keep the functions of the model as functions of the program.",
-        effect=Effect.RECORDED,
+    sub_functions: bool = switch(
+        "Keep the functions of the model as functions of the program.",
+        Effect.RECORDED,
         documented=Documented.CLI,
         in_container=True,
     )
@@ -213,18 +198,12 @@ class GraphOptions:
         aic=AicField("do_host_preproc", default=True, json_key="compiler_do_host_preproc"),
         in_container=True,
     )
-    aic_preproc: bool = option(
-        Bool(),
-        default=False,
-        summary="Count conversions of inputs and outputs as work of the device.",
-        effect=Effect.DIAGNOSTIC,
-        in_container=True,
+    aic_preproc: bool = switch(
+        "Count conversions of inputs and outputs as work of the device.", Effect.DIAGNOSTIC, in_container=True
     )
-    compile_only: bool = option(
-        Bool(),
-        default=False,
-        summary="Do not run the program; only `qaic-exec` runs it without this option.",
-        effect=Effect.BEHAVIOR,
+    compile_only: bool = switch(
+        "Do not run the program; only `qaic-exec` runs it without this option.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
     )
     aic_hw: bool | None = option(
@@ -256,11 +235,9 @@ class GraphOptions:
         aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
         in_container=True,
     )
-    qpc_crc: bool = option(
-        Bool(),
-        default=False,
-        summary="Store checksums of the container, which loading verifies.",
-        effect=Effect.BEHAVIOR,
+    qpc_crc: bool = switch(
+        "Store checksums of the container, which loading verifies.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
         in_container=True,
     )
@@ -281,18 +258,12 @@ class GraphOptions:
         ours=True,
         in_container=True,
     )
-    allow_unknown_options: bool = option(
-        Bool(),
-        default=False,
-        summary="Pass unknown options to the vendor's compiler; only for `target` `card`.",
-        effect=Effect.BEHAVIOR,
-        ours=True,
+    allow_unknown_options: bool = switch(
+        "Pass unknown options to the vendor's compiler; only for `target` `card`.", Effect.BEHAVIOR, ours=True
     )
-    strict_aic: bool = option(
-        Bool(),
-        default=False,
-        summary="Refuse a model that the card's compiler refuses or is unlikely to support.",
-        effect=Effect.BEHAVIOR,
+    strict_aic: bool = switch(
+        "Refuse a model that the card's compiler refuses or is unlikely to support.",
+        Effect.BEHAVIOR,
         ours=True,
         in_container=True,
     )

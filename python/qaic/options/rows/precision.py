@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs.scalars import Bool, ListOf, Str
+from qaic.options.codecs.scalars import ListOf, Str
 from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
-from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
 
 # Only the class that is composed of the sections is made: methods of its bases would be made for nothing.
@@ -19,19 +19,16 @@ class PrecisionOptions:
 
     SECTION: ClassVar = "Precision"
 
-    convert_to_fp16: bool = option(
-        Bool(),
-        default=False,
-        summary="Compute floating-point nodes in float16, and store weights as float16.",
-        effect=Effect.BEHAVIOR,
+    convert_to_fp16: bool = switch(
+        "Compute floating-point nodes in float16, and store weights as float16.",
+        Effect.BEHAVIOR,
         aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
         in_container=True,
     )
-    clip_fp16_constants: bool = option(
-        Bool(),
+    clip_fp16_constants: bool = switch(
+        "Clip constants beyond the range of float16; if false, they become infinite.",
+        Effect.BEHAVIOR,
         default=True,
-        summary="Clip constants beyond the range of float16; if false, they become infinite.",
-        effect=Effect.BEHAVIOR,
         in_container=True,
         ours=True,
     )
@@ -58,11 +55,9 @@ class PrecisionOptions:
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
-    mxfp6_matmul: bool = option(
-        Bool(),
-        default=False,
-        summary="Store constant weights of matrix products in the 6-bit block format MXFP6.",
-        effect=Effect.BEHAVIOR,
+    mxfp6_matmul: bool = switch(
+        "Store constant weights of matrix products in the 6-bit block format MXFP6.",
+        Effect.BEHAVIOR,
         aliases=("mxfp6",),
         documented=Documented.CLI,
         aic=AicField("mxfp6_matmul_weights", default=False, json_key="compiler_mxfp6_matmul_weights"),
@@ -78,20 +73,16 @@ class PrecisionOptions:
         aic=AicField("exclude_mxfp6_matmul", "", "compiler_exclude_mxfp6_matmul", JsonForm.SPACED),
         in_container=True,
     )
-    allow_mxint8_mdp_io: bool = option(
-        Bool(),
-        default=False,
-        summary="Round floats that cross between partitions to the 8-bit block format MXINT8.",
-        effect=Effect.BEHAVIOR,
+    allow_mxint8_mdp_io: bool = switch(
+        "Round floats that cross between partitions to the 8-bit block format MXINT8.",
+        Effect.BEHAVIOR,
         documented=Documented.CLI,
         aic=AicField("mxint8_mdp_io", default=False, json_key="compiler_mxint8_mdp_io"),
         in_container=True,
     )
-    mxint8_kv_cache: bool = option(
-        Bool(),
-        default=False,
-        summary="Keep retained state in the 8-bit block format MXINT8.",
-        effect=Effect.BEHAVIOR,
+    mxint8_kv_cache: bool = switch(
+        "Keep retained state in the 8-bit block format MXINT8.",
+        Effect.BEHAVIOR,
         flag=Flag(ours=True),
         documented=Documented.CLI,
         in_container=True,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from qaic.options.codecs.enumerations import RandomInputData, Samples
-from qaic.options.codecs.scalars import Bool, Enum, FilePath, Float, Int
+from qaic.options.codecs.scalars import Enum, FilePath, Float, Int
 from qaic.options.files.parsed_file import FileContent, InputFileContent
-from qaic.options.spec import Documented, Effect, Flag, FlagForm, option
+from qaic.options.spec import Documented, Effect, Flag, FlagForm, option, switch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,19 +96,13 @@ class QuantizationOptions:
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
-    enable_rowwise: bool = option(
-        Bool(),
-        default=False,
-        summary="Use one scale for each output row of constant Gemm and MatMul weights.",
-        effect=Effect.BEHAVIOR,
+    enable_rowwise: bool = switch(
+        "Use one scale for each output row of constant Gemm and MatMul weights.",
+        Effect.BEHAVIOR,
         in_container=True,
     )
-    enable_channelwise: bool = option(
-        Bool(),
-        default=False,
-        summary="Use one scale for each output channel of convolution weights.",
-        effect=Effect.BEHAVIOR,
-        in_container=True,
+    enable_channelwise: bool = switch(
+        "Use one scale for each output channel of convolution weights.", Effect.BEHAVIOR, in_container=True
     )
     dump_profile: Path | None = option(
         FilePath("profile to write"),
@@ -123,11 +117,9 @@ class QuantizationOptions:
         effect=Effect.BEHAVIOR,
         in_container=True,
     )
-    convert_to_quantize: bool = option(
-        Bool(),
-        default=False,
-        summary="Measure the ranges of tensors on samples, and quantize with them.",
-        effect=Effect.BEHAVIOR,
+    convert_to_quantize: bool = switch(
+        "Measure the ranges of tensors on samples, and quantize with them.",
+        Effect.BEHAVIOR,
         in_container=True,
     )
     profiling_threads: int | None = option(
@@ -161,11 +153,6 @@ class QuantizationOptions:
         flag=None,
         ours=True,
     )
-    allow_profile_mismatch: bool = option(
-        Bool(),
-        default=False,
-        summary="Accept a profile of another graph.",
-        effect=Effect.BEHAVIOR,
-        ours=True,
-        in_container=True,
+    allow_profile_mismatch: bool = switch(
+        "Accept a profile of another graph.", Effect.BEHAVIOR, ours=True, in_container=True
     )

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qaic.options.codecs.scalars import Bool, Int, Str
+from qaic.options.codecs.scalars import Int, Str
 from qaic.options.codecs.structures import DeviceIds
-from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
 #: The runtime keeps these numbers in 32 bits.
 _LARGEST = 2**31 - 1
@@ -90,27 +90,16 @@ class RuntimeRows:
         documented=Documented.NOWHERE,
         updatable=True,
     )
-    enable_metrics: bool = option(
-        Bool(),
-        default=False,
-        summary="Record the latency of every run. Not together with `enable_profiling`.",
-        effect=Effect.BEHAVIOR,
+    enable_metrics: bool = switch(
+        "Record the latency of every run. Not together with `enable_profiling`.", Effect.BEHAVIOR, flag=None
+    )
+    enable_profiling: bool = switch(
+        "Record latency and a Python profile of every run. Not together with `enable_metrics`.",
+        Effect.BEHAVIOR,
         flag=None,
     )
-    enable_profiling: bool = option(
-        Bool(),
-        default=False,
-        summary="Record latency and a Python profile of every run. Not together with `enable_metrics`.",
-        effect=Effect.BEHAVIOR,
-        flag=None,
-    )
-    allow_hw_mismatch: bool = option(
-        Bool(),
-        default=False,
-        summary="Load a program that was compiled for another hardware family.",
-        effect=Effect.BEHAVIOR,
-        flag=None,
-        ours=True,
+    allow_hw_mismatch: bool = switch(
+        "Load a program that was compiled for another hardware family.", Effect.BEHAVIOR, flag=None, ours=True
     )
     process_lock: str | None = option(
         Str(),

@@ -15,7 +15,7 @@ from qaic.options.codecs.enumerations import MostCores
 from qaic.options.codecs.scalars import Bool, FilePath, Float, Int, ListOf
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.partitions import PartitionConfig, Partitions
-from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option
+from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
 
 _LARGEST = 2**31 - 1
 
@@ -103,11 +103,9 @@ class SchedulingOptions:
         aic=AicField("force_vtcm_spill", default=True, json_key="compiler_force_VTCM_spill"),
         in_container=True,
     )
-    aic_enable_depth_first: bool = option(
-        Bool(),
-        default=False,
-        summary="Schedule depth first.",
-        effect=Effect.RECORDED,
+    aic_enable_depth_first: bool = switch(
+        "Schedule depth first.",
+        Effect.RECORDED,
         aic=AicField("enable_depth_first", default=True, json_key="compiler_enable_depth_first"),
         in_container=True,
     )
@@ -127,11 +125,9 @@ class SchedulingOptions:
         aic=AicField("cluster_sizes", "1 2 0", "compiler_cluster_sizes", JsonForm.SPACED),
         in_container=True,
     )
-    multicast_weights: bool = option(
-        Bool(),
-        default=False,
-        summary="Load shared weights once for all cores.",
-        effect=Effect.RECORDED,
+    multicast_weights: bool = switch(
+        "Load shared weights once for all cores.",
+        Effect.RECORDED,
         aic=AicField("do_ddr_to_multicast", default=True, json_key="compiler_do_DDR_to_multicast"),
         in_container=True,
     )
@@ -145,19 +141,17 @@ class SchedulingOptions:
         ),
         in_container=True,
     )
-    combine_inputs: bool = option(
-        Bool(),
+    combine_inputs: bool = switch(
+        "Put all inputs into one DMA buffer; false: one buffer for each.",
+        Effect.BEHAVIOR,
         default=True,
-        summary="Put all inputs into one DMA buffer; false: one buffer for each.",
-        effect=Effect.BEHAVIOR,
         aic=AicField("combine_inputs", default=True, json_key="compiler_combine_inputs"),
         in_container=True,
     )
-    combine_outputs: bool = option(
-        Bool(),
+    combine_outputs: bool = switch(
+        "Put all outputs into one DMA buffer; false: one buffer for each.",
+        Effect.BEHAVIOR,
         default=True,
-        summary="Put all outputs into one DMA buffer; false: one buffer for each.",
-        effect=Effect.BEHAVIOR,
         aic=AicField("combine_outputs", default=True, json_key="compiler_combine_outputs"),
         in_container=True,
     )
@@ -179,13 +173,8 @@ class SchedulingOptions:
         flag=Flag(inferred=True),
         aic=AicField("compile_threads", 2, "compiler_compileThreads"),
     )
-    user_tiled: bool = option(
-        Bool(),
-        default=False,
-        summary="The model is already cut into tiles.",
-        effect=Effect.RECORDED,
-        documented=Documented.CLI,
-        in_container=True,
+    user_tiled: bool = switch(
+        "The model is already cut into tiles.", Effect.RECORDED, documented=Documented.CLI, in_container=True
     )
     mdp_load_partition_config: PartitionConfig | None = option(
         Partitions(),

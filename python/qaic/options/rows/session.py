@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from qaic.options.codecs.scalars import Bool, Enum, FilePath
-from qaic.options.spec import Effect, Flag, option
+from qaic.options.codecs.scalars import Enum, FilePath
+from qaic.options.spec import Effect, Flag, option, switch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +39,11 @@ class SessionOptions:
         effect=Effect.VALIDATED,
         flag=None,
     )
-    compile: bool = option(
-        Bool(),
-        default=True,
-        summary="Compile the model; false requires a compiled container.",
-        effect=Effect.BEHAVIOR,
-        flag=None,
+    compile: bool = switch(
+        "Compile the model; false requires a compiled container.", Effect.BEHAVIOR, default=True, flag=None
     )
-    strict_options: bool = option(
-        Bool(),
-        default=False,
-        summary="Refuse unknown keys of a YAML file, and keys that only the tools use, instead of a warning.",
-        effect=Effect.BEHAVIOR,
+    strict_options: bool = switch(
+        "Refuse unknown keys of a YAML file, and keys that only the tools use, instead of a warning.",
+        Effect.BEHAVIOR,
         ours=True,
     )
