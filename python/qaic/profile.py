@@ -334,8 +334,7 @@ class Profile:
             "max": "max_latency",
         }
         lines = [
-            f"{_counted(count, 'inference')} on {_counted(activations, 'activation')} "
-            f"in {span_s * 1e3:.3f} ms",
+            f"{counted(count, 'inference')} on {counted(activations, 'activation')} in {span_s * 1e3:.3f} ms",
             "latency us: " + "  ".join(f"{name} {latency[key] * 1e6:.1f}" for name, key in figures.items()),
             "of it us:   " + "  ".join(f"{name} {mean * 1e6:.1f}" for name, mean in self.stages.items()),
         ]
@@ -350,7 +349,7 @@ class Profile:
         if executed:
             lines.append(
                 f"device us:  min {min(executed):.1f}  mean {np.mean(executed):.1f}  max {max(executed):.1f} "
-                f"in {_counted(len(executed), 'buffer')}"
+                f"in {counted(len(executed), 'buffer')}"
             )
         return "\n".join(lines)
 
@@ -397,7 +396,3 @@ def _format(path: str | os.PathLike[str] | None, given: str | None) -> str:
             f"format is {given!r}; one of {', '.join(_FORMATS)} is expected", code="profile.format"
         )
     return given
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

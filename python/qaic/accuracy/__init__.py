@@ -6,8 +6,9 @@ they part. `search` finds a smallest set of nodes that keeps a target when it st
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from qaic.support.lazy_module import lazy_door
 
 if TYPE_CHECKING:
     from qaic.accuracy.comparison import compare
@@ -17,20 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AccuracyReport", "PrecisionAccuracy", "PrecisionPlan", "compare", "search"]
 
-_HOMES = {
-    "AccuracyReport": "reports.report",
-    "PrecisionAccuracy": "reports.report",
-    "PrecisionPlan": "precision_search.plan",
-    "compare": "comparison",
-    "search": "precision_search.search",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its home on first use."""
-    if name not in _HOMES:
-        message = f"module 'qaic.accuracy' has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(importlib.import_module(f"qaic.accuracy.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        ".reports.report": "AccuracyReport PrecisionAccuracy",
+        ".precision_search.plan": "PrecisionPlan",
+        ".comparison": "compare",
+        ".precision_search.search": "search",
+    },
+)

@@ -109,7 +109,6 @@ _TOLERANCE = 1e-4
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files or folders (default: the current folder)"
     )

@@ -14,7 +14,6 @@ from qaic.errors import DeviceError
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_json(parser)
     set_examples(parser, "openqaic info", "openqaic info --json")
 

@@ -29,7 +29,6 @@ _EXPECTED: Final = (
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", help="measurements; the content determines their kind")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="picture, .html or .png (default: text on the terminal)"

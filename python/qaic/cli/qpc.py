@@ -268,8 +268,7 @@ def _summary(facts: _Json) -> Iterator[tuple[str, str]]:
     if facts["file"]:
         yield "file", escape_unprintable(facts["file"])
     size = bytes_text(facts["bytes"])
-    count = len(facts["segments"])
-    yield "size", f"{size}, {count} segment{'' if count == 1 else 's'}"
+    yield "size", f"{size}, {counted(len(facts['segments']), 'segment')}"
     if facts["kind"] == "slices":
         yield "kind", f"container of {len(facts['slices'])} containers, one per device"
         return

@@ -34,7 +34,6 @@ _RECORD = ".openqaic-shims.json"
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument("action", choices=("install", "remove"))
     parser.add_argument(
         "--prefix", default=VENDOR_PREFIX, metavar="DIR", help="root of the paths (default %(default)s)"

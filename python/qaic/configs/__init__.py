@@ -15,8 +15,9 @@ pydantic is loaded with the first use of a name, not with the import.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from qaic.support.lazy_module import lazy_door
 
 if TYPE_CHECKING:
     from qaic.configs.aic import (
@@ -64,41 +65,19 @@ __all__ = [
     "to_tool_options",
 ]
 
-_HOMES = {
-    "AicCompilerConfig": "aic_models",
-    "AicConfigHelper": "aic",
-    "AicRuntimeConfig": "aic_models",
-    "BackendType": "base",
-    "CompileConfig": "compile_config",
-    "CompilerConfig": "compile_config",
-    "CompilerModeSetters": "modes",
-    "CompilerModes": "modes",
-    "HtpContextConfig": "htp",
-    "HtpDeviceConfig": "htp",
-    "HtpGraphConfig": "htp",
-    "HtpGroupContextConfig": "htp",
-    "HtpMcpContextConfig": "htp_mcp",
-    "HtpMcpDeviceConfig": "htp_mcp",
-    "HtpMcpGraphConfig": "htp_mcp",
-    "HtpMemoryConfig": "htp",
-    "OpPackageIdentifier": "compile_config",
-    "list_config_options": "aic_models",
-    "list_config_types": "aic",
-    "shared_library_path": "aic",
-    "to_backend_extension_dict": "aic",
-    "to_tool_options": "aic",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its home on first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        ".aic_models": "AicCompilerConfig AicRuntimeConfig list_config_options",
+        ".aic": "AicConfigHelper list_config_types shared_library_path to_backend_extension_dict"
+        " to_tool_options",
+        ".base": "BackendType",
+        ".compile_config": "CompileConfig CompilerConfig OpPackageIdentifier",
+        ".modes": "CompilerModeSetters CompilerModes",
+        ".htp": "HtpContextConfig HtpDeviceConfig HtpGraphConfig HtpGroupContextConfig HtpMemoryConfig",
+        ".htp_mcp": "HtpMcpContextConfig HtpMcpDeviceConfig HtpMcpGraphConfig",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -14,8 +14,9 @@ with the import.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from qaic.support.lazy_module import lazy_door
 
 if TYPE_CHECKING:
     import os
@@ -36,14 +37,14 @@ __all__ = [
     "resolve",
 ]
 
-_HOMES = {
-    "CompileOptions": "qaic.options.table",
-    "RunStepOptions": "qaic.options.table",
-    "RuntimeOptions": "qaic.options.table",
-    "SessionOptions": "qaic.options.table",
-    "ModelInput": "qaic.options.codecs.structures",
-    "ResolvedOptions": "qaic.options.resolution",
-}
+__getattr__ = lazy_door(
+    __name__,
+    {
+        ".table": "CompileOptions RunStepOptions RuntimeOptions SessionOptions",
+        ".codecs.structures": "ModelInput",
+        ".resolution": "ResolvedOptions",
+    },
+)
 
 
 def resolve(
@@ -62,11 +63,3 @@ def resolve(
     return resolution.resolve(
         kwargs, options_path=options_path, model_is_container=model_is_container, flags=flags
     )
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    return getattr(importlib.import_module(home), name)

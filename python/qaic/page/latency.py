@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from qaic.errors import InputError
+from qaic.support.text import counted
 
 #: percentiles that are shown, with their names
 PERCENTILES: Final = {"P25": 25.0, "P50": 50.0, "P75": 75.0, "P90": 90.0, "P99": 99.0, "P99.9": 99.9}
@@ -106,7 +107,7 @@ class Distribution:
     @property
     def counted(self) -> str:
         """How many of what, as in ``5 runs``."""
-        return f"{self.count} {self.what}{'' if self.count == 1 else 's'}"
+        return counted(self.count, self.what)
 
     def text(self, seconds: float) -> str:
         """Return a latency in that unit."""

@@ -6,7 +6,6 @@ and why, is in the log of the :class:`Context`.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from qaic._core import RtBufferDimensionsVecRef as BufferDimensionsVecRef
@@ -37,6 +36,7 @@ from qaic.rt.enums import (
     QStatus,
 )
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr, ExceptionRuntime
+from qaic.support.lazy_module import lazy_door
 
 if TYPE_CHECKING:
     from qaic.rt.benchmark import InferenceBenchmarkSet
@@ -108,39 +108,21 @@ __all__ = [
 ]
 
 # Loaded on first use: what reads files and dataclasses would double the time of `import qaicrt`.
-_HOMES = {
-    "BenchmarkProperties": "properties",
-    "BufferMapping": "containers",
-    "ExecObjInfo": "programs",
-    "InferenceBenchmarkSet": "benchmark",
-    "InferenceSetProperties": "properties",
-    "ProfilingHandle": "profiling.handle",
-    "ProfilingProperties": "properties",
-    "ProgramInfo": "programs",
-    "QAicProgramProperties": "properties",
-    "QAicQueueProperties": "properties",
-    "QDevInfo": "devices",
-    "QIDList": "sequences",
-    "QPerformanceInfo": "devices",
-    "QResourceInfo": "devices",
-    "QpcConstantsInfo": "containers",
-    "QpcFile": "containers",
-    "QpcInfo": "containers",
-    "QpcProgramInfo": "containers",
-    "StreamProfilingHandle": "profiling.stream",
-    "Util": "util",
-    "vector_char": "sequences",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name from its home on first use."""
-    if name not in _HOMES:
-        message = f"module 'qaic.rt' has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(importlib.import_module(f"qaic.rt.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_door(
+    __name__,
+    {
+        ".properties": "BenchmarkProperties InferenceSetProperties ProfilingProperties QAicProgramProperties"
+        " QAicQueueProperties",
+        ".containers": "BufferMapping QpcConstantsInfo QpcFile QpcInfo QpcProgramInfo",
+        ".programs": "ExecObjInfo ProgramInfo",
+        ".benchmark": "InferenceBenchmarkSet",
+        ".profiling.handle": "ProfilingHandle",
+        ".devices": "QDevInfo QPerformanceInfo QResourceInfo",
+        ".sequences": "QIDList vector_char",
+        ".profiling.stream": "StreamProfilingHandle",
+        ".util": "Util",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,31 @@
 """Modules that are imported when one of their names is wanted."""
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
+
+
+def lazy_door(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of a package whose public names are imported with their first use.
+
+    Parameters
+    ----------
+    package
+        Name of the package.
+    homes
+        Module, relative to the package -> its public names, separated by spaces.
+    """
+    modules = {name: module for module, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> object:
+        if name not in modules:
+            message = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value: object = getattr(import_module(modules[name], package), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
 
 
 class LazyModule:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from qaic import _core
 from qaic.cli.console import print_line, print_message
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from qaic import rt
     from qaic.cli.runner.command_line import Profiling
 
+#: names of files and their contents
+_Named: TypeAlias = Iterator[tuple[str, str | bytes]]
 #: types that are made of the device's buffers
 _OF_DEVICE = ("stats", "raw_device_stats")
 #: inferences of each activation whose device metrics are shown
@@ -62,116 +65,15 @@ def checked_folder(wanted: Profiling, statistics: _core.StatsDescriptor | None) 
     return writable_folder(wanted.folder)
 
 
-class _Recorder(Protocol):
+class _Recorder(NamedTuple):
     """One of the things that are recorded."""
 
     profiler: _core.Profiler
-    is_stream: bool
-
-    def fetch(self) -> None:
-        """Use what there is so far. Called now and then while the program runs."""
-
-    def finish(self) -> None:
-        """Use the rest. The profiler has stopped."""
-
-
-class _Buffers:
-    """The device's buffer of each inference, in a file by itself."""
-
-    is_stream = False
-
-    def __init__(self, profiler: _core.Profiler, folder: Path, abandoned: threading.Event) -> None:
-        self.profiler = profiler
-        self._folder = folder
-        self._abandoned = abandoned
-
-    def fetch(self) -> None:
-        _write(self._folder, files(_drained(self.profiler), RAW_DEVICE_STATS, PREFIX), self._abandoned)
-
-    def finish(self) -> None:
-        self.fetch()
-
-
-class _Summaries:
-    """The summary of each inference, in a file by itself."""
-
-    is_stream = False
-
-    def __init__(
-        self,
-        profiler: _core.Profiler,
-        folder: Path,
-        abandoned: threading.Event,
-        descriptor: _core.StatsDescriptor,
-    ) -> None:
-        self.profiler = profiler
-        self._folder = folder
-        self._abandoned = abandoned
-        self._descriptor = descriptor
-
-    def fetch(self) -> None:
-        _write(self._folder, self._texts(_drained(self.profiler)), self._abandoned)
-
-    def _texts(self, samples: _core.Samples) -> Iterator[tuple[str, str]]:
-        for number, sample in enumerate(samples.times()):
-            if (content := samples.stats(number)) is not None:
-                name = summary_name(_PROGRAM, sample["activation"], sample["inference"])
-                yield (
-                    name,
-                    _core.stats_summary(_core.StatsBuffer(content, self._descriptor), self._descriptor),
-                )
-
-    def finish(self) -> None:
-        self.fetch()
-
-
-class _AtTheEnd:
-    """A file that is written when all samples are there."""
-
-    def __init__(self, profiler: _core.Profiler, folder: Path, *, is_stream: bool) -> None:
-        self.profiler = profiler
-        self.is_stream = is_stream
-        self._folder = folder
-
-    def fetch(self) -> None:
-        """Leave the samples where they are."""
-
-
-class _Latencies(_AtTheEnd):
-    """The table of latencies."""
-
-    def finish(self) -> None:
-        for name, content in files(_drained(self.profiler), LATENCY, PREFIX):
-            replace_content(self._folder / name, _encoded(content))
-
-
-class _Trace(_AtTheEnd):
-    """The trace of the host."""
-
-    def finish(self) -> None:
-        samples = _drained(self.profiler)
-        if len(samples):
-            replace(
-                self._folder / trace_name(_PROGRAM),
-                lambda path: _core.write_stats_trace(str(path), [], host_samples=samples),
-            )
-
-
-class _Reports:
-    """A line for each period of a stream."""
-
-    is_stream = True
-
-    def __init__(self, profiler: _core.Profiler, name: str) -> None:
-        self.profiler = profiler
-        self._name = name
-
-    def fetch(self) -> None:
-        print_line(f"{self._name}: {round_trips(self.profiler.drain())}")
-
-    def finish(self) -> None:
-        if len(samples := self.profiler.drain()):
-            print_line(f"{self._name}: {round_trips(samples)}")
+    #: uses what there is so far, now and then while the program runs
+    fetch: Callable[[], None]
+    #: uses the rest, once the profiler has stopped
+    finish: Callable[[], None]
+    is_stream: bool = False
 
 
 class DeviceMetrics:
@@ -243,22 +145,57 @@ class Recording:
         self._thread = threading.Thread(target=self._serve, name="qaic-runner-profiling", daemon=True)
 
     def _recorders_of(self, kind: str) -> list[_Recorder]:
-        is_stream = kind in STREAMED
         if kind in _OF_DEVICE:
-            assert self._statistics is not None  # noqa: S101  # `checked_folder` has looked
             profiler = self._profiler(is_stream=False, device_stats=True)
-            if kind == "raw_device_stats":
-                return [_Buffers(profiler, self._folder, self._abandoned)]
-            return [_Summaries(profiler, self._folder, self._abandoned, self._statistics)]
-        if kind.startswith("trace"):
-            profiler = self._profiler(is_stream=is_stream, device_stats=False)
-            main: _Recorder = _Trace(profiler, self._folder, is_stream=is_stream)
-        else:
-            profiler = self._profiler(is_stream=is_stream, device_stats=None)
-            main = _Latencies(profiler, self._folder, is_stream=is_stream)
+            contents = self._buffers if kind == "raw_device_stats" else self._summaries
+            write = partial(self._write_each, profiler, contents)
+            return [_Recorder(profiler, write, write)]
+        is_stream, is_trace = kind in STREAMED, kind.startswith("trace")
+        profiler = self._profiler(is_stream=is_stream, device_stats=False if is_trace else None)
+        finish = partial(self._write_trace if is_trace else self._write_latencies, profiler)
+        # Small samples wait until all are there.
+        main = _Recorder(profiler, lambda: None, finish, is_stream)
         if not is_stream:
             return [main]
-        return [main, _Reports(self._profiler(is_stream=True, device_stats=False), kind)]
+        reported = self._profiler(is_stream=True, device_stats=False)
+
+        def report(*, always: bool) -> None:
+            if len(samples := reported.drain()) or always:
+                print_line(f"{kind}: {round_trips(samples)}")
+
+        reports = _Recorder(reported, partial(report, always=True), partial(report, always=False), is_stream)
+        return [main, reports]
+
+    def _write_each(self, profiler: _core.Profiler, contents: Callable[[_core.Samples], _Named]) -> None:
+        """Write a file for each inference, until the run has failed."""
+        for name, content in contents(_drained(profiler)):
+            if self._abandoned.is_set():
+                return
+            replace_content(self._folder / name, _encoded(content))
+
+    @staticmethod
+    def _buffers(samples: _core.Samples) -> _Named:
+        return files(samples, RAW_DEVICE_STATS, PREFIX)
+
+    def _summaries(self, samples: _core.Samples) -> _Named:
+        assert self._statistics is not None  # noqa: S101  # `checked_folder` has looked
+        for number, sample in enumerate(samples.times()):
+            if (content := samples.stats(number)) is not None:
+                buffer = _core.StatsBuffer(content, self._statistics)
+                name = summary_name(_PROGRAM, sample["activation"], sample["inference"])
+                yield name, _core.stats_summary(buffer, self._statistics)
+
+    def _write_latencies(self, profiler: _core.Profiler) -> None:
+        for name, content in files(_drained(profiler), LATENCY, PREFIX):
+            replace_content(self._folder / name, _encoded(content))
+
+    def _write_trace(self, profiler: _core.Profiler) -> None:
+        samples = _drained(profiler)
+        if len(samples):
+            replace(
+                self._folder / trace_name(_PROGRAM),
+                lambda path: _core.write_stats_trace(str(path), [], host_samples=samples),
+            )
 
     def _profiler(self, *, is_stream: bool, device_stats: bool | None) -> _core.Profiler:
         if is_stream:
@@ -353,13 +290,6 @@ def _drained(profiler: _core.Profiler) -> _core.Samples:
             "note", f"{samples.dropped} inferences were not recorded: there was no room for so many"
         )
     return samples
-
-
-def _write(folder: Path, named: Iterable[tuple[str, str | bytes]], abandoned: threading.Event) -> None:
-    for name, content in named:
-        if abandoned.is_set():
-            return
-        replace_content(folder / name, _encoded(content))
 
 
 def _encoded(content: str | bytes) -> bytes:

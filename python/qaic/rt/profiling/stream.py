@@ -5,7 +5,7 @@ import re
 import threading
 import time
 import weakref
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from qaic import _core
 from qaic.rt.enums import QAicProfilingTypeEnum, QStatus, of_qaicrt
@@ -76,17 +76,7 @@ _OWNER = "StreamProfilingHandle"
 MOST_UNDELIVERED = 64
 
 
-class Clock(Protocol):
-    """The clock and its waits."""
-
-    def now_ms(self) -> float:
-        """Milliseconds since a full period."""
-
-    def wait_until(self, time_ms: float, stopped: threading.Event) -> bool:
-        """Wait until then, or until it is stopped; whether it was stopped."""
-
-
-class WallClock:
+class Clock:
     """The system's clock."""
 
     def now_ms(self) -> float:
@@ -99,7 +89,7 @@ class WallClock:
 
 
 #: what tells the time to handles that start
-CLOCK: Clock = WallClock()
+CLOCK = Clock()
 
 
 def next_boundary_ms(now_ms: float, period_ms: int) -> int:

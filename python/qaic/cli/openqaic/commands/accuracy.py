@@ -25,7 +25,6 @@ _WITHOUT: Final = frozenset({"target"})
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser, may_be_container=False)
     parser.add_argument(
         "--to", required=True, help="target precisions: fp16, int8, int16, mxfp6; mxfp6+fp16 combines two"

@@ -51,7 +51,6 @@ _SHORT_US: Final = 100.0
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
         "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],

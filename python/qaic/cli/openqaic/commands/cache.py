@@ -7,13 +7,12 @@ from typing import Final
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, table
 from qaic.cli.openqaic.arguments import add_json, set_examples
 from qaic.errors import OptionConflictError, OptionError
-from qaic.support.text import bytes_text
+from qaic.support.text import bytes_text, counted
 
 _ACTIONS: Final = ("dir", "list", "prune", "clear")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "action",
         choices=_ACTIONS,
@@ -62,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         if before:
             rows = [[bytes_text(entry.nbytes), _time(entry.used_ns), entry.path] for entry in before]
             print_text(table(rows, header=["size", "last used", "program"]))
-        print_line(f"{_programs(len(before))}, {bytes_text(sum(one.nbytes for one in before))} in {folder}")
+        print_line(
+            f"{counted(len(before), 'program')}, {bytes_text(sum(one.nbytes for one in before))} in {folder}"
+        )
         if before:
             # As many mebibytes as there are now: removes nothing yet, and shows the form.
             print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
@@ -83,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         return SUCCESS
     kept = sum(entry.nbytes for entry in after)
     print_line(
-        f"removed {_programs(len(before) - len(after))}, {bytes_text(freed)}; "
-        f"{_programs(len(after))}, {bytes_text(kept)} stay in {folder}"
+        f"removed {counted(len(before) - len(after), 'program')}, {bytes_text(freed)}; "
+        f"{counted(len(after), 'program')}, {bytes_text(kept)} stay in {folder}"
     )
     return SUCCESS
 
@@ -97,10 +98,6 @@ def _limit(text: str) -> int:
         message = f"{text!r} is not a size; bytes are expected, as 500M or 20G"
         raise argparse.ArgumentTypeError(message)
     return size
-
-
-def _programs(count: int) -> str:
-    return f"{count} program{'' if count == 1 else 's'}"
 
 
 def _time(used_ns: int) -> str:

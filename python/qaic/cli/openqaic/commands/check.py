@@ -12,7 +12,6 @@ from qaic.model_path import open_model
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser, may_be_container=False)
     parser.add_argument(
         "--precision",

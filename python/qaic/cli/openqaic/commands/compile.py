@@ -11,7 +11,6 @@ from qaic.cli.openqaic.program import compile_model
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser, may_be_container=False)
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, help="folder for programqpc.bin (default: the cache)"

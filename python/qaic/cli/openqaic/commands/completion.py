@@ -10,7 +10,6 @@ from qaic.errors import StateError
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     set_examples(
         parser,

@@ -10,7 +10,6 @@ from qaic.errors import QaicError
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "--watch",
         nargs="?",

@@ -7,7 +7,6 @@ from qaic.cli.openqaic.arguments import add_container, add_json, set_examples
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_container(parser, "a")
     add_container(parser, "b")
     add_json(parser)

@@ -18,7 +18,6 @@ _LONGEST_COMPARED: Final = 80
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "code",
         nargs="?",

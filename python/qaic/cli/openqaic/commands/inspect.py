@@ -20,7 +20,6 @@ from qaic.support.text import counted, escape_unprintable
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
         "view",

@@ -41,7 +41,6 @@ _PIPE_WIDTH: Final = 120
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
         "-o", "--output", metavar="PAGE.html", type=Path, help="page to write (default: text on the terminal)"

@@ -38,7 +38,6 @@ _TOLERANCE = 1e-5
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
         "-i",

@@ -21,7 +21,6 @@ _OTHER_FILES = 64
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "paths",
         metavar="PATH",
