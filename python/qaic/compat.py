@@ -11,20 +11,15 @@ Nothing happens without the call, and nothing is written to disk. Only configura
 running and the rest of that package are not.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from qaic.errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _AIC = (
     "AicCompilerConfig",

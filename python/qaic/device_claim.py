@@ -1,23 +1,17 @@
 """``qaic.claim_devices``: devices of this host for one process among several."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from qaic.device_list import devices
+from qaic.device_list import Device, devices
 from qaic.errors import DeviceBusyError, OptionError, StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from qaic.device_list import Device
 
 #: bytes of a device's file, each of which is a share of it that one process can lock
 _SHARES: Final = 10_000

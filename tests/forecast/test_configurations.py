@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forecast.measured import read
-from qaic.forecast.calibration import Correction, Measurements, correct
-from qaic.forecast.configurations import OBJECTIVES, Fixed, Ranking, candidates
+from qaic.forecast.calibration import Measurements, correct
+from qaic.forecast.configurations import OBJECTIVES, Correction, Fixed, Ranking, candidates
 from qaic.forecast.speed import CARDS, Settings, forecast, reasons_outside, shipped
 
 DATA = read()

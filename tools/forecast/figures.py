@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qaic.forecast.calibration import Correction
-from qaic.forecast.configurations import Fixed, Ranking, candidates
+from qaic.forecast.configurations import Correction, Fixed, Ranking, candidates
 from qaic.forecast.speed import CARDS, Parameters, Settings, forecast
 
 if TYPE_CHECKING:

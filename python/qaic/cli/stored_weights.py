@@ -3,20 +3,16 @@
 A token of a language model reads each of these bytes once, so no inference takes less time than reading them.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from qaic.cli.graph_model import read_graph
+from qaic.qpc import Qpc
 from qaic.qpc.initializers import check_records, mapped_sizes
-
-if TYPE_CHECKING:
-    from qaic.qpc import Qpc
 
 #: the operator that multiplies with a weight of the plan
 _DOMAIN: Final = "com.openqaic"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.errors import InputError, StatsError
-from qaic.forecast.configurations import Fixed
+from qaic.forecast.configurations import Correction, Fixed
 from qaic.forecast.operations import OperationTable
 from qaic.forecast.speed import Card, Fitted, Settings, forecast, kind_of
 from qaic.stats.reports.time.host_latency import HostLatencies
@@ -47,17 +47,6 @@ class Measurements:
     settings: Settings
     samples_per_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """Factors on forecasts, and half of their intervals in logarithms."""
-
-    samples_per_s: float
-    latency_s: float
-    samples_per_s_width: float
-    latency_s_width: float
-    runs: int = 0
 
 
 def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,23 @@ from numpy.typing import NDArray
 from qaic.forecast.operations import OperationTable
 from qaic.forecast.speed import LIMITS, Card, Parameters, Settings, forecast
 
-if TYPE_CHECKING:
-    from qaic.forecast.calibration import Correction
-
 _BATCHES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 _SET_SIZES: Final = (1, 2, 4)
 #: what a configuration is chosen for -> what is largest
 OBJECTIVES: Final = ("throughput", "latency", "balanced")
 #: forecasts this near to each other, in logarithms, count as equal
 _EQUAL: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Factors on forecasts, and half of their intervals in logarithms."""
+
+    samples_per_s: float
+    latency_s: float
+    samples_per_s_width: float
+    latency_s_width: float
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

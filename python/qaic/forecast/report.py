@@ -1,32 +1,28 @@
 """Findings of a check: sections with a verdict and the next line to paste, as text, JSON and page."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qaic import __version__
+from qaic.accuracy import AccuracyReport
 from qaic.accuracy.prepared import options_of
 from qaic.compiler.diagnostics.record import Diagnostic
 from qaic.errors import CompileError, OptionError
 from qaic.forecast import sections
 from qaic.forecast.analysis import Analysis, ShapeSet
-from qaic.forecast.calibration import Correction, Measurements, correct
-from qaic.forecast.configurations import Configuration, Fixed, Ranking, candidates
+from qaic.forecast.calibration import Measurements, correct
+from qaic.forecast.configurations import Configuration, Correction, Fixed, Ranking, candidates
 from qaic.forecast.memory import Memory
 from qaic.forecast.sections import Section
 from qaic.forecast.speed import Card, Fitted, reasons_outside
 from qaic.options.argv import to_argv
 from qaic.options.resolution import resolve
 from qaic.support.atomic_io import replace_bytes
-
-if TYPE_CHECKING:
-    from qaic.accuracy import AccuracyReport
 
 #: options that a line does not repeat: samples have no form there, and lines set the others themselves
 _NOT_REPEATED: Final = frozenset(

@@ -1,11 +1,9 @@
 """The drawn graph of a program, and the page of ``openqaic inspect MODEL graph``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnx
 
@@ -20,12 +18,10 @@ from qaic.page.document import write_bytes
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode, graph_page
 from qaic.page.report_tables import table_html
 from qaic.qpc import Qpc
+from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.op_info import OpInfo
 from qaic.stats.reports.table import Cell, Column, Table
 from qaic.support.text import counted
-
-if TYPE_CHECKING:
-    from qaic.stats.reports.capture import Capture
 
 #: inputs and outputs of a node that a page names
 _MOST_VALUES: Final = 16

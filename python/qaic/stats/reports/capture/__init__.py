@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.errors import StatsError, StatsFormatError
+from qaic.stats.buffer import StatsBuffer
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
-from qaic.stats.reports.capture.trace_reader import MeasuredBuffer, TraceReader
+from qaic.stats.reports.capture.trace_reader import TraceReader
 
 #: numbers of operations that are believed without a descriptor, where a buffer does not have more of them:
 #: each takes memory, and a damaged record may have any of four billion
@@ -75,7 +76,7 @@ class Capture:
         Without any buffer, or when buffers are of different programs.
     """
 
-    def __init__(self, buffers: Iterable[MeasuredBuffer], *, host: Any = None, name: str = "") -> None:
+    def __init__(self, buffers: Iterable[StatsBuffer], *, host: Any = None, name: str = "") -> None:
         self.buffers = tuple(buffers)
         self.host = host
         self.name = name
@@ -142,7 +143,7 @@ class Capture:
             for key, readers in sorted(groups.items())
         )
 
-    def _facts_of(self, buffer: MeasuredBuffer) -> OpInfo:
+    def _facts_of(self, buffer: StatsBuffer) -> OpInfo:
         text = self._json.of(buffer)
         facts = self._facts.get(text)
         if facts is None:
@@ -210,7 +211,7 @@ class _Texts:
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
-    def of(self, buffer: MeasuredBuffer) -> str | None:
+    def of(self, buffer: StatsBuffer) -> str | None:
         """Return the descriptor of a buffer, which keeps it alive and so its identity."""
         descriptor = buffer.descriptor
         if descriptor is None:
@@ -226,7 +227,7 @@ def _device_code(device: Any) -> int:
     return 1 if str(device).upper() == "CPU" else 0
 
 
-def _ops_per_core(buffer: MeasuredBuffer) -> list[int]:
+def _ops_per_core(buffer: StatsBuffer) -> list[int]:
     """Operations that a buffer without descriptor speaks of."""
     counts: dict[int, int] = {}
     for thread in buffer.threads:

@@ -5,18 +5,16 @@ Executions are read once, in pieces, so that the memory used does not grow with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.stats.buffer import StatsBuffer
 from qaic.stats.model import engine_name
 from qaic.stats.reports.capture.op_info import BOOKKEEPING, FLUSH, OpInfo
-
-if TYPE_CHECKING:
-    from qaic.stats.reports.time.timeline import CoreActivity
 
 
 class OpenOps:
@@ -95,44 +93,6 @@ DUR_SATURATED, SYNC_SATURATED, BARRIER_SATURATED = 1, 2, 4
 OP_PCYCLES, OP_SYNC, OP_BARRIER, OP_OUT_BYTES = 8, 16, 32, 64
 
 
-class MeasuredBuffer(Protocol):
-    """The part of a stats buffer that reports need: numpy arrays of records."""
-
-    @property
-    def run(self) -> Any:
-        """Facts about the inference."""
-
-    @property
-    def cores(self) -> NDArray[Any]:
-        """CORE records."""
-
-    @property
-    def threads(self) -> NDArray[Any]:
-        """THREAD records."""
-
-    @property
-    def ports(self) -> NDArray[Any]:
-        """PORT records."""
-
-    @property
-    def ops(self) -> NDArray[Any]:
-        """OP records."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The producer's facts about itself."""
-
-    @property
-    def descriptor(self) -> Any:
-        """Descriptor (``qaic.stats.Descriptor``), or None."""
-
-    def check(self) -> None:
-        """Refuse damaged records."""
-
-    def advise_unneeded(self, section: str, start: int, stop: int) -> None:
-        """Mark records as not needed soon."""
-
-
 class OpSums:
     """Per operation of the program (see ``OpInfo``) what its executions sum up to, in ticks.
 
@@ -206,6 +166,35 @@ class CoreFacts:
         return max(0, self.end_u - self.start_u)
 
 
+@dataclass(frozen=True, order=True)
+class Gap:
+    """A window in which no engine of a core works; operations are None at the core's begin and end."""
+
+    length_u: int
+    start_u: int
+    before: int | None
+    after: int | None
+
+
+@dataclass
+class CoreActivity:
+    """When a core works: the union of its executions."""
+
+    core: CoreFacts
+    busy_u: int = 0
+    gap_u: int = 0
+    gap_count: int = 0
+    #: from the core's start to its first operation, and from the last one's end to the core's end
+    lead_u: int = 0
+    tail_u: int = 0
+    longest: list[Gap] = field(default_factory=list)
+
+    @property
+    def idle_u(self) -> int:
+        """Time in which nothing works."""
+        return self.gap_u + self.lead_u + self.tail_u
+
+
 class TraceReader:
     """A stats buffer, reduced.
 
@@ -217,7 +206,7 @@ class TraceReader:
         Operations of its program.
     """
 
-    def __init__(self, buffer: MeasuredBuffer, facts: OpInfo) -> None:
+    def __init__(self, buffer: StatsBuffer, facts: OpInfo) -> None:
         self.buffer = buffer
         self.facts = facts
         self.run = buffer.run

@@ -2,46 +2,24 @@
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic.stats.reports.capture.op_info import BOOKKEEPING
-from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, PIECE, CoreFacts, TraceReader
+from qaic.stats.reports.capture.trace_reader import (
+    OP_ASYNC,
+    OP_BOOKKEEPING,
+    PIECE,
+    CoreActivity,
+    CoreFacts,
+    Gap,
+    TraceReader,
+)
 
 #: windows kept of a core, the longest
 MOST_GAPS: Final = 50
-
-
-@dataclass(frozen=True, order=True)
-class Gap:
-    """A window in which no engine of a core works; operations are None at the core's begin and end."""
-
-    length_u: int
-    start_u: int
-    before: int | None
-    after: int | None
-
-
-@dataclass
-class CoreActivity:
-    """When a core works: the union of its executions."""
-
-    core: CoreFacts
-    busy_u: int = 0
-    gap_u: int = 0
-    gap_count: int = 0
-    #: from the core's start to its first operation, and from the last one's end to the core's end
-    lead_u: int = 0
-    tail_u: int = 0
-    longest: list[Gap] = field(default_factory=list)
-
-    @property
-    def idle_u(self) -> int:
-        """Time in which nothing works."""
-        return self.gap_u + self.lead_u + self.tail_u
 
 
 class _Cursor:
