@@ -11,189 +11,96 @@ use crate::network_desc::{
     Direction, IoBinding as NetworkBinding, IoDescriptor, IoShapes, NetworkDesc, Transform, TransformKind,
 };
 use crate::shape;
-use crate::wire::{self, field::wire_message};
+use crate::wire::{self, field::messages};
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+messages! {
+    /// Root message.
+    IoDesc "IoDesc" {
+        /// `default`, then one set per kind of stage that occurs.
+        1 => io_sets: Vec<IoSet>,
+        /// The set the user's buffers follow.
+        2 => selected_set: Option<IoSet>,
+        /// Never filled by known runtimes.
+        3 => program_name: String,
+        /// DMA buffers.
+        4 => dma_buf: Vec<DmaBuf>,
+        /// Never filled by known runtimes.
+        5 => runtime_constants: Vec<RuntimeConstants>,
+        /// Per binding, the stage up to which the user has processed an input.
+        6 => pre_process_skip_stages: Vec<IoSet>,
+        /// Per binding, the stage from which the user will process an output.
+        7 => post_process_skip_stages: Vec<IoSet>,
+        /// Every permitted combination of shapes.
+        8 => allowed_shapes: Vec<IoShapes>,
+    }
+
+    /// The bindings as they are at one stage.
+    IoSet "IoSet" {
+        /// Stage name.
+        1 => name: String,
+        /// Inputs, then outputs.
+        2 => bindings: Vec<IoBinding>,
+    }
+
+    /// One binding at one stage.
+    IoBinding "IoBinding" {
+        /// Binding name.
+        1 => name: String,
+        /// Position among inputs then outputs.
+        2 => index: u32,
+        /// Element type; the codes are those of the network descriptor, 255 means invalid.
+        #[serde(rename = "type")]
+        3 => dtype: ElementType,
+        /// Direction, seen from the device.
+        4 => dir: Direction,
+        /// Quantization scale.
+        5 => quant_scale: f32,
+        /// Quantization offset.
+        6 => quant_offset: i32,
+        /// Dimensions in elements.
+        7 => dims: Vec<i32>,
+        /// Bytes; zero dims do not count.
+        8 => size: u32,
+        /// Places of the tensor in its DMA buffer, at the stage that has one.
+        9 => dma_buf_info: Vec<DmaBufInfo>,
+        /// True if fewer bytes may be passed.
+        10 => is_partial_buf_allowed: bool,
+        /// True if the binding has this stage; otherwise this is the default binding.
+        20 => is_valid: bool,
+    }
+
+    /// Place of a tensor in a DMA buffer.
+    DmaBufInfo "DmaBufInfo" {
+        /// DMA buffer number.
+        1 => dma_buf_index: u32,
+        /// Bytes.
+        2 => dma_size: u32,
+        /// Byte offset in the tensor.
+        3 => io_binding_offset: u32,
+        /// Byte offset in the DMA buffer.
+        4 => dma_offset: u32,
+    }
+
+    /// A DMA buffer.
+    DmaBuf "DmaBuf" {
+        /// Number.
+        1 => index: u32,
+        /// Bytes.
+        2 => size: u32,
+        /// Direction, seen from the device.
+        3 => dir: Direction,
+    }
+
+    /// Constants that can be replaced at run time.
+    RuntimeConstants "RuntimeConstants" {
+        /// Name.
+        1 => name: String,
+        /// Bytes.
+        2 => size: u32,
+        /// Byte offset.
+        3 => offset: u32,
+    }
 }
-
-/// Root message.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IoDesc {
-    /// `default`, then one set per kind of stage that occurs.
-    #[serde(skip_serializing_if = "is_default")]
-    pub io_sets: Vec<IoSet>,
-    /// The set the user's buffers follow.
-    #[serde(skip_serializing_if = "is_default")]
-    pub selected_set: Option<IoSet>,
-    /// Never filled by known runtimes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub program_name: String,
-    /// DMA buffers.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dma_buf: Vec<DmaBuf>,
-    /// Never filled by known runtimes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub runtime_constants: Vec<RuntimeConstants>,
-    /// Per binding, the stage up to which the user has processed an input.
-    #[serde(skip_serializing_if = "is_default")]
-    pub pre_process_skip_stages: Vec<IoSet>,
-    /// Per binding, the stage from which the user will process an output.
-    #[serde(skip_serializing_if = "is_default")]
-    pub post_process_skip_stages: Vec<IoSet>,
-    /// Every permitted combination of shapes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub allowed_shapes: Vec<IoShapes>,
-}
-
-/// The bindings as they are at one stage.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IoSet {
-    /// Stage name.
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    /// Inputs, then outputs.
-    #[serde(skip_serializing_if = "is_default")]
-    pub bindings: Vec<IoBinding>,
-}
-
-/// One binding at one stage.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IoBinding {
-    /// Binding name.
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    /// Position among inputs then outputs.
-    #[serde(skip_serializing_if = "is_default")]
-    pub index: u32,
-    /// Element type; the codes are those of the network descriptor, 255 means invalid.
-    #[serde(rename = "type", skip_serializing_if = "is_default")]
-    pub dtype: ElementType,
-    /// Direction, seen from the device.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dir: Direction,
-    /// Quantization scale.
-    #[serde(skip_serializing_if = "is_default")]
-    pub quant_scale: f32,
-    /// Quantization offset.
-    #[serde(skip_serializing_if = "is_default")]
-    pub quant_offset: i32,
-    /// Dimensions in elements.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dims: Vec<i32>,
-    /// Bytes; zero dims do not count.
-    #[serde(skip_serializing_if = "is_default")]
-    pub size: u32,
-    /// Places of the tensor in its DMA buffer, at the stage that has one.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dma_buf_info: Vec<DmaBufInfo>,
-    /// True if fewer bytes may be passed.
-    #[serde(skip_serializing_if = "is_default")]
-    pub is_partial_buf_allowed: bool,
-    /// True if the binding has this stage; otherwise this is the default binding.
-    #[serde(skip_serializing_if = "is_default")]
-    pub is_valid: bool,
-}
-
-/// Place of a tensor in a DMA buffer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DmaBufInfo {
-    /// DMA buffer number.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dma_buf_index: u32,
-    /// Bytes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dma_size: u32,
-    /// Byte offset in the tensor.
-    #[serde(skip_serializing_if = "is_default")]
-    pub io_binding_offset: u32,
-    /// Byte offset in the DMA buffer.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dma_offset: u32,
-}
-
-/// A DMA buffer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DmaBuf {
-    /// Number.
-    #[serde(skip_serializing_if = "is_default")]
-    pub index: u32,
-    /// Bytes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub size: u32,
-    /// Direction, seen from the device.
-    #[serde(skip_serializing_if = "is_default")]
-    pub dir: Direction,
-}
-
-/// Constants that can be replaced at run time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RuntimeConstants {
-    /// Name.
-    #[serde(skip_serializing_if = "is_default")]
-    pub name: String,
-    /// Bytes.
-    #[serde(skip_serializing_if = "is_default")]
-    pub size: u32,
-    /// Byte offset.
-    #[serde(skip_serializing_if = "is_default")]
-    pub offset: u32,
-}
-
-wire_message!(IoDesc, "IoDesc", {
-    1 => io_sets: repeated_message,
-    2 => selected_set: optional_message,
-    3 => program_name: string,
-    4 => dma_buf: repeated_message,
-    5 => runtime_constants: repeated_message,
-    6 => pre_process_skip_stages: repeated_message,
-    7 => post_process_skip_stages: repeated_message,
-    8 => allowed_shapes: repeated_message,
-});
-
-wire_message!(IoSet, "IoSet", {
-    1 => name: string,
-    2 => bindings: repeated_message,
-});
-
-wire_message!(IoBinding, "IoBinding", {
-    1 => name: string,
-    2 => index: uint32,
-    3 => dtype: enumeration,
-    4 => dir: enumeration,
-    5 => quant_scale: float,
-    6 => quant_offset: int32,
-    7 => dims: repeated_int32,
-    8 => size: uint32,
-    9 => dma_buf_info: repeated_message,
-    10 => is_partial_buf_allowed: boolean,
-    20 => is_valid: boolean,
-});
-
-wire_message!(DmaBufInfo, "DmaBufInfo", {
-    1 => dma_buf_index: uint32,
-    2 => dma_size: uint32,
-    3 => io_binding_offset: uint32,
-    4 => dma_offset: uint32,
-});
-
-wire_message!(DmaBuf, "DmaBuf", {
-    1 => index: uint32,
-    2 => size: uint32,
-    3 => dir: enumeration,
-});
-
-wire_message!(RuntimeConstants, "RuntimeConstants", {
-    1 => name: string,
-    2 => size: uint32,
-    3 => offset: uint32,
-});
 
 /// A set besides `default`: its name and the kind of step it stands for in inputs and in outputs.
 struct Stage {

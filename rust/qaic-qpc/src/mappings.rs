@@ -87,7 +87,7 @@ mod data_type_code {
         deserializer: D,
     ) -> Result<Option<ElementType>, D::Error> {
         let code = i32::deserialize(deserializer)?;
-        Ok((code != NO_DATA_TYPE).then_some(ElementType::from_code(code)))
+        Ok((code != NO_DATA_TYPE).then_some(ElementType::from(code)))
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Metadata, QpcError
         vtcm_size: head.u32(144),
         l2tcm_size: head.u32(148),
         network_heap_size: head.u64(152),
-        ..Metadata::EMPTY
+        ..Metadata::default()
     })
 }
 

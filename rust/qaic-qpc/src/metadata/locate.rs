@@ -1,7 +1,7 @@
 //! Which section of `network.elf` holds the metadata, and in which of the three encodings.
 
+use super::legacy;
 use super::types::Metadata;
-use super::{legacy, schema};
 use serde::Serialize;
 
 use crate::bytes::{to_u64, u16_at};
@@ -70,7 +70,7 @@ impl Metadata {
 /// Tries the encodings in the order of the reference. Only bytes that are no `FlatBuffer` at all are tried as the next;
 /// one of another version, or over the limits, is what it is.
 fn decode_section(bytes: &[u8], limits: &Limits) -> Result<(Encoding, Metadata), QpcError> {
-    let first = match schema::decode(bytes, limits) {
+    let first = match Metadata::decode_flatbuffer(bytes, limits) {
         Ok(metadata) => return Ok((Encoding::FlatBuffer, metadata)),
         Err(error @ QpcError::FlatBuffer { .. }) => error,
         Err(error) => return Err(error),
@@ -78,7 +78,7 @@ fn decode_section(bytes: &[u8], limits: &Limits) -> Result<(Encoding, Metadata),
     if bytes.len() <= TERMINATOR_BYTES || u16_at(bytes, 0) != Some(1) || u16_at(bytes, 2) != Some(0) {
         return Err(first);
     }
-    match schema::decode(bytes.get(TERMINATOR_BYTES..).unwrap_or_default(), limits) {
+    match Metadata::decode_flatbuffer(bytes.get(TERMINATOR_BYTES..).unwrap_or_default(), limits) {
         Ok(metadata) => return Ok((Encoding::TerminatedFlatBuffer, metadata)),
         Err(QpcError::FlatBuffer { .. }) => {}
         Err(error) => return Err(error),

@@ -10,6 +10,7 @@ mod legacy;
 mod locate;
 mod required;
 mod schema;
+mod table;
 mod types;
 
 pub use locate::{Encoding, LocatedMetadata};

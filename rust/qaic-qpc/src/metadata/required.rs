@@ -1,92 +1,37 @@
 //! The field paths that metadata may require of its readers.
 
+use super::table::FlatTable;
+use super::types::{
+    ConstantMapping, DmaRequest, DoorbellOp, HostMulticastEntry, HostMulticastTable, Metadata,
+    NetworkHeapBehavior, NonZeroRegion, NspMulticastEntry, NspMulticastTable, QnnConfig, SemaphoreOp,
+    ThreadDescriptor,
+};
+
 /// First element of every path.
 const ROOT: &str = "AicMetadataFlat_Metadata";
 
-/// Fields of the root table, by id.
-const ROOT_FIELDS: [&str; 40] = [
-    "versionMajor",
-    "versionMinor",
-    "networkName",
-    "requiredFields",
-    "semaphoreInitState",
-    "L2TCMInitState",
-    "dmaRequests",
-    "nspMulticastTables",
-    "hostMulticastTable",
-    "threadDescriptors",
-    "constantMappings",
-    "staticSharedDDRSize",
-    "dynamicSharedDDRSize",
-    "staticConstantsSize",
-    "dynamicConstantsSize",
-    "exitDoorbellOffset",
-    "l2CachedDDRSize",
-    "L2TCMInitSize",
-    "execContextMajorVersion",
-    "numNSPs",
-    "numSemaphores",
-    "hwVersionMajor",
-    "hwVersionMinor",
-    "staticSharedDDRECCEnabled",
-    "dynamicSharedDDRECCEnabled",
-    "staticConstantsECCEnabled",
-    "dynamicConstantsECCEnabled",
-    "singleVTCMPage",
-    "hasHvxFP",
-    "hasHmxFP",
-    "VTCMSize",
-    "L2TCMSize",
-    "networkHeapSize",
-    "raw_struct_version_length",
-    "QNNConfig",
-    "portTable",
-    "execContext",
-    "L2TCMInitStateNonZeroRegions",
-    "dynamicSharedDDRSupported",
-    "networkHeapBehavior",
-];
-
 /// Fields of nested tables: path of the table, its fields.
 const NESTED_FIELDS: [(&str, &[&str]); 13] = [
-    (
-        "dmaRequests",
-        &[
-            "num",
-            "size",
-            "mcId",
-            "inOut",
-            "portId",
-            "devOffset",
-            "hostOffset",
-            "devAddrSpace",
-            "transactionId",
-            "semaphoreOps",
-            "doorbellOps",
-        ],
-    ),
-    (
-        "dmaRequests->semaphoreOps",
-        &["semOp", "semNum", "semValue", "preOrPost", "inSyncFence", "outSyncFence"],
-    ),
-    ("dmaRequests->doorbellOps", &["offset", "data", "mcId", "size"]),
-    ("nspMulticastTables", &["multicastEntries"]),
-    ("nspMulticastTables->multicastEntries", &["mask", "size", "dynamic", "addrSpace", "baseAddrOffset"]),
-    ("hostMulticastTable", &["multicastEntries"]),
-    ("hostMulticastTable->multicastEntries", &["mask", "size"]),
-    ("threadDescriptors", &["entryPoint", "typeMask"]),
-    ("constantMappings", &["coreMask", "size", "constantDataBaseOffset"]),
+    ("dmaRequests", DmaRequest::FIELDS),
+    ("dmaRequests->semaphoreOps", SemaphoreOp::FIELDS),
+    ("dmaRequests->doorbellOps", DoorbellOp::FIELDS),
+    ("nspMulticastTables", NspMulticastTable::FIELDS),
+    ("nspMulticastTables->multicastEntries", NspMulticastEntry::FIELDS),
+    ("hostMulticastTable", HostMulticastTable::FIELDS),
+    ("hostMulticastTable->multicastEntries", HostMulticastEntry::FIELDS),
+    ("threadDescriptors", ThreadDescriptor::FIELDS),
+    ("constantMappings", ConstantMapping::FIELDS),
     ("portTable", &["portId", "portType"]),
-    ("QNNConfig", &["Constants"]),
-    ("networkHeapBehavior", &["onNetworkDeactivate"]),
-    ("L2TCMInitStateNonZeroRegions", &["start", "end", "size"]),
+    ("QNNConfig", QnnConfig::FIELDS),
+    ("networkHeapBehavior", NetworkHeapBehavior::FIELDS),
+    ("L2TCMInitStateNonZeroRegions", NonZeroRegion::FIELDS),
 ];
 
 /// Returns whether a path of `requiredFields` names a known field. The comparison is exact.
 pub(crate) fn is_known_field(path: &str) -> bool {
     let Some(path) = path.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix("->")) else { return false };
     match path.rsplit_once("->") {
-        None => ROOT_FIELDS.contains(&path),
+        None => Metadata::FIELDS.contains(&path),
         Some((table, field)) => {
             NESTED_FIELDS.iter().any(|(name, fields)| *name == table && fields.contains(&field))
         }
@@ -100,7 +45,7 @@ mod tests {
     #[test]
     fn the_list_has_82_paths() {
         let nested: usize = NESTED_FIELDS.iter().map(|(_, fields)| fields.len()).sum();
-        assert_eq!(ROOT_FIELDS.len() + nested, 82);
+        assert_eq!(Metadata::FIELDS.len() + nested, 82);
     }
 
     #[test]

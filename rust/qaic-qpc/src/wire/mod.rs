@@ -5,6 +5,7 @@
 //! are the same for scalars.
 
 pub(crate) mod field;
+pub(crate) mod open_enum;
 
 use crate::bytes::to_u64;
 use crate::error::{QpcError, WireDefect};
@@ -12,7 +13,7 @@ use crate::limits::{Budget, Limits};
 
 const MAX_FIELD_NUMBER: u64 = (1 << 29) - 1;
 
-/// A message type; [`crate::wire_message`] writes the implementation from a table of fields.
+/// A message type, declared by [`field::messages`].
 pub(crate) trait Message: Default {
     /// Name in errors.
     const NAME: &'static str;
