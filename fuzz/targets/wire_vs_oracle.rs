@@ -8,7 +8,7 @@ mod messages;
 use libfuzzer_sys::fuzz_target;
 use messages::canonical;
 use prost::Message;
-use qaic_qpc::error::{ErrorKind, QpcError};
+use qaic_qpc::error::QpcError;
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::network_desc::NetworkDesc;
@@ -26,7 +26,7 @@ fn compare<O: Serialize, T: Message + Default + Serialize>(
             let again = T::decode(encode(&ours).as_slice()).expect("own bytes must decode");
             assert_eq!(canonical(&ours), canonical(&again));
         }
-        (Err(error), Ok(_)) => assert_eq!(error.kind(), ErrorKind::Limit, "only we refuse: {error}"),
+        (Err(error), Ok(_)) => assert_eq!(error.report().class, "QpcLimitError", "only we refuse: {error}"),
         (Err(_), Err(_)) => {}
     }
 }

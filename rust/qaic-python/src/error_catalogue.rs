@@ -2,8 +2,7 @@
 
 use pyo3::prelude::*;
 use qaic_qpc::error::QpcError;
-use qaic_runtime::binding::ArgumentError;
-use qaic_runtime::{ErrorDetail, QStatus, RuntimeError};
+use qaic_runtime::{QStatus, RuntimeError};
 use qaic_stats::error::StatsError;
 
 /// Exceptions and codes of what the binding itself finds wrong. A test compares the list with the sources.
@@ -32,10 +31,9 @@ type Row = (&'static str, &'static str, &'static str, String);
 /// which have no status, and last the exceptions of the binding, which have neither status nor example.
 #[pyfunction]
 pub(crate) fn error_catalogue() -> Vec<Row> {
-    let inputs = ArgumentError::examples().into_iter().map(ErrorDetail::from);
-    let containers = QpcError::examples().into_iter().map(ErrorDetail::Qpc);
-    let runtime = ErrorDetail::examples().into_iter().chain(inputs).chain(containers).map(RuntimeError::from);
-    let runtime = runtime
+    let containers = QpcError::examples().into_iter().map(RuntimeError::from);
+    let runtime = RuntimeError::examples()
+        .chain(containers)
         .map(|error| (error.code(), error.report().class, QStatus::of(&error).name(), error.to_string()));
     let stats = StatsError::examples().into_iter();
     let stats = stats.map(|error| (error.code(), error.report().class, "", error.to_string()));

@@ -3,7 +3,7 @@
 
 use qaic_stats::decode::layout::{DecodeOptions, Match, Program, Registry, StatsLayout};
 use qaic_stats::decode::record::{Core, Op, Thread};
-use qaic_stats::error::{ErrorKind, StatsError};
+use qaic_stats::error::StatsError;
 use qaic_stats::model::{DeviceKind, Run, StatsModel};
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ fn layout_that_matches_surely_is_chosen() {
 #[test]
 fn layout_that_matches_maybe_is_chosen_by_name_only() {
     let error = registry().decode(&lines(), None, None, DecodeOptions::default()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::UnknownLayout);
+    assert_eq!(error.report().class, "UnknownStatsLayoutError");
     let bytes = lines();
     let model = registry().decode(&bytes, None, Some("bare"), DecodeOptions::default()).unwrap();
     assert_eq!(model.ops().len(), 2);

@@ -1,25 +1,11 @@
 //! Errors of containers, as data: callers match on variants and codes, never on text.
 
-mod catalogue;
 mod report;
+mod table;
 
 use thiserror::Error;
 
 pub use report::{ErrorReport, Figure};
-
-/// Which of the four meanings an error has; decides the exception class and whether user or author of a container has to act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The bytes break a rule of the format.
-    Malformed,
-    /// The bytes follow a version of the format that this library does not read.
-    Version,
-    /// The bytes ask for more than [`crate::limits::Limits`] allows.
-    Limit,
-    /// The caller asked for something that the format cannot express.
-    Misuse,
-}
 
 /// A defect of a protobuf message on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -151,249 +137,181 @@ pub enum ShapeDefect {
     Size,
 }
 
-/// Everything the crate reports.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum QpcError {
-    // Container.
-    /// Fewer bytes than a header.
-    #[error("a container has at least {needed} bytes, found {found}")]
-    #[allow(missing_docs)]
-    TooShort { needed: u64, found: u64 },
-    /// Not a container.
-    #[error("not a QPC: it starts with {found:#010x}, expected 0x00a1cd7c")]
-    #[allow(missing_docs)]
-    BadMagic { found: u32 },
-    /// The header's size is not the size given.
-    #[error("the header declares {declared} bytes, the file has {actual}")]
-    #[allow(missing_docs)]
-    SizeMismatch { declared: u64, actual: u64 },
-    /// Only self-contained containers can be stored.
-    #[error("compression type {found} is not supported; only self-contained containers are")]
-    #[allow(missing_docs)]
-    CompressionType { found: u16 },
-    /// The segment table lies outside the container, or inside its header.
-    #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) lies outside the {size} bytes")]
-    #[allow(missing_docs)]
-    TableOutOfBounds { pointer: u64, base: u64, count: u64, size: u64 },
-    /// A segment's name cannot be read.
-    #[error("the name of segment {index} {defect}")]
-    #[allow(missing_docs)]
-    SegmentName { index: u64, defect: NameDefect },
-    /// A payload lies outside the container.
-    #[error("segment {segment}: {len} bytes at {pointer:#x} (base {base:#x}) lie outside the {size} bytes")]
-    #[allow(missing_docs)]
-    PayloadOutOfBounds { segment: String, pointer: u64, base: u64, len: u64, size: u64 },
-    /// The static part of the constants is larger than the constants.
-    #[error("constants.bin has {size} bytes, but its static part has {offset}")]
-    #[allow(missing_docs)]
-    ConstantsOffset { offset: u64, size: u64 },
-    /// Two regions overlap; `first` and `second` are segment names or `header`, `segment table`, `segment names`.
-    #[error("{first} and {second} overlap at byte {at}")]
-    #[allow(missing_docs)]
-    SegmentOverlap { first: String, second: String, at: u64 },
-    /// Two segments have one name.
-    #[error("segment {name} occurs twice")]
-    #[allow(missing_docs)]
-    DuplicateSegment { name: String },
-    /// A segment every program has is not there.
-    #[error("segment {name} is missing")]
-    #[allow(missing_docs)]
-    MissingSegment { name: String },
-    /// A segment of fixed layout is too short.
-    #[error("segment {segment} has {found} bytes, expected at least {needed}")]
-    #[allow(missing_docs)]
-    SegmentTooShort { segment: String, needed: u64, found: u64 },
-    /// A payload is not what it was when the container was written.
-    #[error(
-        "segment {segment}: the stored CRC is {stored:#010x}, that of the data is {computed:#010x}; the file is damaged"
-    )]
-    #[allow(missing_docs)]
-    CrcMismatch { segment: String, stored: u32, computed: u32 },
-
-    // Messages.
-    /// A protobuf message cannot be decoded.
-    #[error("{message} at byte {offset}: {defect}")]
-    #[allow(missing_docs)]
-    Wire { message: &'static str, offset: u64, defect: WireDefect },
-
-    // Network descriptor.
-    /// An element type without a size where a size is needed.
-    #[error("binding {binding}: unknown element type {code}")]
-    #[allow(missing_docs)]
-    UnknownElementType { binding: String, code: i32 },
-    /// A negative dim.
-    #[error("binding {binding}: dim {dim} is negative")]
-    #[allow(missing_docs)]
-    NegativeDim { binding: String, dim: i32 },
-    /// A tensor of more bytes than the format can say (32 bits).
-    #[error("binding {binding}: a tensor must have fewer than 2^32 bytes")]
-    #[allow(missing_docs)]
-    TensorTooLarge { binding: String },
-    /// An output's first stage is one that needs a stage before it.
-    #[error("output {binding} begins with transform kind {kind}, which has no input")]
-    #[allow(missing_docs)]
-    StageWithoutPredecessor { binding: String, kind: i32 },
-    /// A stage that no open implementation can execute.
-    #[error("binding {binding}, step {step}: transform kind {kind} cannot be executed for these types")]
-    #[allow(missing_docs)]
-    UnsupportedTransform { binding: String, step: u64, kind: i32 },
-    /// A stage that does not fit its neighbors.
-    #[error("binding {binding}, step {step}: {defect}")]
-    #[allow(missing_docs)]
-    TransformMismatch { binding: String, step: u64, defect: StepDefect },
-    /// A DMA buffer number without a DMA buffer.
-    #[error("binding {binding}: DMA buffer {buffer} does not exist; the program has {count}")]
-    #[allow(missing_docs)]
-    DmaBufferIndex { binding: String, buffer: u32, count: u64 },
-    /// A tensor that does not fit its DMA buffer.
-    #[error("binding {binding}: {len} bytes at {offset} do not fit DMA buffer {buffer} of {size} bytes")]
-    #[allow(missing_docs)]
-    DmaOutOfBounds { binding: String, buffer: u32, offset: u64, len: u64, size: u64 },
-    /// A copy against the direction of its buffer or of its binding.
-    #[error("binding {binding}: DMA buffer {buffer} has the other direction")]
-    #[allow(missing_docs)]
-    DmaDirection { binding: String, buffer: u32 },
-    /// A partial input that is not a one-dimensional plain copy.
-    #[error("binding {binding}: a partial input must be one-dimensional and not converted")]
-    #[allow(missing_docs)]
-    PartialInput { binding: String },
-    /// `allowed_shapes` has an entry that does not list every binding.
-    #[error("allowed_shapes entry {entry} has {found} tensors, {expected} expected")]
-    #[allow(missing_docs)]
-    AllowedShapes { entry: u64, found: u64, expected: u64 },
-    /// `allowed_shapes` has an entry that the binding cannot carry.
-    #[error("allowed_shapes entry {entry}, binding {binding}: {defect}")]
-    #[allow(missing_docs)]
-    AllowedShape { entry: u64, binding: String, defect: ShapeDefect },
-
-    // Constants.
-    /// An initializer begins where kernels may not use it.
-    #[error(
-        "initializer `{name}` begins at byte {offset} of constants.bin, which is no multiple of {needed}; the engine \
-         uses it where it lies: compile the model again"
-    )]
-    #[allow(missing_docs)]
-    InitializerAlignment { name: String, offset: u64, needed: u64 },
-    /// The constants begin where kernels may not use them.
-    #[error(
-        "initializer `{name}` has elements of {needed} bytes, and constants.bin begins at byte {start}; the engine uses \
-         it where it lies: write the container with aligned segments"
-    )]
-    #[allow(missing_docs)]
-    ConstantsAlignment { name: String, start: u64, needed: u64 },
-
-    // ELF and metadata.
-    /// `network.elf` cannot be read.
-    #[error("network.elf: {defect}")]
-    #[allow(missing_docs)]
-    Elf { defect: ElfDefect },
-    /// `network.elf` has neither `metadata_fb` nor `metadata`.
-    #[error("network.elf has no metadata section")]
-    MetadataMissing,
-    /// The metadata is no valid `FlatBuffer`.
-    #[error("metadata, {table} at byte {offset}: {defect}")]
-    #[allow(missing_docs)]
-    FlatBuffer { table: &'static str, offset: u64, defect: FlatDefect },
-    /// The legacy metadata struct points outside its section.
-    #[error("legacy metadata: {field} lies outside the {size} bytes")]
-    #[allow(missing_docs)]
-    LegacyMetadata { field: &'static str, size: u64 },
-    /// The metadata has another major version.
-    #[error("metadata version {found} is not supported; expected {supported}")]
-    #[allow(missing_docs)]
-    MetadataVersion { found: u16, supported: u16 },
-    /// The metadata demands a feature this library does not know.
-    #[error("the metadata requires the unknown field {field}")]
-    #[allow(missing_docs)]
-    UnknownRequiredField { field: String },
-
-    // Limits.
-    /// Decoding needs more than the caller allows.
-    #[error("the limit on {what} ({max}) is exceeded")]
-    #[allow(missing_docs)]
-    LimitExceeded { what: &'static str, max: u64 },
-
-    // Misuse.
-    /// A name that a container cannot have.
-    #[error("segment name {name:?} {defect}")]
-    #[allow(missing_docs)]
-    InvalidName { name: String, defect: NameDefect },
-    /// The file layout cannot be written without segments.
-    #[error("a container needs at least one segment")]
-    EmptyContainer,
-    /// An alignment that is no power of two of at least 8.
-    #[error("alignment {found} is not a power of two of at least 8")]
-    #[allow(missing_docs)]
-    InvalidAlignment { found: u64 },
-    /// More bytes than the format can address.
-    #[error("{what} would be too large")]
-    #[allow(missing_docs)]
-    TooLarge { what: &'static str },
-    /// A user buffer larger than its tensor, or a list of another length than the bindings.
-    #[error("{binding}: {found} given, at most {max} possible")]
-    #[allow(missing_docs)]
-    BufferSize { binding: String, found: u64, max: u64 },
-}
-
-impl QpcError {
-    /// A stable name for programs.
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::TooShort { .. } => "qpc.too_short",
-            Self::BadMagic { .. } => "qpc.bad_magic",
-            Self::SizeMismatch { .. } => "qpc.size_mismatch",
-            Self::CompressionType { .. } => "qpc.compression_type",
-            Self::TableOutOfBounds { .. } => "qpc.table_out_of_bounds",
-            Self::SegmentName { .. } => "qpc.segment_name",
-            Self::PayloadOutOfBounds { .. } => "qpc.payload_out_of_bounds",
-            Self::ConstantsOffset { .. } => "qpc.constants_offset",
-            Self::SegmentOverlap { .. } => "qpc.segment_overlap",
-            Self::DuplicateSegment { .. } => "qpc.duplicate_segment",
-            Self::MissingSegment { .. } => "qpc.missing_segment",
-            Self::SegmentTooShort { .. } => "qpc.segment_too_short",
-            Self::CrcMismatch { .. } => "qpc.crc_mismatch",
-            Self::Wire { .. } => "qpc.wire",
-            Self::UnknownElementType { .. } => "qpc.unknown_element_type",
-            Self::NegativeDim { .. } => "qpc.negative_dim",
-            Self::TensorTooLarge { .. } => "qpc.tensor_too_large",
-            Self::StageWithoutPredecessor { .. } => "qpc.stage_without_predecessor",
-            Self::UnsupportedTransform { .. } => "qpc.unsupported_transform",
-            Self::TransformMismatch { .. } => "qpc.transform_mismatch",
-            Self::DmaBufferIndex { .. } => "qpc.dma_buffer_index",
-            Self::DmaOutOfBounds { .. } => "qpc.dma_out_of_bounds",
-            Self::DmaDirection { .. } => "qpc.dma_direction",
-            Self::PartialInput { .. } => "qpc.partial_input",
-            Self::AllowedShapes { .. } => "qpc.allowed_shapes",
-            Self::AllowedShape { .. } => "qpc.allowed_shape",
-            Self::InitializerAlignment { .. } => "qpc.initializer_alignment",
-            Self::ConstantsAlignment { .. } => "qpc.constants_alignment",
-            Self::Elf { .. } => "qpc.elf",
-            Self::MetadataMissing => "qpc.metadata_missing",
-            Self::FlatBuffer { .. } => "qpc.flatbuffer",
-            Self::LegacyMetadata { .. } => "qpc.legacy_metadata",
-            Self::MetadataVersion { .. } => "qpc.metadata_version",
-            Self::UnknownRequiredField { .. } => "qpc.unknown_required_field",
-            Self::LimitExceeded { .. } => "qpc.limit_exceeded",
-            Self::InvalidName { .. } => "qpc.invalid_name",
-            Self::EmptyContainer => "qpc.empty_container",
-            Self::InvalidAlignment { .. } => "qpc.invalid_alignment",
-            Self::TooLarge { .. } => "qpc.too_large",
-            Self::BufferSize { .. } => "qpc.buffer_size",
-        }
-    }
-
-    /// Which of the four meanings the error has.
-    pub const fn kind(&self) -> ErrorKind {
-        match self {
-            Self::MetadataVersion { .. } | Self::UnknownRequiredField { .. } => ErrorKind::Version,
-            Self::LimitExceeded { .. } => ErrorKind::Limit,
-            Self::InvalidName { .. }
-            | Self::EmptyContainer
-            | Self::InvalidAlignment { .. }
-            | Self::TooLarge { .. }
-            | Self::BufferSize { .. } => ErrorKind::Misuse,
-            _ => ErrorKind::Malformed,
-        }
+crate::errors! {
+    /// Everything the crate reports.
+    #[derive(Clone, Debug, PartialEq, Error)]
+    pub enum QpcError: "QpcFormatError" {
+        // Container.
+        /// Fewer bytes than a header.
+        #[error("a container has at least {needed} bytes, found {found}")]
+        TooShort { needed: u64 = 64, found: u64 = 10 } => "qpc.too_short",
+        /// Not a container.
+        #[error("not a QPC: it starts with {found:#010x}, expected 0x00a1cd7c")]
+        BadMagic { found: u32 = 0x0403_4b50 } => "qpc.bad_magic",
+        /// The header's size is not the size given.
+        #[error("the header declares {declared} bytes, the file has {actual}")]
+        SizeMismatch { declared: u64 = 4096, actual: u64 = 1024 } => "qpc.size_mismatch",
+        /// Only self-contained containers can be stored.
+        #[error("compression type {found} is not supported; only self-contained containers are")]
+        CompressionType { found: u16 = 2 } => "qpc.compression_type",
+        /// The segment table lies outside the container, or inside its header.
+        #[error("the table of {count} segments at {pointer:#x} (base {base:#x}) lies outside the {size} bytes")]
+        TableOutOfBounds {
+            pointer: u64 = 0x2000, base: u64 = 0, count: u64 = 4, size: u64 = 4096,
+        } => "qpc.table_out_of_bounds",
+        /// A segment's name cannot be read.
+        #[error("the name of segment {index} {defect}")]
+        SegmentName { index: u64 = 2, defect: NameDefect = NameDefect::Unterminated } => "qpc.segment_name",
+        /// A payload lies outside the container.
+        #[error("segment {segment}: {len} bytes at {pointer:#x} (base {base:#x}) lie outside the {size} bytes")]
+        PayloadOutOfBounds {
+            segment: String = "network.elf".into(), pointer: u64 = 0x800, base: u64 = 0, len: u64 = 8192,
+            size: u64 = 4096,
+        } => "qpc.payload_out_of_bounds",
+        /// The static part of the constants is larger than the constants.
+        #[error("constants.bin has {size} bytes, but its static part has {offset}")]
+        ConstantsOffset { offset: u64 = 8192, size: u64 = 4096 } => "qpc.constants_offset",
+        /// Two regions overlap; `first` and `second` are segment names or `header`, `segment table`, `segment names`.
+        #[error("{first} and {second} overlap at byte {at}")]
+        SegmentOverlap {
+            first: String = "network.elf".into(), second: String = "constants.bin".into(), at: u64 = 512,
+        } => "qpc.segment_overlap",
+        /// Two segments have one name.
+        #[error("segment {name} occurs twice")]
+        DuplicateSegment { name: String = "network.elf".into() } => "qpc.duplicate_segment",
+        /// A segment every program has is not there.
+        #[error("segment {name} is missing")]
+        MissingSegment { name: String = "network.elf".into() } => "qpc.missing_segment",
+        /// A segment of fixed layout is too short.
+        #[error("segment {segment} has {found} bytes, expected at least {needed}")]
+        SegmentTooShort {
+            segment: String = "constantsdesc.bin".into(), needed: u64 = 16, found: u64 = 3,
+        } => "qpc.segment_too_short",
+        /// A payload is not what it was when the container was written.
+        #[error(
+            "segment {segment}: the stored CRC is {stored:#010x}, that of the data is {computed:#010x}; the file is damaged"
+        )]
+        CrcMismatch {
+            segment: String = "constants.bin".into(), stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
+        } => "qpc.crc_mismatch",
+        // Messages.
+        /// A protobuf message cannot be decoded.
+        #[error("{message} at byte {offset}: {defect}")]
+        Wire {
+            message: &'static str = "network descriptor", offset: u64 = 17,
+            defect: WireDefect = WireDefect::VarintTruncated,
+        } => "qpc.wire",
+        // Network descriptor.
+        /// An element type without a size where a size is needed.
+        #[error("binding {binding}: unknown element type {code}")]
+        UnknownElementType { binding: String = "image".into(), code: i32 = 99 } => "qpc.unknown_element_type",
+        /// A negative dim.
+        #[error("binding {binding}: dim {dim} is negative")]
+        NegativeDim { binding: String = "image".into(), dim: i32 = -1 } => "qpc.negative_dim",
+        /// A tensor of more bytes than the format can say (32 bits).
+        #[error("binding {binding}: a tensor must have fewer than 2^32 bytes")]
+        TensorTooLarge { binding: String = "image".into() } => "qpc.tensor_too_large",
+        /// An output's first stage is one that needs a stage before it.
+        #[error("output {binding} begins with transform kind {kind}, which has no input")]
+        StageWithoutPredecessor {
+            binding: String = "image".into(), kind: i32 = 1,
+        } => "qpc.stage_without_predecessor",
+        /// A stage that no open implementation can execute.
+        #[error("binding {binding}, step {step}: transform kind {kind} cannot be executed for these types")]
+        UnsupportedTransform {
+            binding: String = "image".into(), step: u64 = 0, kind: i32 = 9,
+        } => "qpc.unsupported_transform",
+        /// A stage that does not fit its neighbors.
+        #[error("binding {binding}, step {step}: {defect}")]
+        TransformMismatch {
+            binding: String = "image".into(), step: u64 = 1, defect: StepDefect = StepDefect::Dims,
+        } => "qpc.transform_mismatch",
+        /// A DMA buffer number without a DMA buffer.
+        #[error("binding {binding}: DMA buffer {buffer} does not exist; the program has {count}")]
+        DmaBufferIndex {
+            binding: String = "image".into(), buffer: u32 = 3, count: u64 = 2,
+        } => "qpc.dma_buffer_index",
+        /// A tensor that does not fit its DMA buffer.
+        #[error("binding {binding}: {len} bytes at {offset} do not fit DMA buffer {buffer} of {size} bytes")]
+        DmaOutOfBounds {
+            binding: String = "image".into(), buffer: u32 = 0, offset: u64 = 64, len: u64 = 64, size: u64 = 100,
+        } => "qpc.dma_out_of_bounds",
+        /// A copy against the direction of its buffer or of its binding.
+        #[error("binding {binding}: DMA buffer {buffer} has the other direction")]
+        DmaDirection { binding: String = "image".into(), buffer: u32 = 0 } => "qpc.dma_direction",
+        /// A partial input that is not a one-dimensional plain copy.
+        #[error("binding {binding}: a partial input must be one-dimensional and not converted")]
+        PartialInput { binding: String = "image".into() } => "qpc.partial_input",
+        /// `allowed_shapes` has an entry that does not list every binding.
+        #[error("allowed_shapes entry {entry} has {found} tensors, {expected} expected")]
+        AllowedShapes { entry: u64 = 1, found: u64 = 2, expected: u64 = 3 } => "qpc.allowed_shapes",
+        /// `allowed_shapes` has an entry that the binding cannot carry.
+        #[error("allowed_shapes entry {entry}, binding {binding}: {defect}")]
+        AllowedShape {
+            entry: u64 = 1, binding: String = "image".into(), defect: ShapeDefect = ShapeDefect::Size,
+        } => "qpc.allowed_shape",
+        // Constants.
+        /// An initializer begins where kernels may not use it.
+        #[error(
+            "initializer `{name}` begins at byte {offset} of constants.bin, which is no multiple of {needed}; the engine \
+             uses it where it lies: compile the model again"
+        )]
+        InitializerAlignment {
+            name: String = "w".into(), offset: u64 = 65, needed: u64 = 64,
+        } => "qpc.initializer_alignment",
+        /// The constants begin where kernels may not use them.
+        #[error(
+            "initializer `{name}` has elements of {needed} bytes, and constants.bin begins at byte {start}; the engine uses \
+             it where it lies: write the container with aligned segments"
+        )]
+        ConstantsAlignment {
+            name: String = "w".into(), start: u64 = 1025, needed: u64 = 4,
+        } => "qpc.constants_alignment",
+        // ELF and metadata.
+        /// `network.elf` cannot be read.
+        #[error("network.elf: {defect}")]
+        Elf { defect: ElfDefect = ElfDefect::Header } => "qpc.elf",
+        /// `network.elf` has neither `metadata_fb` nor `metadata`.
+        #[error("network.elf has no metadata section")]
+        MetadataMissing => "qpc.metadata_missing",
+        /// The metadata is no valid `FlatBuffer`.
+        #[error("metadata, {table} at byte {offset}: {defect}")]
+        FlatBuffer {
+            table: &'static str = "metadata", offset: u64 = 40, defect: FlatDefect = FlatDefect::OutOfBounds,
+        } => "qpc.flatbuffer",
+        /// The legacy metadata struct points outside its section.
+        #[error("legacy metadata: {field} lies outside the {size} bytes")]
+        LegacyMetadata { field: &'static str = "dma requests", size: u64 = 128 } => "qpc.legacy_metadata",
+        /// The metadata has another major version.
+        #[error("metadata version {found} is not supported; expected {supported}")]
+        MetadataVersion { found: u16 = 9, supported: u16 = 0 } => "qpc.metadata_version" "QpcVersionError",
+        /// The metadata demands a feature this library does not know.
+        #[error("the metadata requires the unknown field {field}")]
+        UnknownRequiredField { field: String = "newField".into() }
+            => "qpc.unknown_required_field" "QpcVersionError",
+        // Limits.
+        /// Decoding needs more than the caller allows.
+        #[error("the limit on {what} ({max}) is exceeded")]
+        LimitExceeded { what: &'static str = "segments", max: u64 = 64 }
+            => "qpc.limit_exceeded" "QpcLimitError",
+        // Misuse.
+        /// A name that a container cannot have.
+        #[error("segment name {name:?} {defect}")]
+        InvalidName {
+            name: String = String::new(), defect: NameDefect = NameDefect::Empty,
+        } => "qpc.invalid_name" "QpcError",
+        /// The file layout cannot be written without segments.
+        #[error("a container needs at least one segment")]
+        EmptyContainer => "qpc.empty_container" "QpcError",
+        /// An alignment that is no power of two of at least 8.
+        #[error("alignment {found} is not a power of two of at least 8")]
+        InvalidAlignment { found: u64 = 3 } => "qpc.invalid_alignment" "QpcError",
+        /// More bytes than the format can address.
+        #[error("{what} would be too large")]
+        TooLarge { what: &'static str = "the container" } => "qpc.too_large" "QpcError",
+        /// A user buffer larger than its tensor, or a list of another length than the bindings.
+        #[error("{binding}: {found} given, at most {max} possible")]
+        BufferSize { binding: String = "image".into(), found: u64 = 128, max: u64 = 64 }
+            => "qpc.buffer_size" "QpcError",
     }
 }

@@ -1,8 +1,6 @@
 //! Details of an error in addition to its code and its message, for interfaces that show errors as objects.
 
-use std::path::{Path, PathBuf};
-
-use super::{ErrorKind, QpcError};
+use std::path::PathBuf;
 
 /// Class, figures and advice of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,18 +51,6 @@ impl ErrorReport {
     }
 }
 
-impl QpcError {
-    /// Class of the error.
-    pub const fn report(&self) -> ErrorReport {
-        ErrorReport::of(match self.kind() {
-            ErrorKind::Version => "QpcVersionError",
-            ErrorKind::Limit => "QpcLimitError",
-            ErrorKind::Misuse => "QpcError",
-            ErrorKind::Malformed => "QpcFormatError",
-        })
-    }
-}
-
 macro_rules! number_is_figure {
     ($($number:ty)*) => {$(
         impl From<$number> for Figure {
@@ -89,6 +75,12 @@ impl From<&str> for Figure {
     }
 }
 
+impl From<&&str> for Figure {
+    fn from(text: &&str) -> Self {
+        Self::from(*text)
+    }
+}
+
 impl From<String> for Figure {
     fn from(text: String) -> Self {
         Self::Text(text)
@@ -101,9 +93,9 @@ impl From<&String> for Figure {
     }
 }
 
-impl From<&Path> for Figure {
-    fn from(path: &Path) -> Self {
-        Self::Path(path.to_owned())
+impl From<&PathBuf> for Figure {
+    fn from(path: &PathBuf) -> Self {
+        Self::Path(path.clone())
     }
 }
 
@@ -134,20 +126,6 @@ impl<T: Into<Self> + Clone> From<&Vec<T>> for Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn report_of_each_kind_has_a_class_of_its_own() {
-        for error in QpcError::examples() {
-            let class = error.report().class;
-            let expected = match error.kind() {
-                ErrorKind::Malformed => "QpcFormatError",
-                ErrorKind::Version => "QpcVersionError",
-                ErrorKind::Limit => "QpcLimitError",
-                ErrorKind::Misuse => "QpcError",
-            };
-            assert_eq!(class, expected, "{error:?}");
-        }
-    }
 
     #[test]
     fn figures_keep_what_they_were_made_of() {

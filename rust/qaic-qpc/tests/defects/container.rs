@@ -3,7 +3,7 @@
 use qaic_qpc::constants::ConstantsDesc;
 use qaic_qpc::container::{Container, Warning};
 use qaic_qpc::crc::CrcSegment;
-use qaic_qpc::error::{ErrorKind, NameDefect, QpcError};
+use qaic_qpc::error::{NameDefect, QpcError};
 use qaic_qpc::limits::Limits;
 use qaic_qpc::writer::{self, Layout, SegmentData, SegmentSpec};
 
@@ -108,7 +108,7 @@ fn rejects_more_segments_than_the_limit() {
     for count in [4097, 1 << 59, u64::MAX] {
         let error = damaged(|bytes| put(bytes, 24, count));
         assert_eq!(error, QpcError::LimitExceeded { what: "segments", max: 4096 });
-        assert_eq!(error.kind(), ErrorKind::Limit);
+        assert_eq!(error.report().class, "QpcLimitError");
     }
 }
 
@@ -310,7 +310,7 @@ fn rejects_what_cannot_be_written() {
     for alignment in [0, 1, 4, 12, 65] {
         let error = error(&[spec("a", 1, 0)], alignment);
         assert_eq!(error, QpcError::InvalidAlignment { found: alignment });
-        assert_eq!(error.kind(), ErrorKind::Misuse);
+        assert_eq!(error.report().class, "QpcError");
     }
     assert_eq!(Layout::file(&[]).unwrap_err(), QpcError::EmptyContainer);
     assert_eq!(code(&Layout::file(&[spec("a", 1, 0)]).unwrap_err()), "qpc.missing_segment");

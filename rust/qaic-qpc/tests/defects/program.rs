@@ -1,7 +1,7 @@
 //! Defects of ELF files and metadata.
 
 use qaic_qpc::elf;
-use qaic_qpc::error::{ErrorKind, QpcError};
+use qaic_qpc::error::QpcError;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::metadata::Metadata;
 
@@ -48,7 +48,7 @@ fn rejects_other_metadata_versions() {
         let bytes = Metadata { version_major, ..Metadata::default() }.encode_flatbuffer();
         let error = Metadata::decode_section(&bytes, &Limits::default()).unwrap_err();
         assert_eq!(error, QpcError::MetadataVersion { found: version_major, supported: 1 });
-        assert_eq!(error.kind(), ErrorKind::Version);
+        assert_eq!(error.report().class, "QpcVersionError");
     }
 }
 

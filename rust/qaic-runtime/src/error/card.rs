@@ -4,102 +4,62 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A card or its driver refused, or a program says what no card can do.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CardError {
-    /// A channel of a card went away, with all that was queued on it; the rest of the card goes on.
-    #[error("channel {channel} of device {device} is lost: {reason}")]
-    ChannelLost {
-        /// Device.
-        device: u32,
-        /// Channel.
-        channel: u32,
-        /// The observation.
-        reason: String,
-    },
-
-    /// The user may not open the device.
-    #[error("device {id}: no permission to open {}; {fix}", path.display())]
-    Permission {
-        /// Device.
-        id: u32,
-        /// Its node.
-        path: PathBuf,
-        /// Users that may open it, and how to become one of them.
-        fix: String,
-    },
-
-    /// The firmware of a card speaks another version.
-    #[error("device {id}: its firmware has {what} version {found}, expected {expected}")]
-    FirmwareVersion {
-        /// Device.
-        id: u32,
-        /// The part with this version.
-        what: &'static str,
-        /// Version found.
-        found: String,
-        /// Version expected.
-        expected: &'static str,
-    },
-
-    /// The firmware of a card refused.
-    #[error("device {id}: the firmware refused to {what}: {name} ({status})")]
-    Firmware {
-        /// Device.
-        id: u32,
-        /// The purpose of the call.
-        what: &'static str,
-        /// Its status (docs/reference/card.md).
-        status: i32,
-        /// Meaning of the status.
-        name: &'static str,
-    },
-
-    /// A card answered something else than its protocol says.
-    #[error("device {id}: invalid reply to \"{what}\": {reason}")]
-    FirmwareProtocol {
-        /// Device.
-        id: u32,
-        /// The request.
-        what: &'static str,
-        /// The value found, and the expected one.
-        reason: String,
-    },
-
-    /// A system call of a card's driver failed.
-    #[error("device {id}: {call} failed: {}", meaning(call, source))]
-    Driver {
-        /// Device.
-        id: u32,
-        /// The call.
-        call: &'static str,
-        /// The system's error.
-        source: Arc<io::Error>,
-    },
-
-    /// The ring of a channel had no room for an inference, again and again.
-    #[error(
-        "device {device}: the ring of channel {channel} had no room for an inference in {attempts} attempts; \
-         {elements} elements are needed"
-    )]
-    RingFull {
-        /// Device.
-        device: u32,
-        /// Channel.
-        channel: u32,
-        /// How often it was tried.
-        attempts: u32,
-        /// Elements that an inference of the program needs.
-        elements: u32,
-    },
-
-    /// A program says something of its transfers that no card can do.
-    #[error("the program cannot run on a card: {what}")]
-    Transfers {
-        /// The defect, the value found, and the possible ones.
-        what: String,
-    },
+qaic_qpc::errors! {
+    /// A card or its driver refused, or a program says what no card can do.
+    #[derive(Clone, Debug, thiserror::Error)]
+    pub enum CardError: "DeviceError" {
+        /// A channel of a card went away, with all that was queued on it; the rest of the card goes on.
+        #[error("channel {channel} of device {device} is lost: {reason}")]
+        ChannelLost {
+            device: u32 = 0, channel: u32 = 3, reason: String = "its cores were restarted".into(),
+        } => "device.channel_lost" "DeviceLostError" [device, channel]
+            hint "reset() the session, or deactivate and activate the program",
+        /// The user may not open the device.
+        #[error("device {id}: no permission to open {}; {fix}", path.display())]
+        Permission {
+            id: u32 = 0, path: PathBuf = "/dev/accel/accel0".into(),
+            fix: String = "it belongs to the group render".into(),
+        } => "device.permission" [id as "device", path],
+        /// The firmware of a card speaks another version.
+        #[error("device {id}: its firmware has {what} version {found}, expected {expected}")]
+        FirmwareVersion {
+            id: u32 = 0, what: &'static str = "command protocol", found: String = "18.0".into(),
+            expected: &'static str = "17",
+        } => "device.firmware_version" [id as "device", what, found, expected]
+            hint "install the firmware that belongs to this version of the runtime, or use another card",
+        /// The firmware of a card refused.
+        #[error("device {id}: the firmware refused to {what}: {name} ({status})")]
+        Firmware {
+            id: u32 = 0, what: &'static str = "activate the program", status: i32 = -13,
+            name: &'static str = "NSP alloc",
+        } => "device.firmware" [id as "device", what, status, name],
+        /// A card answered something else than its protocol says.
+        #[error("device {id}: invalid reply to \"{what}\": {reason}")]
+        FirmwareProtocol {
+            id: u32 = 0, what: &'static str = "activate the program",
+            reason: String = "channel 16, below 16 expected".into(),
+        } => "device.firmware_protocol" [id as "device", what],
+        /// A system call of a card's driver failed.
+        #[error("device {id}: {call} failed: {}", meaning(call, source))]
+        Driver {
+            id: u32 = 0, call: &'static str = "CREATE_BO",
+            source: Arc<io::Error> = Arc::new(io::Error::from_raw_os_error(22)),
+        } => "device.driver" [id as "device", call],
+        /// The ring of a channel had no room for an inference, again and again.
+        #[error(
+            "device {device}: the ring of channel {channel} had no room for an inference in {attempts} attempts; \
+             {elements} elements are needed"
+        )]
+        RingFull {
+            device: u32 = 0, channel: u32 = 3, attempts: u32 = 50, elements: u32 = 12,
+        } => "device.ring_full" "DeviceBusyError" [device, channel, attempts, elements]
+            hint "submit fewer inferences at a time: lower set_size",
+        /// A program says something of its transfers that no card can do.
+        #[error("the program cannot run on a card: {what}")]
+        Transfers {
+            what: String = "DMA request 3 ends at byte 80 of DMA buffer 1, which has 64".into(),
+        } => "program.transfers",
+    }
 }
 
 const WRONG_CHECKSUM: &str = "the checksum of the firmware's reply is wrong";
@@ -116,20 +76,4 @@ fn meaning(call: &str, source: &io::Error) -> String {
         _ => return source.to_string(),
     };
     format!("{sense} ({source})")
-}
-
-impl CardError {
-    /// Stable slug of the variant.
-    pub(crate) const fn code(&self) -> &'static str {
-        match self {
-            Self::ChannelLost { .. } => "device.channel_lost",
-            Self::Permission { .. } => "device.permission",
-            Self::FirmwareVersion { .. } => "device.firmware_version",
-            Self::Firmware { .. } => "device.firmware",
-            Self::FirmwareProtocol { .. } => "device.firmware_protocol",
-            Self::Driver { .. } => "device.driver",
-            Self::RingFull { .. } => "device.ring_full",
-            Self::Transfers { .. } => "program.transfers",
-        }
-    }
 }

@@ -1,132 +1,63 @@
 //! Errors of devices and of their choice.
 
-/// A device cannot be had, was lost, or does not do what was asked of it.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeviceError {
-    /// The container was built for something this device cannot run.
-    #[error("the container was built for {built_for}; device {device} ({kind}) cannot run it: {reason}")]
-    WrongTarget {
-        /// Target the container names.
-        built_for: String,
-        /// Device asked.
-        device: u32,
-        /// Kind of that device.
-        kind: &'static str,
-        /// The missing part.
-        reason: String,
-    },
-
-    /// The program was compiled for another hardware family.
-    #[error("the program was compiled for {built_for}; device {device} is of the hardware family {family}")]
-    HardwareFamily {
-        /// Family the container names.
-        built_for: String,
-        /// Device asked.
-        device: u32,
-        /// Its family.
-        family: &'static str,
-    },
-
-    /// No device with this id.
-    #[error("device {id} does not exist; {}", existing_ids(existing))]
-    NotFound {
-        /// Id asked for.
-        id: u32,
-        /// Ids that exist.
-        existing: Vec<u32>,
-    },
-
-    /// A program needs more devices than can be chosen from.
-    #[error(
-        "the program is partitioned for {needed} devices; of kind `{kind}` there {} {}, with the ids {existing:?}{}",
-        if existing.len() == 1 { "is" } else { "are" },
-        existing.len(),
-        more_devices(*needed, kind, *hidden)
-    )]
-    TooFew {
-        /// Devices it needs.
-        needed: u32,
-        /// Kind of the devices it runs on.
-        kind: &'static str,
-        /// Ids of those of them that could be chosen.
-        existing: Vec<u32>,
-        /// Number of those that `QAIC_VISIBLE_DEVICES` hides.
-        hidden: usize,
-    },
-
-    /// `QAIC_DEVICE` or an argument names a kind of device that does not exist.
-    #[error("device kind `{kind}` does not exist; known kinds: {known}")]
-    Kind {
-        /// Kind asked for.
-        kind: String,
-        /// Kinds that exist.
-        known: &'static str,
-    },
-
-    /// Not enough free cores.
-    #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
-    Busy {
-        /// Device.
-        id: u32,
-        /// Cores needed.
-        needed: u32,
-        /// Cores free.
-        free: u32,
-        /// Cores of the device.
-        total: u32,
-    },
-
-    /// The device went away.
-    #[error("device {id} is lost: {reason}")]
-    Lost {
-        /// Device.
-        id: u32,
-        /// The observation.
-        reason: String,
-    },
-
-    /// The device is there and cannot be used.
-    #[error("device {id} cannot be used: {reason}")]
-    Unavailable {
-        /// Device.
-        id: u32,
-        /// Why not, and what helps.
-        reason: String,
-    },
-
-    /// The device does not do this.
-    #[error("not supported: {what}")]
-    Unsupported {
-        /// The missing part and its place.
-        what: String,
-    },
-
-    /// Memory for a buffer could not be had.
-    #[error("{bytes} bytes for {what} could not be allocated")]
-    OutOfMemory {
-        /// Bytes asked for.
-        bytes: u64,
-        /// The purpose.
-        what: &'static str,
-    },
-}
-
-impl DeviceError {
-    /// Stable slug of the variant.
-    pub(crate) const fn code(&self) -> &'static str {
-        match self {
-            Self::WrongTarget { .. } => "device.wrong_target",
-            Self::HardwareFamily { .. } => "device.hardware_family",
-            Self::NotFound { .. } => "device.not_found",
-            Self::TooFew { .. } => "device.too_few",
-            Self::Kind { .. } => "device.kind",
-            Self::Busy { .. } => "device.busy",
-            Self::Lost { .. } => "device.lost",
-            Self::Unavailable { .. } => "device.unavailable",
-            Self::Unsupported { .. } => "device.unsupported",
-            Self::OutOfMemory { .. } => "device.memory",
-        }
+qaic_qpc::errors! {
+    /// A device cannot be had, was lost, or does not do what was asked of it.
+    #[derive(Clone, Debug, thiserror::Error)]
+    pub enum DeviceError: "DeviceError" {
+        /// The container was built for something this device cannot run.
+        #[error("the container was built for {built_for}; device {device} ({kind}) cannot run it: {reason}")]
+        WrongTarget {
+            built_for: String = "a card".into(), device: u32 = 0, kind: &'static str = "cpu",
+            reason: String = "it has no CPU program".into(),
+        } => "device.wrong_target" [built_for, device]
+            hint "compile the ONNX model for this device, or inspect the container with qaic.Qpc",
+        /// The program was compiled for another hardware family.
+        #[error("the program was compiled for {built_for}; device {device} is of the hardware family {family}")]
+        HardwareFamily {
+            built_for: String = "ai200".into(), device: u32 = 0, family: &'static str = "ai100",
+        } => "device.hardware_family" [built_for, device, family]
+            hint "compile with aic_hw_version for the device, or load with allow_hw_mismatch=True",
+        /// No device with this id.
+        #[error("device {id} does not exist; {}", existing_ids(existing))]
+        NotFound { id: u32 = 7, existing: Vec<u32> = vec![0, 1] }
+            => "device.not_found" "DeviceNotFoundError" [id as "device", existing],
+        /// A program needs more devices than can be chosen from.
+        #[error(
+            "the program is partitioned for {needed} devices; of kind `{kind}` there {} {}, with the ids {existing:?}{}",
+            if existing.len() == 1 { "is" } else { "are" },
+            existing.len(),
+            more_devices(*needed, kind, *hidden)
+        )]
+        TooFew {
+            needed: u32 = 4, kind: &'static str = "cpu", existing: Vec<u32> = vec![0], hidden: usize = 0,
+        } => "device.too_few" "DeviceNotFoundError" [needed, kind, existing, hidden],
+        /// `QAIC_DEVICE` or an argument names a kind of device that does not exist.
+        #[error("device kind `{kind}` does not exist; known kinds: {known}")]
+        Kind { kind: String = "gpu".into(), known: &'static str = "cpu, kmd, noop" }
+            => "device.kind" "DeviceNotFoundError" [kind]
+            hint "set QAIC_DEVICE to one of them",
+        /// Not enough free cores.
+        #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
+        Busy { id: u32 = 0, needed: u32 = 4, free: u32 = 2, total: u32 = 16 }
+            => "device.busy" "DeviceBusyError" [id as "device", needed, free, total]
+            hint "lower num_activations or aic_num_cores, or reset a session that holds cores",
+        /// The device went away.
+        #[error("device {id} is lost: {reason}")]
+        Lost { id: u32 = 0, reason: String = "it was reset".into() }
+            => "device.lost" "DeviceLostError" [id as "device"]
+            hint "once the device is back, unload and load the program, or reset the session",
+        /// The device is there and cannot be used.
+        #[error("device {id} cannot be used: {reason}")]
+        Unavailable {
+            id: u32 = 0, reason: String = "it has no node yet; its firmware may still be booting".into(),
+        } => "device.unavailable" [id as "device"],
+        /// The device does not do this.
+        #[error("not supported: {what}")]
+        Unsupported { what: String = "a dma-buf on a device of kind `cpu`".into() } => "device.unsupported",
+        /// Memory for a buffer could not be had.
+        #[error("{bytes} bytes for {what} could not be allocated")]
+        OutOfMemory { bytes: u64 = 1 << 40, what: &'static str = "an output" }
+            => "device.memory" "DeviceMemoryError" [bytes],
     }
 }
 

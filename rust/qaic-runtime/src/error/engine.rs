@@ -2,54 +2,29 @@
 
 use std::path::PathBuf;
 
-/// The engine is missing, or refused a graph or an inference.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EngineError {
-    /// The engine of the host device is missing.
-    #[error("{}", engine_missing(looked_at))]
-    Missing {
-        /// Places looked at.
-        looked_at: Vec<String>,
-    },
-
-    /// The engine of the host device cannot be used.
-    #[error("{}: {reason}", path.display())]
-    Unusable {
-        /// Library file.
-        path: PathBuf,
-        /// Version it reports, if it got that far.
-        found: String,
-        /// Why not.
-        reason: String,
-    },
-
-    /// The engine refused the graph of a program.
-    #[error("the engine refused the graph: {message}")]
-    Graph {
-        /// The engine's words.
-        message: String,
-    },
-
-    /// The engine failed during an inference.
-    #[error("inference failed: {message}")]
-    Inference {
-        /// Status name.
-        status: &'static str,
-        /// The engine's words.
-        message: String,
-    },
-}
-
-impl EngineError {
-    /// Stable slug of the variant.
-    pub(crate) const fn code(&self) -> &'static str {
-        match self {
-            Self::Missing { .. } => "engine.missing",
-            Self::Unusable { .. } => "engine.unusable",
-            Self::Graph { .. } => "engine.graph",
-            Self::Inference { .. } => "inference.failed",
-        }
+qaic_qpc::errors! {
+    /// The engine is missing, or refused a graph or an inference.
+    #[derive(Clone, Debug, thiserror::Error)]
+    pub enum EngineError: "DeviceError" {
+        /// The engine of the host device is missing.
+        #[error("{}", engine_missing(looked_at))]
+        Missing { looked_at: Vec<String> = Vec::new() } => "engine.missing" [looked_at]
+            hint "install onnxruntime (pip install onnxruntime), or set QAIC_ONNXRUNTIME_LIB to its library",
+        /// The engine of the host device cannot be used.
+        #[error("{}: {reason}", path.display())]
+        Unusable {
+            path: PathBuf = "libonnxruntime.so.1.20".into(), found: String = "1.20.0".into(),
+            reason: String = "version 1.20.0 is too old".into(),
+        } => "engine.unusable" [path, found]
+            hint "pip install --upgrade onnxruntime, or set QAIC_ONNXRUNTIME_LIB to a newer library",
+        /// The engine refused the graph of a program.
+        #[error("the engine refused the graph: {message}")]
+        Graph { message: String = "a node has an input of the wrong type".into() } => "engine.graph",
+        /// The engine failed during an inference.
+        #[error("inference failed: {message}")]
+        Inference {
+            status: &'static str = "FAIL", message: String = "an index is out of range".into(),
+        } => "inference.failed" "InferenceError" [status],
     }
 }
 

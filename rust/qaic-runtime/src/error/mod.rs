@@ -5,7 +5,6 @@
 //! in.
 
 mod card;
-mod catalogue;
 mod device;
 mod engine;
 mod input;
@@ -13,6 +12,7 @@ mod report;
 mod state;
 mod status;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,66 +35,50 @@ pub use status::QStatus;
 #[error(transparent)]
 pub struct RuntimeError(Box<ErrorDetail>);
 
-/// An error with the figures for its message.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ErrorDetail {
-    /// The container is malformed or beyond the limits.
-    #[error(transparent)]
-    Qpc(#[from] QpcError),
-
-    /// A file could not be read or mapped.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: Arc<std::io::Error>,
-    },
-
-    /// A device failed.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-
-    /// A card failed.
-    #[error(transparent)]
-    Card(#[from] CardError),
-
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-
-    /// The caller gave something impossible.
-    #[error(transparent)]
-    Input(#[from] InputError),
-
-    /// The call came at the wrong time.
-    #[error(transparent)]
-    State(#[from] StateError),
-
-    /// A wait ended without its event.
-    #[error("timed out after {timeout_ms} ms waiting for {what}")]
-    Timeout {
-        /// The awaited event.
-        what: &'static str,
-        /// The limit.
-        timeout_ms: u64,
-    },
-
-    /// The caller interrupted the call.
-    #[error("interrupted")]
-    Interrupted,
-
-    /// The inference was cancelled.
-    #[error("the inference was cancelled")]
-    Cancelled,
-
-    /// A bug of ours.
-    #[error("internal error: {what}")]
-    Internal {
-        /// The observation.
-        what: String,
-    },
+qaic_qpc::errors! {
+    /// An error with the figures for its message.
+    #[derive(Clone, Debug, thiserror::Error)]
+    pub enum ErrorDetail: "InternalError" {
+        /// A file could not be read or mapped.
+        #[error("{}: {source}", path.display())]
+        Io {
+            path: PathBuf = "model/programqpc.bin".into(),
+            source: Arc<io::Error> = Arc::new(io::Error::from_raw_os_error(13)),
+        } => "file.io" "OSError",
+        /// A wait ended without its event.
+        #[error("timed out after {timeout_ms} ms waiting for {what}")]
+        Timeout { what: &'static str = "an inference", timeout_ms: u64 = 5000 }
+            => "device.timeout" "DeviceTimeoutError" [timeout_ms],
+        /// The caller interrupted the call.
+        #[error("interrupted")]
+        Interrupted => "call.interrupted" "KeyboardInterrupt",
+        /// The inference was cancelled.
+        #[error("the inference was cancelled")]
+        Cancelled => "inference.cancelled" "InferenceError",
+        /// A bug of ours.
+        #[error("internal error: {what}")]
+        Internal { what: String = "...".into() } => "internal",
+    }
+    sources {
+        /// The container is malformed or beyond the limits.
+        #[error(transparent)]
+        Qpc(QpcError),
+        /// A device failed.
+        #[error(transparent)]
+        Device(DeviceError),
+        /// A card failed.
+        #[error(transparent)]
+        Card(CardError),
+        /// The engine failed.
+        #[error(transparent)]
+        Engine(EngineError),
+        /// The caller gave something impossible.
+        #[error(transparent)]
+        Input(InputError),
+        /// The call came at the wrong time.
+        #[error(transparent)]
+        State(StateError),
+    }
 }
 
 impl<T> From<T> for RuntimeError
@@ -162,6 +146,19 @@ impl RuntimeError {
         *self.0
     }
 
+    /// One example of each error of this crate.
+    pub fn examples() -> impl Iterator<Item = Self> {
+        ErrorDetail::examples()
+            .into_iter()
+            .chain(DeviceError::examples().into_iter().map(ErrorDetail::from))
+            .chain(CardError::examples().into_iter().map(ErrorDetail::from))
+            .chain(EngineError::examples().into_iter().map(ErrorDetail::from))
+            .chain(InputError::examples().into_iter().map(ErrorDetail::from))
+            .chain(ArgumentError::examples().into_iter().map(ErrorDetail::from))
+            .chain(StateError::examples().into_iter().map(ErrorDetail::from))
+            .map(Self::from)
+    }
+
     /// Returns whether the time limit of the call passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self.detail(), ErrorDetail::Timeout { .. })
@@ -183,24 +180,5 @@ impl RuntimeError {
     /// Stable slug of the case; texts may change, slugs do not.
     pub fn code(&self) -> &'static str {
         self.detail().code()
-    }
-}
-
-impl ErrorDetail {
-    /// Stable slug of the case; texts may change, slugs do not.
-    pub(crate) const fn code(&self) -> &'static str {
-        match self {
-            Self::Qpc(source) => source.code(),
-            Self::Device(source) => source.code(),
-            Self::Card(source) => source.code(),
-            Self::Engine(source) => source.code(),
-            Self::Input(source) => source.code(),
-            Self::State(source) => source.code(),
-            Self::Io { .. } => "file.io",
-            Self::Timeout { .. } => "device.timeout",
-            Self::Interrupted => "call.interrupted",
-            Self::Cancelled => "inference.cancelled",
-            Self::Internal { .. } => "internal",
-        }
     }
 }
