@@ -82,9 +82,7 @@ wire! {
         /// Address of the transactions.
         data: HostAddress,
     }
-}
 
-wire! {
     /// Argument of [`request::CREATE_BO`].
     pub struct CreateBo: 16 {
         /// Bytes, rounded up to pages by the kernel.
@@ -94,9 +92,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Argument of [`request::MMAP_BO`].
     pub struct MmapBo: 16 {
         /// Handle.
@@ -106,9 +102,7 @@ wire! {
         /// Offset for mmap, out.
         offset: u64,
     }
-}
 
-wire! {
     /// One semaphore operation of a slice.
     pub struct Sem: 8 {
         /// Value, 12 bits.
@@ -148,9 +142,7 @@ wire! {
         /// Offset in the buffer object.
         offset: u64,
     }
-}
 
-wire! {
     /// First part of [`AttachSlice`].
     pub struct AttachSliceHdr: 24 {
         /// Entries.
@@ -164,9 +156,7 @@ wire! {
         /// Bytes of the buffer object.
         size: u64,
     }
-}
 
-wire! {
     /// Argument of [`request::ATTACH_SLICE_BO`].
     pub struct AttachSlice: 32 {
         /// Direction and size of the entries, and the channel.
@@ -174,9 +164,7 @@ wire! {
         /// Address of the entries.
         data: HostAddress,
     }
-}
 
-wire! {
     /// One buffer object of [`request::EXECUTE_BO`].
     pub struct ExecuteEntry: 8 {
         /// Handle.
@@ -184,9 +172,7 @@ wire! {
         /// Direction; the kernel does not read it.
         dir: u32,
     }
-}
 
-wire! {
     /// One buffer object of [`request::PARTIAL_EXECUTE_BO`].
     pub struct PartialExecuteEntry: 16 {
         /// Handle.
@@ -196,9 +182,7 @@ wire! {
         /// Bytes that move. All of them must be said to move all: 0 means different things to old and new kernels.
         resize: u64,
     }
-}
 
-wire! {
     /// Argument of both execute calls.
     pub struct Execute: 16 {
         /// Entries.
@@ -208,9 +192,7 @@ wire! {
         /// Address of the entries.
         data: HostAddress,
     }
-}
 
-wire! {
     /// Argument of [`request::WAIT_BO`].
     pub struct Wait: 16 {
         /// Handle.
@@ -222,9 +204,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Argument of [`request::PERF_STATS_BO`].
     pub struct PerfStats: 16 {
         /// Entries.
@@ -236,9 +216,7 @@ wire! {
         /// Address of the entries.
         data: HostAddress,
     }
-}
 
-wire! {
     /// Figures of one buffer object's last execution.
     pub struct PerfStatsEntry: 24 {
         /// Handle.
@@ -254,9 +232,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Argument of [`request::DETACH_SLICE_BO`].
     pub struct DetachSlice: 8 {
         /// Handle.
@@ -264,9 +240,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Argument of [`request::GEM_CLOSE`].
     pub struct GemClose: 8 {
         /// Handle.
@@ -274,9 +248,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Argument of [`request::VERSION`].
     pub struct DrmVersion: 64 {
         /// Version of the driver, out.
@@ -300,9 +272,7 @@ wire! {
         /// Address of that room.
         desc: HostAddress,
     }
-}
 
-wire! {
     /// Argument of both PRIME calls.
     pub struct Prime: 12 {
         /// Handle.

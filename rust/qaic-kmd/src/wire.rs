@@ -198,63 +198,38 @@ pub(crate) fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> 
     Some(value)
 }
 
-/// Declares a structure of so many bytes whose bytes are what is sent. One with a number has that in front, where
+/// Declares structures of so many bytes whose bytes are what is sent. One with a number has that in front, where
 /// [`crate::protocol::Numbered`] finds it; the number is no field of the table.
 macro_rules! wire {
-    (
+    ($(
         $(#[$meta:meta])*
-        pub struct $name:ident: $bytes:literal {
+        pub struct $name:ident: $bytes:literal $(= $number:literal $label:literal)? {
             $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
         }
-    ) => {
+    )*) => {$(
         $(#[$meta])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
         pub struct $name {
+            $(#[doc = concat!("Number of `", $label, "`.")] pub number: u32,)?
             $($(#[$field_meta])* pub $field: $type,)*
         }
 
         impl Default for $name {
             fn default() -> Self {
-                bytemuck::Zeroable::zeroed()
+                Self { $(number: $number,)? ..bytemuck::Zeroable::zeroed() }
             }
         }
+
+        $(impl $crate::protocol::Numbered for $name {
+            const NUMBER: u32 = $number;
+            const NAME: &'static str = $label;
+        })?
 
         impl $crate::wire::Value for $name {
             const KIND: $crate::wire::Kind = $crate::wire::Kind::Flat(<Self as $crate::wire::Layout>::FIELDS);
         }
 
-        $crate::wire::wire!(@layout $name: $bytes { $($field: $type,)* });
-    };
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident: $bytes:literal = $number:literal $label:literal {
-            $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
-        }
-    ) => {
-        $(#[$meta])*
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-        pub struct $name {
-            /// Number of the command or reply.
-            pub number: u32,
-            $($(#[$field_meta])* pub $field: $type,)*
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { number: $number, ..bytemuck::Zeroable::zeroed() }
-            }
-        }
-
-        impl $crate::protocol::Numbered for $name {
-            const NUMBER: u32 = $number;
-            const NAME: &'static str = $label;
-        }
-
-        $crate::wire::wire!(@layout $name: $bytes { $($field: $type,)* });
-    };
-    (@layout $name:ident: $bytes:literal { $($field:ident: $type:ty,)* }) => {
         const _: () = assert!(size_of::<$name>() == $bytes);
 
         impl $crate::wire::Layout for $name {
@@ -264,7 +239,7 @@ macro_rules! wire {
                 kind: <$type as $crate::wire::Value>::KIND,
             }),*];
         }
-    };
+    )*};
 }
 
 pub(crate) use wire;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use qaic_runtime::device::noop::{Call, Control};
+use qaic_runtime::device::noop::{CALLS, Control};
 use qaic_runtime::{Deadline, DeviceId, RuntimeError};
 
 use crate::context::open_context;
@@ -36,8 +36,8 @@ impl PyNoopControl {
     /// Calls of each kind since the last plan.
     fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
-        for (call, count) in Call::ALL.iter().zip(self.control.calls()) {
-            counts.set_item(call.name(), count)?;
+        for (call, count) in CALLS.iter().zip(self.control.calls()) {
+            counts.set_item(call, count)?;
         }
         Ok(counts)
     }

@@ -462,28 +462,24 @@ impl Program {
             return Ok(activated);
         }
         let loaded = self.loaded(state)?;
-        let activate = || -> Result<_, RuntimeError> {
-            let first = self
-                .variants
-                .first()
-                .ok_or_else(|| ErrorDetail::Internal { what: "the program has no transfers".to_owned() })?;
-            let activation = loaded.activate()?;
-            let is_updated = |pair: &RetainedPair| activation.updates_state(pair.output);
-            let retained = Retained::new(&self.retained, first, is_updated)?;
-            Ok(Arc::new(Activated {
-                activation,
-                image: Arc::clone(&self.image),
-                retained: retained.map(|retained| Slot::new(Box::new(retained))),
-                pairs: Arc::clone(&self.retained),
-                scheduler: Arc::clone(&self.scheduler),
-                queue: self.queue,
-                live_exec_objs: AtomicU32::new(0),
-                subscriptions: Arc::clone(&self.subscriptions),
-                stats_output: self.image.network().stats_output(),
-                program_id: self.id(),
-            }))
-        };
-        let activated = activate()?;
+        let first = self
+            .variants
+            .first()
+            .ok_or_else(|| ErrorDetail::Internal { what: "the program has no transfers".to_owned() })?;
+        let activation = loaded.activate()?;
+        let retained = Retained::new(&self.retained, first, |pair| activation.updates_state(pair.output))?;
+        let activated = Arc::new(Activated {
+            activation,
+            image: Arc::clone(&self.image),
+            retained: retained.map(|retained| Slot::new(Box::new(retained))),
+            pairs: Arc::clone(&self.retained),
+            scheduler: Arc::clone(&self.scheduler),
+            queue: self.queue,
+            live_exec_objs: AtomicU32::new(0),
+            subscriptions: Arc::clone(&self.subscriptions),
+            stats_output: self.image.network().stats_output(),
+            program_id: self.id(),
+        });
         state.activated = Arc::downgrade(&activated);
         Ok(activated)
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::decode::record::{Core, Kind, Op, OpPmu, Pmu, PmuEvents, Port, Record, Records, Ring, Thread};
+use crate::number::codes;
 
 /// Flags of [`Run::flags`].
 pub mod run_flags {
@@ -22,47 +23,14 @@ pub mod run_flags {
     pub const INSTRUMENTED_TIMES: u32 = 64;
 }
 
-/// Kind of the measuring device; the numbers of the buffer's header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum DeviceKind {
-    #[default]
-    Cpu,
-    Ai100,
-    Test,
-    /// An unknown number.
-    Other(u32),
-}
-
-impl DeviceKind {
-    /// The kind with this number.
-    pub const fn from_code(code: u32) -> Self {
-        match code {
-            1 => Self::Cpu,
-            2 => Self::Ai100,
-            0xFFFF => Self::Test,
-            other => Self::Other(other),
-        }
-    }
-
-    /// Its number.
-    pub const fn code(self) -> u32 {
-        match self {
-            Self::Cpu => 1,
-            Self::Ai100 => 2,
-            Self::Test => 0xFFFF,
-            Self::Other(code) => code,
-        }
-    }
-
-    /// Text for readers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "CPU",
-            Self::Ai100 => "AI 100",
-            Self::Test => "test",
-            Self::Other(_) => "unknown",
-        }
+codes! {
+    /// Kind of the measuring device; the numbers of the buffer's header.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum DeviceKind: u32, "unknown" {
+        #[default]
+        Cpu = 1 "CPU",
+        Ai100 = 2 "AI 100",
+        Test = 0xFFFF "test",
     }
 }
 

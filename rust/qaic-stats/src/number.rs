@@ -2,6 +2,51 @@
 
 use std::fmt;
 
+/// Declares an enumeration of codes with their names, which keeps unknown ones.
+macro_rules! codes {
+    (
+        $(#[$of_enum:meta])*
+        pub enum $kind:ident: $code_type:ty, $unknown:literal {
+            $($(#[$of_variant:meta])* $variant:ident = $code:literal $name:literal,)*
+        }
+    ) => {
+        $(#[$of_enum])*
+        #[allow(missing_docs)]
+        pub enum $kind {
+            $($(#[$of_variant])* $variant,)*
+            /// An unknown number.
+            Other($code_type),
+        }
+
+        impl $kind {
+            /// The variant with this number.
+            pub const fn from_code(code: $code_type) -> Self {
+                match code {
+                    $($code => Self::$variant,)*
+                    other => Self::Other(other),
+                }
+            }
+
+            /// Its number.
+            pub const fn code(self) -> $code_type {
+                match self {
+                    $(Self::$variant => $code,)*
+                    Self::Other(code) => code,
+                }
+            }
+
+            /// Text for readers.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                    Self::Other(_) => $unknown,
+                }
+            }
+        }
+    };
+}
+pub(crate) use codes;
+
 /// Nanoseconds as microseconds, with all digits.
 pub(crate) struct Us(pub(crate) u64);
 

@@ -111,7 +111,7 @@ fn bad_plan_of_cards_is_refused_with_the_rule_and_the_expectation() {
         ("manage@1=nack(0)", "expected nack(STATUS)"),
         ("manage@1=nack(1", "a closing parenthesis"),
         ("manage@1=EWHAT", "in place of \"EWHAT\""),
-        ("command(what)@1=crc", "expected one of load_constants,"),
+        ("command(what)@1=crc", "expected one of load_elf,"),
         ("command(activate@1=crc", "expected command(NAME)@WHICH"),
         ("manage@1=reset(1)", "in place of \"reset(1)\""),
         ("load@1=no_memory", "expected one of open, manage,"),

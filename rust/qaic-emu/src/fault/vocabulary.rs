@@ -142,8 +142,7 @@ const NOOP_TRIGGERS: [(&str, Trigger); 4] = [
     ("execute", Trigger::Execute),
 ];
 
-const COMMANDS: [(&str, u32); 14] = [
-    ("load_constants", 1),
+const COMMANDS: [(&str, u32); 10] = [
     ("load_elf", 3),
     ("unload_constants", 5),
     ("unload_elf", 7),
@@ -152,11 +151,8 @@ const COMMANDS: [(&str, u32); 14] = [
     ("status", 13),
     ("load_constants_ex", 15),
     ("load_constants_payload", 16),
-    ("create_resource_group", 28),
-    ("release_resource_group", 30),
     ("resource_info", 32),
     ("performance_info", 34),
-    ("activation_state", 36),
 ];
 
 const ERRORS: [(&str, Errno); 18] = [

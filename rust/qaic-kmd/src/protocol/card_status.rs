@@ -103,9 +103,7 @@ wire! {
         /// Text of the cores' image.
         nsp_image_variant: Text<48>,
     }
-}
 
-wire! {
     /// Total and free resources of a card or a resource group.
     pub struct ResourceInfo: 40 {
         /// Memory, in MB.
@@ -137,9 +135,7 @@ wire! {
         /// Zero.
         reserved: Reserved<6>,
     }
-}
 
-wire! {
     /// Frequencies and bandwidth.
     pub struct PerformanceInfo: 56 {
         /// Frequency of the cores.

@@ -41,25 +41,19 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Frees constants.
     pub struct UnloadConstants: 8 = 5 "unload_constants" {
         /// Which.
         constants_id: u32,
     }
-}
 
-wire! {
     /// Frees a network image.
     pub struct UnloadElf: 8 = 7 "unload_elf" {
         /// Which.
         elf_id: u32,
     }
-}
 
-wire! {
     /// Gives images cores and, with an activate transaction in the same message, a channel.
     pub struct Activate: 48 = 9 "activate" {
         /// Process of the caller.
@@ -85,9 +79,7 @@ wire! {
         /// Zero.
         reserved: Reserved<7>,
     }
-}
 
-wire! {
     /// Gives cores and, with a deactivate transaction in the same message, the channel back.
     pub struct Deactivate: 16 = 11 "deactivate" {
         /// Which activation.
@@ -97,9 +89,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Asks for everything about the card.
     pub struct GetStatus: 8 = 13 "status" {
         /// 0: everything.
@@ -107,9 +97,7 @@ wire! {
         /// Zero.
         reserved: Reserved<3>,
     }
-}
 
-wire! {
     /// Announces constants: what comes and where it goes. A descriptor of the constants follows, their data come in
     /// [`LoadConstantsPayload`]s.
     pub struct LoadConstantsEx: 80 = 15 "load_constants_ex" {
@@ -122,9 +110,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// The begin of a constants descriptor.
     pub struct ConstantsDescriptor: 16 {
         /// Bytes of the static constants.
@@ -132,9 +118,7 @@ wire! {
         /// Bytes of the dynamic constants.
         dynamic_size: u64,
     }
-}
 
-wire! {
     /// A part of announced constants, in a dma transaction of the same message.
     pub struct LoadConstantsPayload: 32 = 16 "load_constants_payload" {
         /// Process of the caller.
@@ -148,9 +132,7 @@ wire! {
         /// Offset of the destination.
         offset: u64,
     }
-}
 
-wire! {
     /// Asks what a group or the device has and has left.
     pub struct GetResourceInfo: 16 = 32 "resource_info" {
         /// Process of the caller.
@@ -160,9 +142,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Asks for frequencies and bandwidth.
     pub struct GetPerformanceInfo: 8 = 34 "performance_info" {
         /// Zero.
@@ -178,8 +158,6 @@ pub enum ActivationState {
     Standby = 0,
     /// Runs.
     Ready = 1,
-    /// Gives up what it holds.
-    Deactivate = 2,
 }
 
 #[cfg(test)]

@@ -153,9 +153,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Reply to the command that loads a network image.
     pub struct LoadElfReply: 16 = 4 "load_elf_reply" {
         /// The image.
@@ -165,9 +163,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Reply to the command that activates. [`Reply::of`] checks no more than the command; [`ActivateReply::with_channel`]
     /// does.
     pub struct ActivateReply: 88 = 10 "activate_reply" {
@@ -206,9 +202,7 @@ wire! {
         /// Zero.
         reserved: Reserved<2>,
     }
-}
 
-wire! {
     /// Reply to the question for resources.
     pub struct ResourceInfoReply: 56 = 33 "resource_info_reply" {
         /// Resource group; -1 for the device.
@@ -220,9 +214,7 @@ wire! {
         /// Zero.
         reserved: Reserved<4>,
     }
-}
 
-wire! {
     /// Reply to the question for frequencies.
     pub struct PerformanceInfoReply: 64 = 35 "performance_info_reply" {
         /// Status of the firmware.

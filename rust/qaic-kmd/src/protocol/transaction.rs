@@ -32,9 +32,7 @@ wire! {
         /// Bytes of all of it, with this header.
         len: u32,
     }
-}
 
-wire! {
     /// Memory that the card fetches for the command with the same tag.
     pub struct Dma: 24 {
         /// Tag.
@@ -46,9 +44,7 @@ wire! {
         /// Bytes of it.
         size: u64,
     }
-}
 
-wire! {
     /// A channel for the activation in the same message.
     pub struct SetUpChannel: 16 {
         /// Elements of its ring.
@@ -60,9 +56,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// Gives a channel back, with the deactivation in the same message.
     pub struct TearDownChannel: 8 {
         /// The channel.
@@ -70,9 +64,7 @@ wire! {
         /// Zero.
         pad: u32,
     }
-}
 
-wire! {
     /// The kernel's part of an activation.
     pub struct ChannelReply: 16 {
         /// Not 0: there is no channel.
@@ -82,9 +74,7 @@ wire! {
         /// Options.
         options: u64,
     }
-}
 
-wire! {
     /// Versions and features of the firmware.
     pub struct Features: 16 {
         /// Version of the transactions.

@@ -5,37 +5,61 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-/// Kind of a section's records; the numbers are those of the section directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs)] // as the records of the same names
-pub enum Kind {
-    Core = 1,
-    Thread = 2,
-    Port = 3,
-    Ring = 4,
-    PmuEvents = 5,
-    Pmu = 6,
-    Op = 7,
-    OpPmu = 8,
-    /// UTF-8 JSON, one byte a record.
-    Meta = 9,
+use crate::number::codes;
+
+/// Kinds of records with their numbers, their names in the specification, and their types.
+macro_rules! kinds {
+    ($($kind:ident = $code:literal $name:literal, $bytes:expr, $fields:expr;)*) => {
+        /// Kind of a section's records; the numbers are those of the section directory.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        #[allow(missing_docs)] // as the records of the same names
+        pub enum Kind {
+            $($kind = $code,)*
+        }
+
+        impl Kind {
+            /// All kinds, in the order of their numbers.
+            pub const ALL: [Self; 9] = [$(Self::$kind),*];
+
+            /// Its name in the specification.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// Bytes of a record.
+            pub const fn record_bytes(self) -> usize {
+                match self {
+                    $(Self::$kind => $bytes,)*
+                }
+            }
+
+            /// Fields of a record, in order.
+            pub const fn fields(self) -> &'static [FieldType] {
+                match self {
+                    $(Self::$kind => $fields,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Core = 1 "CORE", Core::SIZE, Core::FIELDS;
+    Thread = 2 "THREAD", Thread::SIZE, Thread::FIELDS;
+    Port = 3 "PORT", Port::SIZE, Port::FIELDS;
+    Ring = 4 "RING", Ring::SIZE, Ring::FIELDS;
+    PmuEvents = 5 "PMU_EVENTS", PmuEvents::SIZE, PmuEvents::FIELDS;
+    Pmu = 6 "PMU", Pmu::SIZE, Pmu::FIELDS;
+    Op = 7 "OP", Op::SIZE, Op::FIELDS;
+    OpPmu = 8 "OP_PMU", OpPmu::SIZE, OpPmu::FIELDS;
+    // UTF-8 JSON, one byte a record.
+    Meta = 9 "META", 1, &[];
 }
 
 impl Kind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
-        Self::Core,
-        Self::Thread,
-        Self::Port,
-        Self::Ring,
-        Self::PmuEvents,
-        Self::Pmu,
-        Self::Op,
-        Self::OpPmu,
-        Self::Meta,
-    ];
-
     /// The kind with this number; `None` for an unknown one.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
@@ -50,51 +74,6 @@ impl Kind {
     /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name in the specification.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Core => "CORE",
-            Self::Thread => "THREAD",
-            Self::Port => "PORT",
-            Self::Ring => "RING",
-            Self::PmuEvents => "PMU_EVENTS",
-            Self::Pmu => "PMU",
-            Self::Op => "OP",
-            Self::OpPmu => "OP_PMU",
-            Self::Meta => "META",
-        }
-    }
-
-    /// Bytes of a record.
-    pub const fn record_bytes(self) -> usize {
-        match self {
-            Self::Core => Core::SIZE,
-            Self::Thread => Thread::SIZE,
-            Self::Port => Port::SIZE,
-            Self::Ring => Ring::SIZE,
-            Self::PmuEvents => PmuEvents::SIZE,
-            Self::Pmu => Pmu::SIZE,
-            Self::Op => Op::SIZE,
-            Self::OpPmu => OpPmu::SIZE,
-            Self::Meta => 1,
-        }
-    }
-
-    /// Fields of a record, in order.
-    pub const fn fields(self) -> &'static [FieldType] {
-        match self {
-            Self::Core => Core::FIELDS,
-            Self::Thread => Thread::FIELDS,
-            Self::Port => Port::FIELDS,
-            Self::Ring => Ring::FIELDS,
-            Self::PmuEvents => PmuEvents::FIELDS,
-            Self::Pmu => Pmu::FIELDS,
-            Self::Op => Op::FIELDS,
-            Self::OpPmu => OpPmu::FIELDS,
-            Self::Meta => &[],
-        }
     }
 }
 
@@ -267,54 +246,15 @@ pub mod thread_flags {
     pub const PCYCLES: u32 = 2;
 }
 
-/// Engine that a thread issues to; the numbers of [`Thread::engine`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum EngineKind {
-    Hvx,
-    Hmx,
-    DmaIssue,
-    Scalar,
-    Cpu,
-    /// An unknown number.
-    Other(u8),
-}
-
-impl EngineKind {
-    /// The engine with this number.
-    pub(crate) const fn from_code(code: u8) -> Self {
-        match code {
-            0 => Self::Hvx,
-            1 => Self::Hmx,
-            2 => Self::DmaIssue,
-            3 => Self::Scalar,
-            16 => Self::Cpu,
-            other => Self::Other(other),
-        }
-    }
-
-    /// Its number.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Hvx => 0,
-            Self::Hmx => 1,
-            Self::DmaIssue => 2,
-            Self::Scalar => 3,
-            Self::Cpu => 16,
-            Self::Other(code) => code,
-        }
-    }
-
-    /// As it is printed where the descriptor does not name the thread group.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Hvx => "HVX",
-            Self::Hmx => "HMX",
-            Self::DmaIssue => "DMAIssue",
-            Self::Scalar => "Scalar",
-            Self::Cpu => "CPU",
-            Self::Other(_) => "Unknown",
-        }
+codes! {
+    /// Engine that a thread issues to; the numbers of [`Thread::engine`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum EngineKind: u8, "Unknown" {
+        Hvx = 0 "HVX",
+        Hmx = 1 "HMX",
+        DmaIssue = 2 "DMAIssue",
+        Scalar = 3 "Scalar",
+        Cpu = 16 "CPU",
     }
 }
 

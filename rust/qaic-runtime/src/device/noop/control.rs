@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qaic_emu::fault::{Action, FaultPlan, Target};
+use qaic_emu::fault::{Action, FaultPlan, Target, Trigger};
 use qaic_sync::{OwnerCount, OwnerCounts};
 
-use super::call::Call;
 use crate::device::{DeviceId, DeviceStatus};
 use crate::error::{DeviceError, EngineError, ErrorDetail, InputError, RuntimeError};
 use crate::process::{ForkGuard, WaitScope};
@@ -18,6 +17,19 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, 
 /// A wait without a limit of its own wakes this often to look again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// Names of the calls that a `noop` device counts, in the order of a program's life.
+pub const CALLS: [&str; 4] = ["load", "activate", "exec", "execute"];
+
+/// Place of a call in [`CALLS`].
+const fn place(call: Trigger) -> usize {
+    match call {
+        Trigger::Load => 0,
+        Trigger::Activate => 1,
+        Trigger::Exec => 2,
+        _ => 3,
+    }
+}
+
 /// Controls one device.
 #[derive(Debug)]
 pub struct Control {
@@ -25,7 +37,7 @@ pub struct Control {
     // Whether executions are submitted first; what the device says when a program is made.
     pub(super) queues: AtomicBool,
     fork_guard: ForkGuard,
-    calls: [AtomicU64; Call::ALL.len()],
+    calls: [AtomicU64; CALLS.len()],
     // Executions that nothing could happen to, which execs count, and those of them before the last plan.
     unarmed: Arc<OwnerCounts>,
     unarmed_before: AtomicU64,
@@ -85,7 +97,7 @@ pub(in crate::device) fn parse_plan(text: &str) -> Result<FaultPlan, RuntimeErro
 
 impl Control {
     pub(super) fn new(device: DeviceId, plan: FaultPlan) -> Self {
-        let armed = plan.mentions(Call::Execute.trigger());
+        let armed = plan.mentions(Trigger::Execute);
         Self {
             device,
             queues: AtomicBool::new(false),
@@ -113,11 +125,11 @@ impl Control {
         Ok(())
     }
 
-    /// Calls since the last plan, in the order of [`Call::ALL`].
-    pub fn calls(&self) -> [u64; Call::ALL.len()] {
+    /// Calls since the last plan, in the order of [`CALLS`].
+    pub fn calls(&self) -> [u64; CALLS.len()] {
         let mut calls = [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed));
         let unarmed_before = self.unarmed_before.load(Ordering::Relaxed);
-        calls[Call::Execute as usize] += self.unarmed.total().saturating_sub(unarmed_before);
+        calls[place(Trigger::Execute)] += self.unarmed.total().saturating_sub(unarmed_before);
         calls
     }
 
@@ -192,13 +204,13 @@ impl Control {
     /// Begins a load of `bytes` bytes; what it returns goes with the program. After `cancelled` has become true,
     /// [`Control::wake`] makes this see it.
     pub(super) fn load(&self, bytes: u64, cancelled: impl Fn() -> bool) -> Result<u32, RuntimeError> {
-        let nth = self.count(Call::Load);
+        let nth = self.count(Trigger::Load);
         let state = self.state()?;
         if state.away {
             return Err(self.lost(AWAY));
         }
         let losses = self.losses.load(Ordering::Relaxed);
-        match state.plan.action(Call::Load.trigger(), nth) {
+        match state.plan.action(Trigger::Load, nth) {
             Some(Action::NoMemory) => {
                 Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "the program" }).into())
             }
@@ -218,7 +230,7 @@ impl Control {
         total: u32,
         bytes: u64,
     ) -> Result<(), RuntimeError> {
-        match self.fault(Call::Activate, losses)? {
+        match self.fault(Trigger::Activate, losses)? {
             Some(Action::NoCores) => Err(ErrorDetail::Device(DeviceError::Busy {
                 id: self.device.0,
                 needed: cores,
@@ -235,7 +247,7 @@ impl Control {
 
     /// Begins the making of an exec.
     pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
-        match self.fault(Call::Exec, losses)? {
+        match self.fault(Trigger::Exec, losses)? {
             Some(Action::NoMemory) => {
                 Err(ErrorDetail::Device(DeviceError::OutOfMemory { bytes, what: "DMA buffers" }).into())
             }
@@ -279,10 +291,10 @@ impl Control {
 
     #[cold]
     fn execute_armed(&self, losses: u32, stop: &Stop) -> Result<(), RuntimeError> {
-        let nth = self.count(Call::Execute);
+        let nth = self.count(Trigger::Execute);
         self.check_loaded(losses)?;
         let mut state = self.state()?;
-        let fault = state.plan.action(Call::Execute.trigger(), nth);
+        let fault = state.plan.action(Trigger::Execute, nth);
         match fault {
             Some(Action::FailInference) => {
                 return Err(self.failure(nth));
@@ -351,18 +363,18 @@ impl Control {
         }
     }
 
-    fn fault(&self, call: Call, losses: u32) -> Result<Option<Action>, RuntimeError> {
+    fn fault(&self, call: Trigger, losses: u32) -> Result<Option<Action>, RuntimeError> {
         let nth = self.count(call);
         let state = self.state()?;
         self.check_loaded(losses)?;
-        match state.plan.action(call.trigger(), nth) {
+        match state.plan.action(call, nth) {
             Some(Action::Lost) => Err(self.reset(&state)),
             fault => Ok(fault),
         }
     }
 
-    pub(super) fn count(&self, call: Call) -> u64 {
-        self.calls[call as usize].fetch_add(1, Ordering::Relaxed) + 1
+    pub(super) fn count(&self, call: Trigger) -> u64 {
+        self.calls[place(call)].fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(super) fn state(&self) -> Result<MutexGuard<'_, ControlState>, RuntimeError> {
@@ -371,7 +383,7 @@ impl Control {
     }
 
     fn arm(&self, state: &ControlState) {
-        self.armed.store(state.held || state.plan.mentions(Call::Execute.trigger()), Ordering::Relaxed);
+        self.armed.store(state.held || state.plan.mentions(Trigger::Execute), Ordering::Relaxed);
     }
 
     /// Everything loaded is lost.

@@ -10,7 +10,6 @@
 //!
 //! Its statistics are when it ran, in the open layout, said to be of a test device.
 
-mod call;
 mod control;
 mod submissions;
 
@@ -37,9 +36,8 @@ use crate::image::Image;
 use crate::process::CancellationCheck;
 use crate::process::clock::ucycles;
 use crate::profiling::{Identity, Stages};
-pub use call::Call;
-pub use control::Control;
 use control::Stop;
+pub use control::{CALLS, Control};
 use submissions::Submission;
 
 /// One `noop` device.

@@ -6,9 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use qaic_emu::fault::Action;
+use qaic_emu::fault::{Action, Trigger};
 
-use super::call::Call;
 use super::control::{Control, Delay, Stop};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::sync::{MutexGuard, Ordering};
@@ -50,10 +49,10 @@ impl Control {
     }
 
     pub(super) fn submit(&self, losses: u32, stop: &Stop, sum: u32) -> Result<Submission, RuntimeError> {
-        let nth = self.count(Call::Execute);
+        let nth = self.count(Trigger::Execute);
         let mut state = self.state()?;
         self.check_loaded(losses)?;
-        let fault = state.plan.action(Call::Execute.trigger(), nth);
+        let fault = state.plan.action(Trigger::Execute, nth);
         let number = state.next;
         state.next += 1;
         state.inside += 1;

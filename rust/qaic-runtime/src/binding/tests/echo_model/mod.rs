@@ -2,7 +2,6 @@
 //!
 //! A device that echoes writes the bytes that it reads to what it writes, over and over. With DMA buffers these are the
 //! whole buffers, gaps included; in place, the tensors.
-#![allow(dead_code)] // without all features a part is not used
 #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
 pub(crate) mod model;

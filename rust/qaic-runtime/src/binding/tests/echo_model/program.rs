@@ -221,24 +221,28 @@ pub(crate) fn programs() -> impl Strategy<Value = Program> {
                 ElementType::Float32,
                 if is_converted { ElementType::Float16 } else { ElementType::Float32 },
             );
-            program.add_input(
-                format!("s{number}"),
-                wide,
-                &dims,
+            let name = format!("s{number}");
+            let output = format!("{name}_RetainedState");
+            program.add(
+                Direction::In,
+                (name, wide, dims.clone()),
                 convert(device, ElementOp::F32ToF16),
                 first,
                 number,
             );
-            let steps = convert(wide, ElementOp::F16ToF32);
-            program.add_output(format!("s{number}_RetainedState"), device, &dims, steps, second, 3);
+            program.add(
+                Direction::Out,
+                (output, device, dims),
+                convert(wide, ElementOp::F16ToF32),
+                second,
+                3,
+            );
         }
-        for (number, (dtype, dims, choices, second, gap)) in inputs.into_iter().enumerate() {
-            let steps = steps(&choices, dtype, dims.len());
-            program.add_input(format!("x{number}"), dtype, &dims, steps, second, gap);
-        }
-        for (number, (dtype, dims, choices, second, gap)) in outputs.into_iter().enumerate() {
-            let steps = steps(&choices, dtype, dims.len());
-            program.add_output(format!("y{number}"), dtype, &dims, steps, second, gap);
+        for (dir, letter, tensors) in [(Direction::In, 'x', inputs), (Direction::Out, 'y', outputs)] {
+            for (number, (dtype, dims, choices, second, gap)) in tensors.into_iter().enumerate() {
+                let steps = steps(&choices, dtype, dims.len());
+                program.add(dir, (format!("{letter}{number}"), dtype, dims), steps, second, gap);
+            }
         }
         program
     })
@@ -258,36 +262,22 @@ fn steps(choices: &[u8], dtype: ElementType, rank: usize) -> Vec<Step> {
 }
 
 impl Program {
-    fn add_input(
+    /// Adds a tensor to the `second` buffer of its direction or to the first, behind a gap.
+    fn add(
         &mut self,
-        name: String,
-        dtype: ElementType,
-        dims: &[usize],
+        dir: Direction,
+        (name, dtype, dims): (String, ElementType, Vec<usize>),
         steps: Vec<Step>,
         second: bool,
         gap: usize,
     ) {
-        let buffer = if second { 2 } else { 0 };
-        let mut tensor = Tensor { name, dtype, dims: dims.to_vec(), steps, buffer, offset: 0 };
+        let is_input = dir == Direction::In;
+        let buffer = usize::from(second) * 2 + usize::from(!is_input);
+        let mut tensor = Tensor { name, dtype, dims, steps, buffer, offset: 0 };
         tensor.offset = self.buffers[buffer].1 + gap;
-        self.buffers[buffer].1 = tensor.offset + tensor.bytes_at_end();
-        self.inputs.push(tensor);
-    }
-
-    fn add_output(
-        &mut self,
-        name: String,
-        dtype: ElementType,
-        dims: &[usize],
-        steps: Vec<Step>,
-        second: bool,
-        gap: usize,
-    ) {
-        let buffer = if second { 3 } else { 1 };
-        let mut tensor = Tensor { name, dtype, dims: dims.to_vec(), steps, buffer, offset: 0 };
-        tensor.offset = self.buffers[buffer].1 + gap;
-        self.buffers[buffer].1 = tensor.offset + tensor.bytes_at_begin();
-        self.outputs.push(tensor);
+        self.buffers[buffer].1 =
+            tensor.offset + if is_input { tensor.bytes_at_end() } else { tensor.bytes_at_begin() };
+        if is_input { self.inputs.push(tensor) } else { self.outputs.push(tensor) }
     }
 
     /// Numbers of its states.
@@ -320,6 +310,7 @@ impl Program {
     }
 
     /// A container for cards, which have a place of their own for each buffer.
+    #[cfg_attr(not(feature = "emu"), allow(dead_code))]
     pub(crate) fn card_image(&self) -> Arc<Image> {
         let mut end = 0;
         let mut requests = Vec::new();
