@@ -43,7 +43,7 @@ macro_rules! errors {
         pub enum $name {
             $(
                 $(#[$of_variant])*
-                #[allow(missing_docs)] // the message says what the fields are
+                #[allow(missing_docs)] // the message describes the fields
                 $variant $({ $($field: $type),* })? $((#[from] $inner))?,
             )*
             $($($(#[$of_source])* $source(#[from] $error),)*)?

@@ -110,7 +110,7 @@ fn write_port(port: &PortEntry) -> [u8; 4] {
 }
 
 /// Declares tables: name, name in errors, and of each field its id, its name in the format, its type, and a default that
-/// is not zero. Fields that older readers do not know are `newer`: they are only written when they say something.
+/// is not zero. Fields that older readers do not know are `newer`: they are only written if they are not empty.
 macro_rules! tables {
     ($(
         $(#[$of_table:meta])*
