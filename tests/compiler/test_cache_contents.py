@@ -292,3 +292,55 @@ def test_a_limit_that_is_no_size_is_refused_before_any_work(folder, tmp_path, mo
         qaic.compile(path)
     assert caught.value.code == "option.cache_limit"
     assert cache_contents.entries(cache.open_cache().folder) == []
+
+
+def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, monkeypatch):
+    paths = [save(tmp_path, scaled(factor, 100_000), f"{factor}.onnx") for factor in range(3)]
+    stale, used, newest = (compiled_and_let_go(path) for path in paths)
+    # The first was wanted while the clock was a year ahead.
+    aged(stale, -365 * 86_400)
+    aged(used, 100)
+    assert [entry.path for entry in cache_contents.entries(folder)] == [newest, used, stale]
+    cache_contents.shrink(folder, 2 * cache_contents.entries(folder)[0].nbytes)
+    assert [path.exists() for path in (newest, used, stale)] == [True, True, False]
+    # The year passes.
+    aged(used, -365 * 86_400)
+    later_ns = max(used.stat().st_atime_ns, used.stat().st_mtime_ns) + 1
+    monkeypatch.setattr(cache_contents.time, "time_ns", lambda: later_ns)
+    assert [entry.path for entry in cache_contents.entries(folder)] == [used, newest]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("place", ["folder", "program"])
+def test_links_of_another_user_lead_to_no_file_of_this_one(folder, tmp_path, place):
+    """Another user made the folder of this user in a shared one, or a link in its place."""
+    victim = tmp_path / "home" / "program"
+    victim.mkdir(parents=True)
+    (victim / "programqpc.bin").write_bytes(bytes(100))
+    (victim / "notes.txt").touch()
+    folder.mkdir()
+    folder.chmod(0o1777)
+    mine = folder / f"user-{os.geteuid()}"
+    link = mine if place == "folder" else mine / "key"
+    if place == "program":
+        mine.mkdir(mode=0o755)
+        os.mkfifo(mine / ".in-use-1")
+        os.chown(mine, 12345, 12345)
+    link.symlink_to(victim.parent if place == "folder" else victim)
+    os.lchown(link, 12345, 12345)
+    before = sorted(victim.parent.rglob("*"))
+    assert console_run(["cache", "clear"]) == 0
+    program = qaic.compile(save(tmp_path, scaled())).path
+    assert not program.is_relative_to(folder)
+    assert sorted(victim.parent.rglob("*")) == before
+
+
+def test_versions_that_share_a_folder_have_programs_of_their_own(folder, tmp_path, monkeypatch):
+    path = save(tmp_path, scaled())
+    mine = qaic.compile(path).path
+    with monkeypatch.context() as patch:
+        patch.setattr(cache._core, "__version__", "0.0.1")
+        other = qaic.compile(path).path
+        assert qaic.compile(path).path == other
+    assert qaic.compile(path).path == mine != other
+    assert {entry.path for entry in cache_contents.entries(folder)} == {mine, other}

@@ -1,5 +1,6 @@
 """What ``qaic.Qpc`` says about recorded containers, against what the reference recorded about them."""
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -312,6 +313,16 @@ def test_damaged_metadata_is_an_error_of_that_part_only():
         _ = qpc.plan
     assert json.dumps(qpc.network_descriptor)
     assert qpc.program_info.total_required_memory == 0
+
+
+@pytest.mark.parametrize("read", [Qpc, validate])
+def test_a_file_that_the_kernel_generates_is_not_read_without_end(monkeypatch, read):
+    """This one has an end; others have none, and all state the size 0."""
+    limited, read_stream = [], qaic.qpc._read_stream
+    monkeypatch.setattr(qaic.qpc, "_read_stream", lambda path: limited.append(path) or read_stream(path))
+    with contextlib.suppress(QpcError):
+        read("/proc/self/maps")
+    assert limited == [Path("/proc/self/maps")]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])

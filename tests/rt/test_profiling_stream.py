@@ -127,6 +127,18 @@ def test_reports_come_at_multiples_of_the_period(path, clock):
     assert len(sink.next()[0]) == 1
 
 
+def test_a_clock_that_is_set_back_delays_no_report(path, clock):
+    sink = ReportSink()
+    handle = qaicrt.StreamProfilingHandle("full", 500, sink)
+    assert handle.addProgram(Client(path).program) == S.QS_SUCCESS
+    assert handle.start() == S.QS_SUCCESS
+    # An hour back, then a wait that ends a millisecond early.
+    assert clock.move(late_ms=-3_600_000) == 4500
+    assert clock.move(late_ms=-1) == 5000 - 3_600_000
+    assert clock.next() == 5500 - 3_600_000
+    assert handle.stop() == S.QS_SUCCESS
+
+
 def test_samples_without_room_are_counted(path, clock, capfd):
     client, sink = Client(path), ReportSink()
     handle = qaicrt.StreamProfilingHandle("full", 500, sink)

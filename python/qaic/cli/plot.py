@@ -16,6 +16,7 @@ from qaic.page.drawing import suffix_of
 from qaic.page.latency import Distribution
 from qaic.page.timeline import Timeline
 from qaic.stats.reports import Capture, Report
+from qaic.support.open_regular import NotRegularError, read_regular
 
 _MAGIC: Final = b"OQSTATS1"
 # What is looked at to tell what a file is.
@@ -52,11 +53,10 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
     target = None if output is None else Path(output)
     if target is not None:
         suffix_of(target)
-    if path.exists() and not path.is_file():
-        # Reading a pipe would wait for its writer.
-        raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign")
-    with path.open("rb") as opened:
-        head = opened.read(_HEAD_BYTES)
+    try:
+        head = read_regular(path, _HEAD_BYTES)
+    except (NotRegularError, IsADirectoryError):
+        raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign") from None
     if path.suffix.lower() == ".onnx" or head.startswith(QPC_MAGIC):
         raise InputError(
             f"{path} is a model or a program; {_EXPECTED}",
@@ -81,7 +81,7 @@ def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
     if b'"avg_latency"' not in head or path.stat().st_size > _LARGEST_METRICS_BYTES:
         return None
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path, _LARGEST_METRICS_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}; {_EXPECTED}", code="plot.foreign") from error
     return value if isinstance(value, dict) else None

@@ -26,7 +26,7 @@ from typing import Final
 
 from qaic import _core
 from qaic.compiler.backend.cpu.qpc_writer import canonical_json
-from qaic.compiler.cache_contents import LOCK_NAME, is_trusted, locked, note_use, shrink, size_limit
+from qaic.compiler.cache_contents import LOCK_NAME, is_own, is_trusted, locked, note_use, shrink, size_limit
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import QaicError, QpcError
 from qaic.support.atomic_io import work_folder, write_replacing
@@ -210,7 +210,7 @@ def open_cache() -> Cache:
             pass
     except (OSError, RuntimeError) as error:
         return Cache(_private_folder(str(folder or "~/.cache/openqaic"), str(error)))
-    if not is_trusted(folder.stat()):
+    if not is_own(folder):
         return Cache(_private_folder(str(folder), "another user can write there"))
     return Cache(folder)
 

@@ -45,12 +45,20 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """List the programs in a cache, the one that was last wanted first."""
-    found = []
+    """List the programs in a cache, the one that was last wanted first.
+
+    There are none in a folder where another user may write, who could exchange folders for links. A time in
+    the future, from before the system's clock was set back, counts as the oldest.
+    """
+    found: list[Entry] = []
+    if not is_own(folder):
+        return found
+    now_ns = time.time_ns()
     for path in folder.glob(f"*/{QPC_FILE_NAME}"):
         with contextlib.suppress(OSError):
             stat = path.stat()
-            found.append(Entry(path, stat.st_blocks * 512, max(stat.st_atime_ns, stat.st_mtime_ns)))
+            used_ns = max(stat.st_atime_ns, stat.st_mtime_ns)
+            found.append(Entry(path, stat.st_blocks * 512, used_ns if used_ns <= now_ns else 0))
     return sorted(found, key=lambda entry: entry.used_ns, reverse=True)
 
 
@@ -80,8 +88,9 @@ def shrink(folder: Path, limit: int) -> int:
 
     Programs that a live process was given stay whatever their size. Returns the bytes that are free again.
     """
-    used = _used(folder)
-    listed = sorted(entries(folder), key=lambda entry: entry.path.parent.name not in used)
+    found = entries(folder)
+    used = _used(folder) if found else set()
+    listed = sorted(found, key=lambda entry: entry.path.parent.name not in used)
     total = freed = 0
     for entry in listed:
         total += entry.nbytes
@@ -108,6 +117,8 @@ def _remove_program(path: Path) -> bool:
 def remove_leftovers(folder: Path) -> None:
     """Remove the unfinished work of killed processes, as far as it can be removed."""
     # One process at a time is enough for that.
+    if not is_own(folder):
+        return
     with locked(folder / LOCK_NAME, wait=False) as alone, contextlib.suppress(OSError):
         if not alone:
             return
@@ -180,6 +191,13 @@ def _used(folder: Path) -> set[str]:
 def is_trusted(found: os.stat_result) -> bool:
     """Return whether only this user and the administrator can have written a file or folder."""
     return found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def is_own(folder: Path) -> bool:
+    """Return whether only this user can write in a folder; a link of another user is not followed."""
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_uid in {0, os.geteuid()} and is_trusted(folder.stat())
+    return False
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from qaic.errors import CompileError, OptionError, QpcError
 from qaic.options.argv import to_argv, without_flag
 from qaic.options.resolution import ResolvedOptions
 from qaic.support.atomic_io import work_folder
+from qaic.support.open_regular import read_regular
 from qaic.support.program_names import QPC_FILE_NAME
 
 _log = logging.getLogger("qaic.compiler")
@@ -290,8 +291,7 @@ def _problem(path: Path) -> str | None:
             return "no such file" if not path.exists() else "something that is no file"
         if not os.access(path, os.X_OK):
             return "a file that cannot be executed"
-        with path.open("rb") as file:
-            is_ours = _OURS in file.read(_HEAD_BYTES)
+        is_ours = _OURS in read_regular(path, _HEAD_BYTES)
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     return "a script of openqaic" if is_ours else None

@@ -477,8 +477,7 @@ def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
         As for :class:`Qpc`.
     """
     if isinstance(source, str | os.PathLike):
-        path = _resolve(Path(os.fspath(source)))
-        source = path if path.is_file() else _read_stream(path)
+        source = _with_end(_resolve(Path(os.fspath(source))))
     return [Finding(*finding) for finding in _core.validate_container(source)]
 
 
@@ -500,11 +499,19 @@ def _resolve(path: Path) -> Path:
 def _open_path(path: Path, *, mmap: bool) -> _core.Qpc:
     path = _resolve(path)
     try:
-        return _core.Qpc(path if path.is_file() else _read_stream(path), mmap)
+        return _core.Qpc(_with_end(path), mmap)
     except QpcError as error:
         if path.suffix.lower() == ".onnx":
             error.hints = (*error.hints, "this is a model; qaic.Session compiles it")
         raise
+
+
+def _with_end(path: Path) -> Path | bytearray:
+    """Return a file, or the bytes of what may have no end: a pipe, a device, a file of the kernel.
+
+    A file that the kernel generates states no size.
+    """
+    return path if path.is_file() and path.stat().st_size else _read_stream(path)
 
 
 def _read_stream(path: Path) -> bytearray:

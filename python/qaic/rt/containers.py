@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from qaic.rt.enums import BufferDataTypeEnum, BufferIoTypeEnum, of_qaicrt
 from qaic.rt.exceptions import ExceptionInit, ExceptionRuntime
+from qaic.support.open_regular import read_regular
 from qaic.support.program_names import QPC_FILE_NAME
 
 
@@ -201,13 +202,7 @@ class QpcFile:
             It cannot be read.
         """
         try:
-            if self._path.exists() and not self._path.is_file():
-                # Reading a pipe would wait for a writer.
-                raise ExceptionInit(
-                    f"Initialization Exception: in object: QpcFile {self._path} is no regular file",
-                    code="file.io",
-                )
-            self._data = self._path.read_bytes()
+            self._data = read_regular(self._path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ExceptionInit(

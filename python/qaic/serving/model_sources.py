@@ -12,6 +12,7 @@ from qaic.errors import OptionError
 from qaic.model_path import QPC_MAGIC, find_model
 from qaic.serving.model_config import ModelSettings, read_settings
 from qaic.session import Session
+from qaic.support.open_regular import read_regular
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
@@ -150,8 +151,7 @@ def _is_version(entry: Path) -> bool:
 
 def _is_container(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            return file.read(len(QPC_MAGIC)) == QPC_MAGIC
+        return read_regular(path, len(QPC_MAGIC)).startswith(QPC_MAGIC)
     except OSError:
         return False
 

@@ -17,7 +17,7 @@ from qaic.compiler.ir.custom_ops import CustomOps, Library
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
-from qaic.support.open_regular import read_regular
+from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _library_of(path: Path, name: str, implementations: object) -> Path | None:
 def _measured(path: Path, library: Path) -> Library:
     crc32 = size = 0
     try:
-        with library.open("rb") as stream:
+        with open_regular(library) as stream:
             while piece := stream.read(1 << 20):
                 crc32 = zlib.crc32(piece, crc32)
                 size += len(piece)

@@ -14,6 +14,7 @@ from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.atomic_io import write_replacing
+from qaic.support.open_regular import read_regular
 
 #: options that name a file to write, and what such a file begins with; with one of them a container from the
 #: cache is not enough
@@ -72,8 +73,7 @@ def _read(options: CompileOptions) -> Iterator[tuple[str, Path]]:
 
 def _is_of_kind(path: Path, head: bytes) -> bool:
     """Return whether a file is empty or begins as one that the option writes; others are of the user."""
-    with path.open("rb") as file:
-        return file.read(len(head)) in {b"", head}
+    return read_regular(path, len(head))[: len(head)] in {b"", head}
 
 
 def _real(path: Path) -> Path:

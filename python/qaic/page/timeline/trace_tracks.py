@@ -6,6 +6,7 @@ used is that of the boxes, not of the text.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -21,6 +22,7 @@ import numpy as np
 
 from qaic.errors import InputError
 from qaic.page.timeline import MOST_BOXES, Labels, Merger, Timeline, Track, lanes
+from qaic.support.open_regular import open_regular, read_regular
 
 # A trace that is not written line by line is read whole; one of this size takes a gigabyte then.
 _LARGEST_WHOLE_BYTES: Final = 256 << 20
@@ -78,7 +80,7 @@ def _by_line(path: Path) -> Iterator[dict[str, Any]] | None:
 
 
 def _opened(path: Path) -> TextIO:
-    return path.open(encoding="utf-8", errors="replace")
+    return io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -114,7 +116,7 @@ def _whole(path: Path) -> Iterator[dict[str, Any]]:
             code="plot.trace",
         )
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, _LARGEST_WHOLE_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}; {_NO_TRACE}", code="plot.trace") from error
     found = document.get("traceEvents") if isinstance(document, dict) else document

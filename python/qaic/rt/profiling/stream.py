@@ -321,10 +321,9 @@ class _Stream:
         while not self._clock.wait_until(boundary, self._stopped):
             if self._room.acquire(blocking=False):
                 self._report(waits=True)
-            # One that came late is not made up for.
-            boundary = max(
-                boundary + self._period_ms, next_boundary_ms(self._clock.now_ms(), self._period_ms)
-            )
+            # One that came late is not made up for. The clock may have been set back.
+            following = next_boundary_ms(self._clock.now_ms(), self._period_ms)
+            boundary = following + self._period_ms if following == boundary else following
 
     def _report(self, *, waits: bool) -> None:
         """Have the callback called; `waits`: it takes one of the places of undelivered reports."""

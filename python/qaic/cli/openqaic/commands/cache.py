@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             code="cache.limit",
             hints=("`openqaic cache clear` removes all",),
         )
-    if folder.is_dir():
-        remove_leftovers(folder)
+    remove_leftovers(folder)
     freed = shrink(folder, limit)
     after = entries(folder)
     if arguments.json:
