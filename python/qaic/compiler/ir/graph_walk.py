@@ -28,14 +28,10 @@ ONNX_DOMAINS: Final = frozenset({"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.p
 _CONTROL_FLOW: Final = _LOOPS | {"If"}
 
 
-def _may_have_graphs(node: onnx.NodeProto) -> bool:
-    """Return whether the attributes have to be looked at, which costs ten times as much as the operator."""
-    return node.op_type in _CONTROL_FLOW or node.domain not in STANDARD_DOMAINS
-
-
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs directly inside a node (branches of If, bodies of Loop and Scan)."""
-    if not _may_have_graphs(node):
+    # Looking at the attributes costs ten times as much as looking at the operator.
+    if node.op_type not in _CONTROL_FLOW and node.domain in STANDARD_DOMAINS:
         return
     for attribute in node.attribute:
         if attribute.type == _GRAPH:
@@ -51,7 +47,7 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         current = pending.pop()
         yield current
         for node in current.node:
-            # `_may_have_graphs` without a call: this loop sees every node of a model some thirty times.
+            # Asked without a call: this loop sees every node of a model some thirty times.
             if node.op_type in _CONTROL_FLOW or node.domain not in STANDARD_DOMAINS:
                 pending.extend(subgraphs(node))
 

@@ -73,10 +73,10 @@ def decide(
         named = next((external[name] for name in node.output if name in external), None)
         if named is not None:
             chosen, reason = PrecisionClass(named), reason or FloatReason.EXTERNAL_FILE
-        kept = _is_of(node, keep)
+        kept = node.op_type in keep
         if kept:
             chosen, reason = own, reason or FloatReason.KEPT_PRECISION
-        executed = _is_of(node, execute)
+        executed = node.op_type in execute
         if executed or key in half_nodes:
             by_option = FloatReason.EXECUTED_IN_FP16 if executed else FloatReason.NODE_PRECISION_FILE
             chosen, reason = PrecisionClass.FP16, reason or by_option
@@ -136,10 +136,6 @@ def _float_reason(
     if any(name not in profiled and name in changing for name in (*inputs, *outputs)):
         return FloatReason.NO_RANGE
     return None
-
-
-def _is_of(node: onnx.NodeProto, op_types: set[str]) -> bool:
-    return node.op_type in op_types
 
 
 def _kinds(model: onnx.ModelProto, given: Iterable[str], option: str, *, tell: bool) -> set[str]:

@@ -51,17 +51,13 @@ def legalize(model: onnx.ModelProto) -> bool:
         if _is_rms_norm(function) and version >= _CAST_LIKE:
             _write_rms_norm(function, version)
         elif any(standard(node, *_REWRITTEN) for node in all_nodes(function.node)):
-            _rewrite(function, FreshNames(_graph_of(function)), version)
+            _rewrite(function, FreshNames(onnx.GraphProto(node=function.node)), version)
     return found
 
 
 def is_unit(function: onnx.FunctionProto) -> bool:
     """Return whether a function is rounded as one operator."""
     return (function.domain, function.name) in UNITS
-
-
-def _graph_of(function: onnx.FunctionProto) -> onnx.GraphProto:
-    return onnx.GraphProto(node=function.node)
 
 
 def _rewrite(body: onnx.GraphProto | onnx.FunctionProto, fresh: FreshNames, version: int) -> None:

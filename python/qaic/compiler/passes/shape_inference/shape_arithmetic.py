@@ -80,7 +80,7 @@ def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
             inputs = [known[name] if name else None for name in node.input]
         else:
             continue
-        attributes = _attributes(node)
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
         try:
             with np.errstate(all="ignore"):
                 result = np.asarray(compute(inputs, attributes, version))
@@ -95,10 +95,6 @@ def _computed(model: onnx.ModelProto) -> dict[str, Array]:
     """Compute the small results of nodes of the main graph."""
     known = computed_values(model)
     return {n.output[0]: known[n.output[0]] for n in model.graph.node if n.output and n.output[0] in known}
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name}
 
 
 def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
