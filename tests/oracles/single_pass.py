@@ -17,9 +17,8 @@ from qaic.options import resolve
 if TYPE_CHECKING:
     import numpy as np
 
-    from qaic.compiler.ir.context import Context
+    from qaic.compiler.ir.context import Context, Pass
     from qaic.compiler.ir.model import Model
-    from qaic.compiler.ir.pass_contract import Pass
 
 STEPS = [step for phase in pipeline.PHASES.values() for step in phase]
 

@@ -27,11 +27,10 @@ from qaic.compiler.driver import opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
 from qaic.compiler.frontend.value_options import in_expanded_graph
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, Pass
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import Classification
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.shape_inference.infer_shapes import open_sizes_pass

@@ -31,11 +31,10 @@ from qaic.compiler.frontend.specialization import fix_interface_pass
 from qaic.compiler.frontend.value_options import translate_names_pass
 from qaic.compiler.ir.constants.float16_weights import Overflows
 from qaic.compiler.ir.constants.initializers import externalize_constants_pass
-from qaic.compiler.ir.context import Context, WorkFolder
+from qaic.compiler.ir.context import Context, Pass, WorkFolder
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import lower_opset_version_pass
-from qaic.compiler.ir.pass_contract import Pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.verify import verify
 from qaic.compiler.passes.assign_precision import assign_precision_pass

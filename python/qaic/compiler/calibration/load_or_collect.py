@@ -21,9 +21,8 @@ from qaic.compiler.calibration.graph_hash import graph_hash
 from qaic.compiler.calibration.observed_tensors import ObservedTensors, choose, model_inputs
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import about_files, warn
-from qaic.compiler.ir.context import Context, SideFile
+from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, is_quantizing
 from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide

@@ -13,10 +13,9 @@ from qaic.compiler.frontend import custom_ops, validation
 from qaic.compiler.frontend.files.external_data import ExternalData
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, FileRange, Weight, read_all
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import ONNX_DOMAINS, STANDARD_DOMAINS, all_graphs, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: nodes of an expanded model at most; compiling as many takes minutes
 MAX_NODES: Final = 1_000_000

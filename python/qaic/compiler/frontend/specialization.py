@@ -13,11 +13,10 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.interface import read_spec
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clone
 from qaic.compiler.ir.interface import Interface, Specialization, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
 

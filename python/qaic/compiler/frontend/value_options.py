@@ -10,12 +10,11 @@ import onnx
 
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import rename_declared, rename_values
 from qaic.compiler.ir.graph_walk import value_names
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import has_node_options
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions

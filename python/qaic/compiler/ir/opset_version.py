@@ -10,10 +10,9 @@ from typing import Final
 import onnx
 from onnx import defs
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: IR version that every engine we accept reads; later ones add element types and annotations, no operators
 _IR_VERSION: Final = 10

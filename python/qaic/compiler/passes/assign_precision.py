@@ -14,11 +14,10 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import node_key
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.precision_ops import RANDOM, SHAPE_READERS
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results

@@ -5,10 +5,9 @@ from dataclasses import replace
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.specialization import named
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import RANDOM, standard
 
 _RANDOM: Final = RANDOM | {"Dropout"}

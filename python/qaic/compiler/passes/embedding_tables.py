@@ -23,11 +23,10 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.weights import CHUNK, Weight
-from qaic.compiler.ir.context import Context, SideFile
+from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.elem_types import OF_NUMPY, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import CompileError
 from qaic.support.program_names import archive_names

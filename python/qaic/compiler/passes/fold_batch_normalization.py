@@ -13,12 +13,11 @@ import onnx
 
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import TensorSource, Weight, read_all
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import remove_nodes, rename_output, set_inputs
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 

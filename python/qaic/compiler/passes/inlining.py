@@ -17,12 +17,11 @@ from qaic.compiler.frontend.check_model import FunctionKey, function_key
 from qaic.compiler.frontend.value_options import inside_functions
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import rename_declared, rename_operands
 from qaic.compiler.ir.graph_walk import FreshNames, find_nodes, subgraphs
 from qaic.compiler.ir.inlined_names import Call, InlinedNames, calls_in
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half

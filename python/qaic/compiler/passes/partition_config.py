@@ -15,10 +15,9 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.diagnostics.record import Survey
 from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context, SideFile
+from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.graph_walk import all_nodes, producers, values_read_by
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.inlining import inline_small_functions
 from qaic.options.files.partitions import PartitionConfig

@@ -8,11 +8,10 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import note, warn
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import remove_inputs, remove_nodes, set_outputs
 from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.inlining import expand
 from qaic.errors import CompileError
 

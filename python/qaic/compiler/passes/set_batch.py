@@ -17,11 +17,10 @@ from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import SHAPE_READERS, standard
 from qaic.compiler.passes.shape_inference.dynamic_shapes import sizes_of
 from qaic.errors import OptionConflictError

@@ -17,12 +17,11 @@ from onnx import helper
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, TilesSource, tiles
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight, read_all
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import producers, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import behind
 from qaic.compiler.passes import store_weights
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN

@@ -17,12 +17,11 @@ from onnx import helper
 
 from qaic.compiler.ir.constants.stored_rows import TILES, UNIT, RowsSource, TilesSource
 from qaic.compiler.ir.constants.weights import BlockFormat, StoredLayout, TensorSource, Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, producers, usages, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import cast_target, standard
 from qaic.compiler.passes.decoding.attended_rows import DOMAIN
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource

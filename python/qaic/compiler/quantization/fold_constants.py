@@ -15,12 +15,11 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import lift_float_constants
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, OF_NUMPY, tensor_bytes
 from qaic.compiler.ir.graph_edits import remove_unused_nodes
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, subgraphs
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import is_quantizing
 from qaic.compiler.ir.precision_ops import RANDOM
 from qaic.compiler.ir.quantization import operands, quantizable

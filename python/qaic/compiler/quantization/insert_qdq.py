@@ -25,7 +25,7 @@ from onnx import helper
 from qaic import _core
 from qaic.compiler.ir.constants.propagation import read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT16, UINT8
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
@@ -37,7 +37,6 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import subgraphs, uses
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import PrecisionClass, is_quantizing
 from qaic.compiler.ir.quantization import (
     FloatNodes,

@@ -11,12 +11,11 @@ from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, is_quantizing
 from qaic.compiler.ir.quantization import (
     INTEGER_KERNELS,

@@ -12,12 +12,11 @@ from onnx import defs, helper, version_converter
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import ConstantReader, node_key
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import add_attribute, import_opset, remove_inputs, replace_graph
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass, is_quantizing
 
 #: the engine fuses into operators of this version, whatever the model says

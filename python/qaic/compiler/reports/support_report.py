@@ -13,12 +13,11 @@ import onnx
 from qaic.compiler.diagnostics.compile_error import listing, refuse
 from qaic.compiler.diagnostics.record import Survey, warn
 from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import TABLE, type_name
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, consumers, subgraphs
 from qaic.compiler.ir.interface import Interface
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import SHAPE_READERS
 from qaic.compiler.reports import operator_list
 from qaic.compiler.reports.operator_list import OperatorList

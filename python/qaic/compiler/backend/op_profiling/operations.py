@@ -20,10 +20,9 @@ from qaic.compiler.backend.cpu.qpc_writer import declared, light_form, prove, wr
 from qaic.compiler.backend.op_profiling.node_precisions import rounded_nodes
 from qaic.compiler.backend.op_profiling.provenance import Origins
 from qaic.compiler.backend.op_profiling.values import ValueTable
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model, OpsTable
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.support.atomic_io import work_folder
 
 _log = logging.getLogger("qaic.compiler")

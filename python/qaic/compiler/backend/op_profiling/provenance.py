@@ -11,10 +11,9 @@ from typing import Final
 import onnx
 
 from qaic.compiler.ir.constants.propagation import node_label
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, consumers, producers, values_read_by
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 
 #: before the name of a node that was fused late
 _FUSED: Final = "fused "

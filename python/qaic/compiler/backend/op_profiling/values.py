@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, shape_inference
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, TABLE, tensor_bytes, type_name
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.value_info import collect_shapes, may_follow_values
 from qaic.compiler.passes.shape_inference.dynamic_shapes import infer_specializations
 from qaic.compiler.passes.shape_inference.engine_shapes import complete

@@ -8,12 +8,11 @@ import onnx
 
 from qaic.compiler.frontend.interface import check_hardware
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import permute_shape, rename_initializers, rename_values, set_nodes
 from qaic.compiler.ir.interface import Interface, TensorSpec, check_size
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.passes.custom_io.conversion import Converter
 from qaic.compiler.passes.custom_io.requests import BORDER_TYPES, FILE, changes, requests_of
 from qaic.compiler.passes.emulation.mx_fake_quantize import packed_shape

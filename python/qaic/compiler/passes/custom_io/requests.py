@@ -9,11 +9,10 @@ from typing import Final
 from qaic.compiler.diagnostics.compile_error import listing
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.frontend.interface import BFLOAT16_HARDWARE
-from qaic.compiler.ir.context import Context, SideFile
+from qaic.compiler.ir.context import Context, SideFile, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, CODES, FLOAT, FLOAT16, INT8, UINT8
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CONVERSIONS, CustomIo
 from qaic.options.table import CompileOptions

@@ -13,12 +13,11 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16, UINT8
 from qaic.compiler.ir.graph_edits import import_opset, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, consumers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import behind, standard
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.decoding.state_rows import narrowed

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from qaic.compiler.frontend import validation
 from qaic.compiler.frontend.size_expressions import evaluate
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import (
     add_function,
@@ -33,7 +33,6 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, FreshNames, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.decoding.attention import (
     GATHERS,

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.frontend.specialization import copies
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import (
     add_output,
@@ -30,7 +30,6 @@ from qaic.compiler.ir.graph_edits import (
 )
 from qaic.compiler.ir.graph_walk import FreshNames, producers, uses
 from qaic.compiler.ir.model import Model, RowTensor, RowUpdate, StateRows
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded

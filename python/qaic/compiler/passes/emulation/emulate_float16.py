@@ -26,7 +26,7 @@ from qaic.compiler.ir.constants.propagation import (
     value_preserving_inputs,
 )
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, FLOATS, type_name
 from qaic.compiler.ir.graph_edits import (
     clone_unnamed,
@@ -40,7 +40,6 @@ from qaic.compiler.ir.graph_edits import (
 from qaic.compiler.ir.graph_walk import FreshNames, subgraphs, usages, uses
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import ROUNDED as ROUNDED_CLASSES
 from qaic.compiler.ir.precision import Classification, PrecisionClass
 from qaic.compiler.ir.precision_ops import (

@@ -21,12 +21,11 @@ from qaic.compiler.ir.constants.initializers import as_weight
 from qaic.compiler.ir.constants.propagation import node_key
 from qaic.compiler.ir.constants.stored_rows import strips
 from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOATS, TABLE
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, producers
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.errors import InputError

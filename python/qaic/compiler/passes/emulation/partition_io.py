@@ -11,13 +11,12 @@ import onnx
 
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.propagation import constant_values, node_key
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_edits import append_nodes, replace_all_uses_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, values_read_by
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.passes.emulation.mx_fake_quantize import append_mxint8_rounding
 from qaic.options.files.partitions import PartitionConfig

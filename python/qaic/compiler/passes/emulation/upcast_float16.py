@@ -13,12 +13,11 @@ from onnx import helper
 from qaic.compiler.diagnostics.record import warn
 from qaic.compiler.ir.constants.initializers import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
 from qaic.compiler.ir.graph_edits import rename_values, set_nodes, set_values
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision import has_node_options
 from qaic.compiler.ir.precision_ops import FLOAT_FORMATS, standard
 from qaic.compiler.ir.value_info import ValueInfo

@@ -17,13 +17,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT8, UINT16
 from qaic.compiler.ir.graph_edits import clone, rename_output, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, producers
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.constants.initializers import dense
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOATS, INT8, INT16, INT32, INT64, UINT16
 from qaic.compiler.ir.graph_edits import (
     add_attribute,
@@ -38,7 +38,6 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added
 

@@ -15,13 +15,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, FLOAT, INT64
 from qaic.compiler.ir.graph_edits import add_attribute, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 
 #: domains of functions that stand for operators of the card

@@ -21,14 +21,13 @@ from qaic.compiler.diagnostics.compile_error import refuse
 from qaic.compiler.ir.constants.initializers import dense
 from qaic.compiler.ir.constants.propagation import ConstantReader, read_array
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight, read_all
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import FLOAT, INT8, INT32, INT64, UINT8
 from qaic.compiler.ir.graph_edits import replace_input_with, set_nodes, set_payload
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, op_types, subgraphs
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 
 #: the operator set with types of four bits and scales of blocks

@@ -19,7 +19,7 @@ import onnx
 
 from qaic.compiler.ir.constants.propagation import node_label
 from qaic.compiler.ir.constants.weights import Weight
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.elem_types import BOOL, INT32, INT64
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import (
@@ -32,7 +32,6 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.opset_version import standard_version
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, constant_reader, refused_operand

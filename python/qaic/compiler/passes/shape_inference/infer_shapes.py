@@ -7,11 +7,10 @@ import onnx
 from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.specialization import copy_with
 from qaic.compiler.ir.constants.weights import with_weights_as_inputs
-from qaic.compiler.ir.context import Context
+from qaic.compiler.ir.context import Context, compiler_pass
 from qaic.compiler.ir.graph_edits import clear_dim, clone
 from qaic.compiler.ir.graph_walk import all_nodes
 from qaic.compiler.ir.model import Model
-from qaic.compiler.ir.pass_contract import compiler_pass
 from qaic.compiler.ir.precision_ops import standard
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
 from qaic.compiler.passes.inlining import inline_functions
