@@ -194,11 +194,7 @@ def _archive(path: Path) -> dict[str, NDArray[Any]]:
         )
 
     try:
-        with (
-            open_regular(path) as file,
-            library_errors(refuse),
-            np.load(file, allow_pickle=False) as archive,
-        ):
+        with open_regular(path) as file, library_errors(refuse), np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise refuse(error) from error

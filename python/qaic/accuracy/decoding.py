@@ -251,11 +251,7 @@ class Passage:
 
 
 def decoded(
-    decoder: Decoder,
-    prompt: Sequence[int],
-    tokens: int,
-    run: Callable[[Arrays], Arrays],
-    prefix: str,
+    decoder: Decoder, prompt: Sequence[int], tokens: int, run: Callable[[Arrays], Arrays], prefix: str
 ) -> Passage:
     """Continue a prompt by the tokens of the reference.
 

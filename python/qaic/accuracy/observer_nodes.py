@@ -237,11 +237,7 @@ def extend_interface(model: Model, added: Sequence[TensorSpec], reference: str, 
         replace(
             item,
             inputs=(*item.inputs, *item.inputs, *(spec.dims for spec in zeros)),
-            outputs=(
-                *item.outputs,
-                *(item.outputs[at] for at in kept),
-                *(spec.dims for spec in added),
-            ),
+            outputs=(*item.outputs, *(item.outputs[at] for at in kept), *(spec.dims for spec in added)),
         )
         for item in known.specializations
     )

@@ -213,8 +213,7 @@ def named(to: object) -> tuple[str, ...]:
     given = to.split(",") if isinstance(to, str) else to
     if not isinstance(given, Sequence) or not given or not all(isinstance(name, str) for name in given):
         raise OptionError(
-            f"to: found {to!r}, expected names of precisions: {', '.join(PRECISIONS)}",
-            code="option.to",
+            f"to: found {to!r}, expected names of precisions: {', '.join(PRECISIONS)}", code="option.to"
         )
     names = tuple(dict.fromkeys(name.strip().lower() for name in given))
     for name in names:

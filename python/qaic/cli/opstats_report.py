@@ -59,10 +59,7 @@ def _parser() -> console.Parser:
     parser.add_argument("-q", "--qpc", metavar="FILE", help="programqpc.bin, for the names of operations")
     parser.add_argument("-i", "--input-dir", metavar="DIR", help="read the stats buffers of this directory")
     parser.add_argument(
-        "-a",
-        "--against",
-        metavar="PATH",
-        help="baseline: a directory of buffers, or a buffer",
+        "-a", "--against", metavar="PATH", help="baseline: a directory of buffers, or a buffer"
     )
     parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, if it differs")
     parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")

@@ -219,12 +219,7 @@ def stats_file(path: Path) -> StatsFile | None:
     network = match["network"]
     sliced = _SLICE.fullmatch(network)
     number = int(sliced["slice"]) if sliced else _MOST_SLICES
-    sample = (
-        match["prefix"],
-        int(match["program"]),
-        int(match["activation"] or -1),
-        int(match["inference"]),
-    )
+    sample = (match["prefix"], int(match["program"]), int(match["activation"] or -1), int(match["inference"]))
     if sliced is None or number >= _MOST_SLICES:
         return StatsFile(path, sample, network, None)
     return StatsFile(path, sample, sliced["network"], number)

@@ -302,12 +302,7 @@ class PrecisionAccuracy:
 #: names of precisions of the command line -> names of types
 TYPES: Final = {"fp32": "float32", "fp16": "float16"}
 
-_VERDICTS: Final = {
-    "equal": "equal bit for bit",
-    "good": "good",
-    "fair": "fair",
-    "wrong": "wrong",
-}
+_VERDICTS: Final = {"equal": "equal bit for bit", "good": "good", "fair": "fair", "wrong": "wrong"}
 
 
 def _verdict(output: OutputAccuracy) -> str:

@@ -170,9 +170,7 @@ SUBCOMMANDS = (
         "qaic.cli.openqaic.commands.profile",
     ),
     Subcommand(
-        "accuracy",
-        "compare a model in reduced precision with float32",
-        "qaic.cli.openqaic.commands.accuracy",
+        "accuracy", "compare a model in reduced precision with float32", "qaic.cli.openqaic.commands.accuracy"
     ),
     Subcommand(
         "inspect", "show a program, its nodes, tensors or graph", "qaic.cli.openqaic.commands.inspect"

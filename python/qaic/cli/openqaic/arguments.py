@@ -27,6 +27,25 @@ def add_device(parser: Parser) -> None:
     )
 
 
+def add_inputs(parser: Parser) -> None:
+    """Declare the inputs of an inference."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        dest="inputs",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help=".npy, .npz or raw data; repeatable (default: random inputs)",
+    )
+
+
+def add_warm_up(parser: Parser, default: int) -> None:
+    """Declare ``--warm-up``."""
+    help_text = "inferences before (default %(default)s)"
+    parser.add_argument("--warm-up", type=count_or_zero, default=default, metavar="N", help=help_text)
+
+
 def device_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a session that state where to run."""
     return {} if arguments.device_id is None else {"dev_id": arguments.device_id}

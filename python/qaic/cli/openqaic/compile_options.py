@@ -82,10 +82,7 @@ def resolve_options(
     if output_folder is not None:
         flags.append(RawOption(Origin(OptionSource.ARGV, "-o"), str(output_folder), name="output_dir"))
     return resolve(
-        {},
-        options_path=arguments.options_path,
-        model_is_container=model_is_container,
-        flags=flags,
+        {}, options_path=arguments.options_path, model_is_container=model_is_container, flags=flags
     )
 
 

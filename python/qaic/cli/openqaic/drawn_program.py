@@ -96,10 +96,7 @@ def drawn_program(
         precisions.append(types.get(value.name, ("", ""))[0])
         times.append(None)
         edges += _arrows([value.name], made, len(drawn) - 1)
-    colorings = [
-        Coloring("precision", precisions),
-        Coloring("operator", [node.kind for node in drawn]),
-    ]
+    colorings = [Coloring("precision", precisions), Coloring("operator", [node.kind for node in drawn])]
     notes = ["Constants are not drawn; the facts of a node name those that it reads."] if weights else []
     if measured is not None:
         colorings.append(Coloring("time", amounts=times))

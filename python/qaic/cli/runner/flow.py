@@ -30,12 +30,7 @@ from qaic.support.program_names import QPC_FILE_NAME
 if TYPE_CHECKING:
     from qaic.cli.runner.command_line import RunRequest
 
-_LOG_LEVELS = (
-    rt.QLogLevel.QL_ERROR,
-    rt.QLogLevel.QL_WARN,
-    rt.QLogLevel.QL_INFO,
-    rt.QLogLevel.QL_DEBUG,
-)
+_LOG_LEVELS = (rt.QLogLevel.QL_ERROR, rt.QLogLevel.QL_WARN, rt.QLogLevel.QL_INFO, rt.QLogLevel.QL_DEBUG)
 _MEGABYTE = 2**20
 #: input data held in memory, where the command line does not say
 _BATCH_MEGABYTES = 1024

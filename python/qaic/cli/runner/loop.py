@@ -223,10 +223,7 @@ class Slot:
         self._output_buffers: list[Any] = []
 
     def wire(
-        self,
-        handle: rt.InferenceHandle,
-        request: Request,
-        inputs: list[NDArray[np.uint8]],
+        self, handle: rt.InferenceHandle, request: Request, inputs: list[NDArray[np.uint8]]
     ) -> rt.QStatus:
         """Make a handle's next inference read and write this slot."""
         sizes = [0 if part.skipped else part.nbytes for part in request.outputs]

@@ -152,8 +152,5 @@ def _time_by(capture: Capture, key: Callable[[OpInfo], Coded], name: str) -> Tab
         (group.key or NOT_KNOWN, round(group["count"]), group["time"], share(group["time"], total))
         for group in found
     ]
-    columns = (
-        Column(name),
-        *columns_of("count:int | time:float us | share:percent"),
-    )
+    columns = (Column(name), *columns_of("count:int | time:float us | share:percent"))
     return Table(name, name, columns, rows)

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from qaic.cli.console import SUCCESS, print_json, print_line, print_message
 from qaic.cli.openqaic.arguments import (
     add_device,
+    add_inputs,
     add_json,
     add_model,
+    add_warm_up,
     count,
-    count_or_zero,
     device_options,
     positive,
     set_examples,
@@ -52,10 +53,7 @@ _SHORT_US: Final = 100.0
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
-        help=".npy, .npz or raw data; repeatable (default: random inputs)",
-    )  # fmt: skip
+    add_inputs(parser)
     parser.add_argument(
         "--streams",
         type=_streams,
@@ -74,13 +72,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="R",
         help="start R inferences per second, evenly spaced (default: each stream starts the next at once)",
     )
-    parser.add_argument(
-        "--warm-up",
-        type=count_or_zero,
-        default=10,
-        metavar="N",
-        help="inferences before (default %(default)s)",
-    )
+    add_warm_up(parser, 10)
     parser.add_argument(
         "--beside", choices=("onnxruntime",), help="also measure the model in this engine, in turns"
     )

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 from qaic.cli.console import SUCCESS, Parser, print_line, print_text
 from qaic.cli.openqaic.arguments import (
     add_device,
+    add_inputs,
     add_json,
     add_model,
+    add_warm_up,
     count,
-    count_or_zero,
     device_options,
     set_examples,
 )
@@ -45,20 +46,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PAGE.html", type=Path, help="page to write (default: text on the terminal)"
     )
-    parser.add_argument(
-        "-i", "--input", dest="inputs", metavar="[NAME=]FILE", action="append", default=[],
-        help=".npy, .npz or raw data; repeatable (default: random inputs)",
-    )  # fmt: skip
+    add_inputs(parser)
     parser.add_argument(
         "-n", "--num-iter", type=count, default=20, metavar="N", help="inferences (default %(default)s)"
     )
-    parser.add_argument(
-        "--warm-up",
-        type=count_or_zero,
-        default=3,
-        metavar="N",
-        help="inferences before (default %(default)s)",
-    )
+    add_warm_up(parser, 3)
     parser.add_argument(
         "--against",
         metavar="MODEL",

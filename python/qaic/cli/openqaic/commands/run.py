@@ -21,6 +21,7 @@ from qaic.cli.console import (
 )
 from qaic.cli.openqaic.arguments import (
     add_device,
+    add_inputs,
     add_json,
     add_model,
     device_options,
@@ -39,15 +40,7 @@ _TOLERANCE = 1e-5
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "-i",
-        "--input",
-        dest="inputs",
-        metavar="[NAME=]FILE",
-        action="append",
-        default=[],
-        help=".npy, .npz or raw data; repeatable (default: random inputs)",
-    )
+    add_inputs(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE.npz", type=Path, help="file for the outputs, by their names"
     )

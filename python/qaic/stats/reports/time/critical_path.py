@@ -179,10 +179,7 @@ _STEPS = columns_of(
 
 
 def _sums(name: str) -> tuple[Column, ...]:
-    return (
-        Column(name),
-        *columns_of("steps:int | time:float us | share of path:percent"),
-    )
+    return (Column(name), *columns_of("steps:int | time:float us | share of path:percent"))
 
 
 def critical_path(capture: Capture) -> Report:
