@@ -40,8 +40,11 @@ def branches(read):
     return {"then_branch": body("negative", "Neg", read), "else_branch": body("absolute", "Abs", read)}
 
 
-def quantized(*nodes, weights=WEIGHTS):
-    head = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["d"])]
+def quantized(*nodes, weights=WEIGHTS, domain=""):
+    head = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"], domain=domain),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"], domain=domain),
+    ]
     inputs = [info("x", [2, 1, 4]), info("go", [], TensorProto.BOOL)]
     return model_of([*head, *nodes], inputs, [info("y", None)], weights)
 
@@ -50,10 +53,11 @@ def quantized(*nodes, weights=WEIGHTS):
 @given(
     move=st.sampled_from(sorted(MOVES)),
     is_nested=st.booleans(),
+    domain=st.sampled_from(["", "com.microsoft"]),
     go=st.booleans(),
     values=st.lists(st.integers(-100, 100), min_size=8, max_size=8),
 )
-def test_a_moved_value_reaches_the_bodies(move, is_nested, go, values):
+def test_a_moved_value_reaches_the_bodies(move, is_nested, domain, go, values):
     inputs, attributes, oracle = MOVES[move]
     moving = helper.make_node(move, ["d", *inputs], ["m"], **attributes)
     choice = helper.make_node("If", ["go"], ["y"], **branches("m"))
@@ -65,7 +69,7 @@ def test_a_moved_value_reaches_the_bodies(move, is_nested, go, values):
         choice = helper.make_node("If", ["go"], ["y"], **branches("taken"))
     x = np.float32(values).reshape(2, 1, 4) / 2
     moved = oracle(x)
-    result = run(whole(lowered(quantized(moving, choice))), {"x": x, "go": np.array(go)})
+    result = run(whole(lowered(quantized(moving, choice, domain=domain))), {"x": x, "go": np.array(go)})
     np.testing.assert_array_equal(result["y"], -moved if go else np.abs(moved))
 
 

@@ -435,11 +435,11 @@ def _ends_the_engine(path: Path) -> bool:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from qaic.compiler.ir.graph_walk import all_graphs, find_nodes
+    from qaic.compiler.ir.graph_walk import all_graphs, op_types
     from qaic.compiler.passes.legalize.legalize_exports import moved_captures
 
     try:
-        graph = onnx.load(str(path), load_external_data=False).graph
+        model = onnx.load(str(path), load_external_data=False)
     except (DecodeError, OSError):
         return False
-    return bool(find_nodes(graph.node, {"DequantizeLinear"})) and any(map(moved_captures, all_graphs(graph)))
+    return "DequantizeLinear" in op_types(model) and any(map(moved_captures, all_graphs(model.graph)))

@@ -32,6 +32,7 @@ from qaic.compiler.ir.graph_walk import (
     all_graphs,
     all_nodes,
     find_nodes,
+    op_types,
     producers,
     read_values,
     subgraphs,
@@ -383,7 +384,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
     The model has no functions, a name means one value. Returns each value that was added, and the value that
     it equals.
     """
-    if not find_nodes(model.graph.node, {"DequantizeLinear"}):
+    if "DequantizeLinear" not in op_types(model):
         return {}
     fresh: FreshNames | None = None
     added: dict[str, str] = {}

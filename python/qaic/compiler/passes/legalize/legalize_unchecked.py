@@ -50,8 +50,7 @@ _UNCHECKED: Final = frozenset({"Col2Im", "DFT", "MaxUnpool", "STFT", "Trilu"}).u
     name for _, name in _SELECTING
 )
 #: positions of the axis of DFT from set 20 on, and of the frame length of STFT
-_AXIS: Final = 2
-_FRAME_LENGTH: Final = 3
+_AXIS, _FRAME_LENGTH = 2, 3
 #: positions of operands of GroupQueryAttention
 _QUERY, _PAST, _LENGTHS, _TOTAL, _ANGLES = 0, 3, 5, 6, 7
 #: diagonals beyond all elements of a tensor
