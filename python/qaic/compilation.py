@@ -47,8 +47,8 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
 ) -> Qpc:
     """Compile an ONNX model to a program container.
 
-    Blocking: takes about as long as onnxruntime needs to open the model. The same model with the same
-    options is taken from the compile cache, except a model of 2 GiB or more that is compiled into a folder.
+    Blocks about as long as onnxruntime needs to open the model. The same model with the same options comes
+    from the compile cache, except for a model of 2 GiB or more that is compiled into a folder.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
     Returns
     -------
     qaic.Qpc
-        The container: at ``backend_binary_path``, else in ``output_dir``, else in the compile cache.
+        The container, at ``backend_binary_path``, else in ``output_dir``, else in the compile cache.
 
     Raises
     ------

@@ -25,20 +25,20 @@ _lock = threading.Lock()
 
 
 def claim_devices(count: float = 1.0, *, timeout_s: float = 30.0) -> tuple[int, ...]:
-    """Take devices of this host for this process, so that other processes that claim take others.
+    """Claim devices of this host for this process; other processes that claim devices get other ones.
 
-    For workers of schedulers that count devices but give no ids, as Ray and Dask do. Call it before the first
-    session is loaded. ``QAIC_VISIBLE_DEVICES`` names the claimed devices afterwards, and where
-    ``QAIC_CPU_SHARED`` is not set the cores of virtual cards are counted for all processes of the user
-    (``docs/guide/running.md``). A claim ends with the process, also when it is killed. A process has one
-    claim: asking again for as much returns it.
+    Workers of schedulers that count devices but do not assign ids, such as Ray and Dask, call it before the
+    first session is loaded. It sets ``QAIC_VISIBLE_DEVICES`` to the claimed devices. Unless
+    ``QAIC_CPU_SHARED`` is set, it also makes all processes of the user share the cores of virtual cards
+    (``docs/guide/running.md``). A claim ends with the process. A process has one claim: a second call with
+    the same count returns it.
 
-    Blocking while too few devices are free, for ``timeout_s`` at most; the interpreter lock is released.
+    Blocks while too few devices are free, at most ``timeout_s``; releases the GIL.
 
     Parameters
     ----------
     count
-        Devices; or a share of one between 0 and 1, of which several fit on a device.
+        Number of devices, or a share of one device between 0 and 1.
     timeout_s
         Seconds to wait for processes that are ending.
 

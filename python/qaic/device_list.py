@@ -10,7 +10,7 @@ from qaic.support.text import counted
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, as it was when :func:`qaic.devices` asked it."""
+    """State of one device when :func:`qaic.devices` was called."""
 
     id: int
     """What ``dev_id`` takes."""
@@ -86,20 +86,20 @@ class DeviceList(tuple[Device, ...]):
 
 
 def devices() -> DeviceList:
-    """Ask every device of this process what it is and what of it is free.
+    """Return the properties and free resources of all devices of this process.
 
-    Blocking, without the interpreter lock: each card is asked, a minute at most. ``QAIC_DEVICE`` and the
-    other variables of ``docs/reference/environment.md`` decide which devices there are.
+    Blocks while cards reply, at most one minute for each; releases the GIL. ``QAIC_DEVICE`` and the other
+    variables in ``docs/reference/environment.md`` select the devices.
 
     Returns
     -------
     tuple of Device
-        By id; a tuple that prints a line for each, and that notebooks show as a table.
+        Devices by id. The tuple prints one line for each device, and notebooks show it as a table.
 
     Raises
     ------
     qaic.errors.DeviceNotFoundError
-        ``QAIC_DEVICE`` names no kind of device.
+        ``QAIC_DEVICE`` is not a kind of device.
 
     Examples
     --------

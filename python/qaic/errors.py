@@ -1,7 +1,7 @@
 """The exception tree of openqaic.
 
-Every class derives from :class:`QaicError` and from the built-in class one would expect there (an input error
-is also a ``ValueError``). Every exception has a stable ``code``, a ``context`` dictionary and ``hints``; see
+Every class derives from :class:`QaicError` and from the corresponding built-in class (an input error is also
+a ``ValueError``). Every exception has a stable ``code``, a ``context`` dictionary and ``hints``; see
 :class:`QaicError`.
 """
 

@@ -121,8 +121,8 @@ class Profile:
 
         Columns ``enqueued_ns``, ``begun_ns``, ``inputs_ready_ns``, ``executed_ns``, ``outputs_ready_ns`` and
         ``completed_ns`` are nanoseconds of one clock; ``program`` (which counts loads of the session),
-        ``activation`` and ``inference`` show which it was, ``queue_depth`` and ``in_queue`` what was
-        in the queue.
+        ``activation`` and ``inference`` identify the inference, and ``queue_depth`` and ``in_queue`` describe
+        the queue.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""``qaic.Session``: compile if needed, load when needed, run."""
+"""``qaic.Session``: compiles a model if needed, loads the program at the first use, and runs inferences."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Session(Measurements):
     Parameters
     ----------
     model_path
-        An ONNX model, which is compiled now: a file, bytes, or an ``onnx.ModelProto``. Or a container: a
-        file, a directory that contains ``programqpc.bin``, a glob that matches exactly one file, bytes, or
-        a :class:`qaic.Qpc`.
+        An ONNX model, which the constructor compiles: a file, bytes, or an ``onnx.ModelProto``. Or a
+        container: a file, a directory that contains ``programqpc.bin``, a glob that matches exactly one file,
+        bytes, or a :class:`qaic.Qpc`.
     backend
         ``"aic"``, the only value.
     options_path
@@ -144,13 +144,13 @@ class Session(Measurements):
 
         Inferences in flight, including those of futures, end normally; the last of them releases the cores.
 
-        Blocking until the device has released everything; a card whose cores restart takes seconds. After
-        Ctrl-C and after ``timeout``, the release continues in the background.
+        Blocks until the device has released everything; if the cores of a card restart, this takes seconds.
+        After Ctrl-C and after ``timeout``, the release continues in the background.
 
         Parameters
         ----------
         timeout
-            Seconds; ``None``: a minute.
+            Seconds; ``None``: one minute.
 
         Raises
         ------
@@ -276,8 +276,8 @@ class Session(Measurements):
     ) -> dict[str, NDArray[Any]]:
         """Run one inference and return its outputs.
 
-        Blocking: loads on first use, waits while all ``num_activations * set_size`` exec objects are busy,
-        then runs. Releases the GIL; thread-safe.
+        Blocks: loads the program at the first use, waits while all ``num_activations * set_size`` exec
+        objects are busy, then runs. Releases the GIL; thread-safe.
 
         Parameters
         ----------
@@ -293,8 +293,8 @@ class Session(Measurements):
             Return only these outputs. Default: all, without the next values (``*_RetainedState``) of inputs
             that were left out.
         timeout
-            Seconds for the inference, and before it for the load if this call loads the program; ``None``:
-            ``submit_timeout`` and ``submit_num_retries`` decide, and without them there is no limit.
+            Limit of the inference in seconds, and also of the load if this call loads the program. ``None``:
+            the limit of ``submit_timeout`` and ``submit_num_retries``, if they are set.
         **inputs
             Inputs by name, unless the name is a parameter of this method.
 
@@ -367,16 +367,16 @@ class Session(Measurements):
     ) -> futures.Future[dict[str, NDArray[Any]]]:
         """Start one inference and return its future.
 
-        Blocking only while all exec objects are busy. Inputs are copied, so their arrays can be reused at
-        once. A short inference can be complete when this returns. Other futures complete on a thread of the
-        session, which also runs their callbacks. ``cancel`` succeeds until the device has the inference.
+        Blocks only while all exec objects are busy. Inputs are copied, so their arrays can be reused. A short
+        inference can be complete when this returns. Other futures complete on a thread of the session, which
+        also runs their callbacks. ``cancel`` succeeds until the device starts the inference.
 
         Parameters
         ----------
         input_dict
             As for :meth:`run`.
         timeout
-            Seconds from now to the end of the inference, which is then cancelled. ``None``: the limit of
+            Seconds until the end of the inference; it is cancelled if it takes longer. ``None``: the limit of
             ``submit_timeout`` and ``submit_num_retries``, counted from the start on the device.
 
         Returns
@@ -424,7 +424,7 @@ class Session(Measurements):
     ) -> Iterator[dict[str, NDArray[Any]]]:
         """Run an inference for each input and yield the results in the same order.
 
-        Inputs are taken as needed: ``in_flight`` inputs before the first result, then one for each result.
+        Inputs are read as needed: ``in_flight`` inputs before the first result, then one for each result.
         They are copied, so their arrays can be reused.
 
         Parameters
@@ -447,13 +447,13 @@ class Session(Measurements):
         Raises
         ------
         qaic.errors.OptionError
-            ``in_flight`` is not a positive number; raised at once.
+            ``in_flight`` is not a positive number; raised immediately.
 
         Notes
         -----
-        If an inference fails, an input is invalid, or ``iterable`` raises, the map yields the results
-        before this item, raises the exception, and ends. A note in the exception, and ``context["item"]``
-        of errors of this package, contain the item. Leaving the loop early cancels the remaining
+        If an inference fails, an input is invalid, or ``iterable`` raises, the map yields the results before
+        this item, raises the exception, and ends. A note in the exception, and ``context["item"]`` of errors
+        of this package, contain the number of the item. Leaving the loop early cancels the remaining
         inferences.
         """
         options = self._runtime
@@ -477,7 +477,7 @@ class Session(Measurements):
     def read_state(self, name: str, *, sequence: int | None = None) -> NDArray[Any]:
         """Copy a state from the device, for a program compiled with ``split_retained_state_io``.
 
-        Blocking: loads on first use, then waits for a running inference.
+        Blocks: loads the program at the first use, then waits for a running inference.
 
         Parameters
         ----------
@@ -502,14 +502,14 @@ class Session(Measurements):
         return (self._loaded or self._ensure_loaded()).read_state(name, sequence)
 
     def write_state(self, name: str, value: ArrayLike, *, sequence: int | None = None) -> None:
-        """Replace a state on the device; the next inference reads it. As :meth:`read_state`.
+        """Replace a state on the device; the next inference reads it. Blocks as :meth:`read_state`.
 
         Parameters
         ----------
         name, sequence
             As for :meth:`read_state`.
         value
-            New value, converted like an input of :meth:`run`; it fills the state, or the part of the
+            New value, converted like an input of :meth:`run`; it has the size of the state, or of one
             sequence.
 
         Raises
@@ -534,7 +534,7 @@ class Session(Measurements):
         inf_time: float | None = None,
         input_dict: Mapping[str, ArrayLike] | ArrayLike | None = None,
     ) -> BenchmarkResult:
-        """Run many inferences, as many at a time as the session allows, without Python work between them.
+        """Run many inferences, as many at a time as the session allows, without Python code between them.
 
         Parameters
         ----------
@@ -548,9 +548,9 @@ class Session(Measurements):
         Returns
         -------
         BenchmarkResult
-            A tuple with names, ``(inf_completed, inf_rate, inf_time, batch_size)``: inferences that ended,
-            inferences per second (without the batch factor), microseconds they took together, and the batch
-            the model was compiled for.
+            A named tuple ``(inf_completed, inf_rate, inf_time, batch_size)``: number of inferences,
+            inferences per second (a batch counts once), duration of the run in microseconds, and batch size
+            of the program.
 
         Raises
         ------

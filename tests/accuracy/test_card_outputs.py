@@ -36,18 +36,18 @@ def first_sentence(card, against):
 
 def test_rounding_is_what_it_must_cost(card, tmp_path):
     report, item, said = first_sentence(card, write(tmp_path / "out", card[2]))
-    assert said.startswith("Is this more than the format must cost? No: output y of the card is")
+    assert said.startswith("The card loses no more than the precision explains: output y of the card has")
     assert item.apart.is_equal
     assert item.card == item.rounded
     page = report.page(tmp_path / "page.html").read_text()
-    assert page.index("Is this more than the format must cost?") < page.index("output y is")
+    assert page.index("The card loses ") < page.index("output y is")
     assert report.to_json()["precisions"][0]["card"][0]["is_more"] is False
 
 
 def test_a_fault_is_more_than_it_must_cost(card, tmp_path):
     wrong = [np.roll(array, 1, axis=-1) for array in card[2]]
     _, item, said = first_sentence(card, write(tmp_path / "out", wrong))
-    assert said.startswith("Is this more than the format must cost? Yes: output y")
+    assert said.startswith("The card loses more than the precision explains: output y")
     assert item.card.sqnr_db < item.rounded.sqnr_db - 20
     assert item.apart.largest_error == max(np.abs(a - b).max() for a, b in zip(wrong, card[2], strict=True))
 
@@ -64,7 +64,7 @@ def test_forms(card, tmp_path):
         assert first_sentence(card, against)[1].apart.is_equal
     # Outputs of a program that hands out float16.
     _, item, said = first_sentence(card, write(tmp_path / "half", outputs, np.float16))
-    assert "? No:" in said
+    assert "loses no more than" in said
     assert item.apart.sqnr_db > 60
     # Only some of the samples.
     _, item, _ = first_sentence(card, write(tmp_path / "some", outputs[:2]))
@@ -128,6 +128,6 @@ def test_command(card, tmp_path, capsys):
     argv += ["--samples", str(tmp_path / "samples.npz"), "--against", str(write(tmp_path / "out", outputs))]
     assert console.run(openqaic.tool, argv) == 0
     shown = capsys.readouterr().out
-    assert "Is this more than the format must cost? No" in shown
+    assert "The card loses no more than the precision explains" in shown
     find = ["--find", str(tmp_path / "p.yaml"), "--target", "sqnr>=40"]
     assert console.run(openqaic.tool, [*argv, *find]) == console.USAGE

@@ -99,7 +99,7 @@ def test_repeated_flags_and_switches_that_are_off(model, out, tmp_path):
         (["model.onnx"], "unexpected argument model.onnx"),
         (["-m"], "-m needs a value"),
         (["-m=a.onnx", "-m=b.onnx"], "give it once"),
-        (["-m=a.onnx"], "no directory for the container; -aic-binary-dir=DIR is expected"),
+        (["-m=a.onnx"], "the folder for the container is missing; -aic-binary-dir=DIR is expected"),
         (["-m=a.onnx", "-aic-binary-dir=d", "-io-encrypt=x"], "not available without the SDK"),
         (["-operators-supported=caffe"], "-operators-supported=onnx is expected"),
     ],

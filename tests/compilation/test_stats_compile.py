@@ -424,4 +424,4 @@ def test_a_container_for_a_card_with_statistics(capsys):
     assert qpc_tool.main(["info", str(path)]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("stats  "))
     assert line.split(None, 1)[1].startswith("level ")
-    assert line.endswith("no output of their own")
+    assert line.endswith("no separate output")

@@ -26,7 +26,7 @@ from qaic.support.open_regular import open_regular
 from qaic.support.program_names import safe_name
 
 _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
-#: power of the card's error over that of rounding, above which it is more than the format must cost: 3 dB
+#: ratio of the power of the card's error to that of rounding, above which rounding does not explain it: 3 dB
 _MORE: Final = 2.0
 #: share of decisions that may be lost beside
 _MORE_DECISIONS: Final = 0.01
@@ -55,7 +55,7 @@ class CardAccuracy:
 
     @property
     def is_more(self) -> bool:
-        """True if the card loses more than the format must cost.
+        """True if the card loses more than the precision explains.
 
         That is an error of more than twice the power that rounding has (3 dB), with fewer equal decisions by
         more than one in a hundred or, where the output decides nothing, by itself.

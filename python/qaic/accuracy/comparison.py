@@ -56,13 +56,13 @@ def compare(
         leading dimension for samples; or ``"random"``. Integers are
         calibrated with them unless an option states otherwise.
     tokens
-        For decoders: samples are prompts (``input_ids`` alone, integers of shape [n] or [prompts, n], not
-        padded), and each is continued by so many tokens, greedily. Both sides get the tokens of the
-        reference. The model has caches as retained state, and shapes for a prompt and for one token.
+        For decoders: number of tokens by which greedy decoding continues each sample. Samples are prompts:
+        only ``input_ids``, integers of shape [n] or [prompts, n], without padding. Both programs get the
+        tokens of the float32 run. The model has caches as retained state, and shapes for prompts and tokens.
     against
         Outputs of a real card for the same samples: a folder that ``qaic-runner --write-output-dir`` wrote,
-        an ``.npz`` file, or a folder of those. The report then begins with the answer whether the card
-        loses more than the precision must cost. Only one precision is allowed.
+        an ``.npz`` file, or a folder of those. The report then first states whether the card loses more than
+        the precision explains. Only one precision is allowed.
     decide
         Function for the share of equal decisions, or its name as ``module:function``. It takes the name and
         the array of an output, and returns one decision or an array of decisions. Default: the index of the
@@ -139,7 +139,7 @@ def calibrated_options(
 
 
 def check_tokens(tokens: object) -> None:
-    """Refuse what is no number of tokens."""
+    """Refuse an invalid number of tokens."""
     if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
         raise OptionError(
             f"tokens: found {tokens!r}, expected how many tokens to make, at least 1",

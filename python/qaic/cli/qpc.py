@@ -343,9 +343,7 @@ def _stats_text(stats: _Json | None) -> str:
         parts.append(f"PMU events {','.join(stats['pmu_events'])}")
     parts.append(f"{bytes_text(stats['bytes'])} in DMA buffer {stats['dma_buffer']}")
     parts.append(
-        "no output of their own"
-        if stats["output"] is None
-        else f"output {escape_unprintable(stats['output'])}"
+        "no separate output" if stats["output"] is None else f"output {escape_unprintable(stats['output'])}"
     )
     return ", ".join(parts)
 

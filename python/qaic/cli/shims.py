@@ -36,7 +36,7 @@ _RECORD = ".openqaic-shims.json"
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("action", choices=("install", "remove"))
     parser.add_argument(
-        "--prefix", default=VENDOR_PREFIX, metavar="DIR", help="root of the paths (default %(default)s)"
+        "--prefix", default=VENDOR_PREFIX, metavar="DIR", help="root of the paths (default: %(default)s)"
     )
     set_examples(parser, "sudo openqaic shims install", "openqaic shims install --prefix /tmp/qti-aic")
 

@@ -30,7 +30,7 @@ def _parser() -> console.Parser:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-q", "--query", action="store_true", help="list devices (default action)")
     action.add_argument(
-        "-t", "--table", type=_seconds, metavar="SECONDS", help="table on the whole screen, until Ctrl-C"
+        "-t", "--table", type=_seconds, metavar="SECONDS", help="full-screen table, until Ctrl-C"
     )
     action.add_argument("-s", "--soc-reset", action="store_true", help="reset all cards, or those of -d, -p")
     action.add_argument("-a", "--enable-mdp", action="store_true", help="enable multi-device features")

@@ -66,7 +66,7 @@ def changed_nodes(table: Table) -> str:
 def advice_html(table: Table) -> str:
     """Return hazards with reason and remedy as a list."""
     if not table.rows:
-        return f'<h3>{escape(table.title)}</h3><p class="note">No rule found anything that stands out.</p>'
+        return f'<h3>{escape(table.title)}</h3><p class="note">No rule found a problem.</p>'
     items = "".join(
         f"<li><strong>{escape(hazard)}</strong><p>{escape(reason)}</p>"
         f'<p class="remedy">{escape(remedy)}</p></li>'

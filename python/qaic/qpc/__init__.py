@@ -1,7 +1,7 @@
 """``qaic.Qpc``: the content of a program container, as read-only views and plain values.
 
-Nothing is copied: payloads, constants and initializers are numpy views of the mapped file, and each keeps the
-mapping alive by itself. Nothing is decoded before it is asked for, so opening costs the same at any size.
+Payloads, constants and initializers are numpy views of the mapped file, without a copy; each view keeps the
+file mapped. Content is decoded at the first access, so opening takes the same time at any size.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Qpc:
     Parameters
     ----------
     source
-        A container file, a directory that holds ``programqpc.bin``, a glob that matches one of these, the
+        A container file, a directory that contains ``programqpc.bin``, a glob that matches one of these, the
         bytes of a container (which are copied), or another ``Qpc``.
     mmap
         Map files of 1 MiB and more instead of reading them. A mapped file must not be truncated while views
@@ -234,7 +234,7 @@ class Qpc:
         return (_reopened, (source, self._mmap, self.diagnostics))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the container to a file. Blocking: writes every byte.
+        """Write the container to a file. Blocks while every byte is written.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class Qpc:
 
     @property
     def path(self) -> Path | None:
-        """The file, if it came from one."""
+        """The file of the container; ``None`` if it was opened from bytes."""
         path = self._core.path
         return None if path is None else Path(path)
 
@@ -282,7 +282,7 @@ class Qpc:
 
     @property
     def is_program(self) -> bool:
-        """True if the container holds a program; otherwise :attr:`slices` has its containers."""
+        """True if the container contains a program; otherwise :attr:`slices` contains its containers."""
         return self._core.is_program
 
     @property
@@ -292,12 +292,12 @@ class Qpc:
 
     @cached_property
     def segments(self) -> Mapping[str, Segment]:
-        """Name -> segment, in the order of the table."""
+        """Segments by name, in the order of the segment table."""
         return MappingProxyType({entry[0]: Segment(*entry, self._core) for entry in self._core.segments})
 
     @cached_property
     def slices(self) -> Mapping[str, Qpc]:
-        """Segment name -> the container in it, opened when asked for; empty for a program."""
+        """Containers by segment name, opened at the first access; empty for a program."""
         if self.is_program:
             return MappingProxyType({})
         magic = QPC_MAGIC
@@ -305,7 +305,7 @@ class Qpc:
         return Slices(self._core, names)
 
     def validate(self) -> list[Finding]:
-        """Examine everything, CRCs included. Blocking: reads every byte."""
+        """Verify the whole container, including CRCs. Blocks while every byte is read."""
         return [Finding(*finding) for finding in self._core.validate()]
 
     def extract(
@@ -337,7 +337,7 @@ class Qpc:
         Warns
         -----
         UserWarning
-            Something could not be unpacked further because it is damaged.
+            A damaged part could not be decoded.
         """
         from qaic.qpc.extract import extract
 
@@ -469,7 +469,7 @@ class Qpc:
 
 
 def validate(source: str | os.PathLike[str] | Buffer) -> list[Finding]:
-    """Examine a container, also one that does not open. Blocking: reads every byte.
+    """Verify a container, even one that does not open. Blocks while every byte is read.
 
     Parameters
     ----------
@@ -502,7 +502,7 @@ def _open_path(path: Path, *, mmap: bool) -> _core.Qpc:
         return _core.Qpc(_with_end(path), mmap)
     except QpcError as error:
         if path.suffix.lower() == ".onnx":
-            error.hints = (*error.hints, "this is a model; qaic.Session compiles it")
+            error.hints = (*error.hints, "an ONNX model must be compiled first: openqaic compile")
         raise
 
 

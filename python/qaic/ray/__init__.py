@@ -1,7 +1,7 @@
-"""Running programs on a Ray cluster: ``pip install 'openqaic[ray]'``.
+"""Programs on a Ray cluster: ``pip install 'openqaic[ray]'``.
 
-`map_batches` runs a program over a dataset of Ray Data, `deployment` serves one by Ray Serve. The guide is
-``docs/scale.md``.
+`map_batches` runs a program over a dataset of Ray Data, and `deployment` serves one with Ray Serve. The guide
+is ``docs/scale.md``.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ def map_batches(
 ) -> Dataset:
     """Run a program over the rows of a dataset, and add its outputs as columns.
 
-    Each actor claims devices of its host, loads the program once and keeps it. Rows are put together into the
-    program's batch, filled up and taken apart again, with ``Session.map`` between; a row's result has the
-    same bits whichever rows are next to it. What an actor had not finished when it, or its node, died is done
-    by another: every row comes out exactly once. Lazy, as all of Ray Data; only the container is made at
-    once, on this machine.
+    Each actor claims devices of its host, loads the program once and keeps it. It combines rows into batches
+    of the program, with padding, and runs them with ``Session.map``; the bits of a row's result do not depend
+    on its batch. If an actor or its node ends, other actors repeat its unfinished tasks, so every row is in
+    the result exactly once. The dataset is evaluated lazily, as in Ray Data; only the model is compiled
+    immediately, on this machine.
 
     Parameters
     ----------
     dataset
-        A row has a value for each input of the program: its shape is the input's without the batch, the first
-        dimension, or has as many elements. Columns hold tensors of Ray Data, tensors, lists or numbers of
-        Arrow, with the program's type or one that `qaic.Session.run` converts.
+        Each row has a value for each input of the program, with the shape of the input without its first
+        dimension (the batch), or with the same number of elements. Columns contain tensors of Ray Data, or
+        tensors, lists or numbers of Arrow, in the program's type or one that `qaic.Session.run` converts.
     model
-        As for `qaic.Session`. An ONNX model is compiled, or found in the cache, once for all actors. The
-        container goes to the nodes through Ray's object store, so it need not be on a shared disk.
+        As for `qaic.Session`. An ONNX model is compiled, or found in the cache, once for all actors. Nodes
+        get the container from Ray's object store, so no shared disk is needed.
     num_actors
-        Actors, or the fewest and the most of a pool that Ray scales.
+        Number of actors, or the minimum and maximum of a pool that Ray scales.
     batch_size
-        Rows that an actor takes at a time. ``None``: what keeps its devices busy, below 64 MiB of tensors.
+        Rows per call of an actor. ``None``: as many as keep its devices busy, below 64 MiB of tensors.
     inputs
-        Input of the program -> column, where the names differ.
+        Input of the program -> column, if the names differ.
     outputs
         Output of the program -> column to write; only these are written. ``None``: all, by their names.
     keep
@@ -69,15 +69,15 @@ def map_batches(
         ``"numpy"``: tensor columns, which come out of Ray Data as numpy arrays; ``"arrow"``: lists of fixed
         size, which other readers of Arrow and Parquet understand.
     preserve_order
-        Whether rows come out in the order of ``dataset``; Ray may give less speed for it. The setting is one
-        of all datasets that were made from the same source.
+        True to keep the order of the rows in ``dataset``, which may be slower. The setting applies to all
+        datasets from the same source.
     devices_per_actor
-        Units of the resource ``QAIC`` that an actor takes, one a card; a share of one between 0 and 1; or 0:
-        no resource and no claim, all devices that a process sees.
+        Units of the resource ``QAIC`` (cards) per actor, or a share of one card between 0 and 1. With 0,
+        actors claim no card and use all devices that the process can use.
     options
         Options of `qaic.Session`, such as ``num_activations`` and ``set_size``, or of the compiler.
     **ray_remote_args
-        Of Ray's actors, as ``num_cpus``, ``runtime_env`` or ``max_restarts``.
+        Options of Ray's actors, such as ``num_cpus``, ``runtime_env`` or ``max_restarts``.
 
     Returns
     -------
@@ -87,11 +87,11 @@ def map_batches(
     Raises
     ------
     qaic.errors.QaicError
-        At once: the model cannot be compiled or opened, keeps state on the device, or an argument is wrong.
+        Immediately: the model cannot be compiled or opened, has state on the device, or an argument is wrong.
         While the dataset runs, as the cause of Ray's exception: a row cannot be used, or the program failed
-        on it; the message shows the row.
+        on it; the message identifies the row.
     qaic.errors.StateError
-        At once: Ray is missing.
+        Immediately: Ray is missing.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def deployment(
     options: Mapping[str, Any] | None = None,
     **deployment_options: Any,
 ) -> Application:
-    """Make an application of Ray Serve that answers for one model.
+    """Return an application of Ray Serve that serves one model.
 
     Its routes are those of `openqaic serve` over HTTP, the Open Inference Protocol, and requests share
     inferences in the same way (``docs/guide/serving.md``). Other deployments call ``infer`` of its handle:
@@ -143,24 +143,24 @@ def deployment(
     model, options
         As for `map_batches`.
     name
-        Of the model in the routes, and of the deployment. ``None``: that of the file, or of the folder of
-        ``programqpc.bin``; else ``"model"``.
+        Name of the model in the routes, and of the deployment. ``None``: the name of the file, or of the
+        folder of ``programqpc.bin``; otherwise ``"model"``.
     devices_per_replica
         As ``devices_per_actor`` of `map_batches`.
     max_queue_delay_s
-        Seconds that a request waits for others to share its batch; 0: those that are there count.
+        Seconds that a request waits for others to share its batch; 0: only requests that already wait.
     max_queue_size
-        Requests that wait in a replica at most; ``None``: 1,024.
+        Largest number of requests that wait in a replica; ``None``: 1,024.
     default_timeout_s
         Seconds that a request may take if it sets no limit; ``None``: no limit.
     **deployment_options
-        Of ``ray.serve.deployment``, as ``num_replicas``, ``autoscaling_config`` and ``ray_actor_options``.
-        ``max_ongoing_requests`` is 256 unless given, for requests that Serve holds back cannot share a batch.
+        Options of ``ray.serve.deployment``, such as ``num_replicas`` and ``autoscaling_config``. The default
+        of ``max_ongoing_requests`` is 256, because requests that Serve holds back cannot share a batch.
 
     Returns
     -------
     ray.serve.Application
-        For ``ray.serve.run`` and ``serve run``, or to be bound into another deployment.
+        The application, for ``ray.serve.run``, ``serve run``, or as an argument of another deployment.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Serving models by the Open Inference Protocol: ``pip install 'openqaic[serve]'``.
+"""Models served over the Open Inference Protocol: ``pip install 'openqaic[serve]'``.
 
 ``openqaic serve`` is the command for it; the guide is ``docs/guide/serving.md``.
 """
@@ -32,25 +32,25 @@ def serve(
     Parameters
     ----------
     *paths
-        Each a Triton model repository for the backend ``qaic``, a container, a folder of containers, or an
-        ONNX file, which is compiled first.
+        Each path is a Triton model repository for the backend ``qaic``, a container, a folder of containers,
+        or an ONNX file, which is compiled first.
     host
-        Address to listen on. There is no authentication: beyond the loopback put a proxy before it.
+        Address to listen on. There is no authentication: use a proxy if it is not the loopback.
     http_port, grpc_port
-        Ports; 0: a free one; None: no such protocol.
+        Ports; 0: a free port; None: the protocol is not served.
     drain_s
-        Seconds that requests have to end after SIGTERM, and those of a model that is unloaded.
+        Seconds until requests must end after SIGTERM, or after their model is unloaded.
     limits
-        What clients may ask for, a `qaic.serving.limits.Limits`.
+        Limits of requests, a `qaic.serving.limits.Limits`.
     access_log
-        Whether each request of HTTP is logged.
+        True to log each HTTP request.
 
     Raises
     ------
     OSError
         A path or port cannot be used.
     qaic.errors.QaicError
-        Nothing can be served: no model could be loaded.
+        No model could be loaded.
     qaic.errors.StateError
         The packages of the extra ``serve`` are missing.
     """

@@ -1,4 +1,4 @@
-"""Limits of what clients may ask for, and the budgets of bytes and of turns that their requests share."""
+"""Limits of requests, and the budgets of bytes and of turns that requests share."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Limits:
     max_body_bytes
         Bytes of a request.
     memory_bytes
-        Bytes of all requests and answers together, over HTTP and gRPC.
+        Bytes of all requests and responses together, over HTTP and gRPC.
     body_timeout_s
-        Seconds in which a body has to arrive, and in which a client has to take an answer.
+        Seconds to receive a body, and to send a response.
     max_head_bytes, max_headers
         Bytes of a request line with its headers, and number of headers.
     head_timeout_s
@@ -40,12 +40,12 @@ class Limits:
     idle_timeout_s
         Seconds that a connection may stay open between two requests.
     max_connections
-        Connections of HTTP, and calls of gRPC at a time. A new connection takes the place of the one that has
-        been idle longest; where none is idle, requests get 503 and RESOURCE_EXHAUSTED.
+        Number of HTTP connections and gRPC calls at a time. A new connection replaces the one that has been
+        idle longest; if none is idle, requests get 503 and RESOURCE_EXHAUSTED.
     max_loads
-        Loads and unloads that run or wait.
+        Number of loads and unloads that run or wait.
     model_control
-        Whether clients may load and unload models.
+        True to let clients load and unload models.
     allowed_hosts
         Names of this server in addition to addresses, names without a dot, and ``localhost``.
     """
@@ -83,7 +83,7 @@ class Turns:
         self._is_scheduled = self._is_opening = False
 
     def make_room(self) -> int:
-        """Keep the next turn shorter: connections that wait to be opened are opened one in a turn.
+        """Keep the next turn short: each turn opens one waiting connection.
 
         Returns
         -------
@@ -99,7 +99,7 @@ class Turns:
         return self._opened - number < _RECENT
 
     def take(self) -> bool:
-        """Return whether this turn has one more step, and none waits for it."""
+        """Return true if this turn has another step and no call waits for it."""
         if self._waiting or not self._left:
             return False
         self._left -= 1
@@ -107,7 +107,7 @@ class Turns:
         return True
 
     def wait(self, start: Callable[[], None]) -> None:
-        """Call a function in a later turn, behind those that wait already."""
+        """Call a function in a later turn, after those that already wait."""
         self._waiting.append(start)
         self._schedule()
 
@@ -168,7 +168,7 @@ class Lease:
         self.resize(0)
 
     def resize(self, size: int) -> None:
-        """Hold so many bytes from now on.
+        """Set the number of bytes of the lease.
 
         Raises
         ------
@@ -186,7 +186,7 @@ class Lease:
         self.held_bytes = size
 
     async def collect(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the parts of a body while they arrive, and hold their bytes.
+        """Yield the parts of a body as they arrive, and count their bytes.
 
         Raises
         ------

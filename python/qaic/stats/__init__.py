@@ -3,8 +3,8 @@
 >>> buffer = qaic.stats.open("…-aiccyclecounts.bin", qpc="program/")  # doctest: +SKIP
 >>> kinds = buffer.descriptor.ops(0).kind[buffer.ops["oc"]]  # doctest: +SKIP
 
-A buffer is bytes in some layout. The layout of the ``cpu`` device is built in; the layout of real cards is
-not public, and :func:`register_layout` adds one of your own.
+The bytes of a buffer have a layout. The layout of the ``cpu`` device is built in. The layout of real cards is
+not public; :func:`register_layout` adds another one.
 """
 
 from qaic.stats.buffer import StatsBuffer

@@ -606,7 +606,7 @@ def test_diff_names_a_file_once_and_says_what_takes_it(call, model, program):
     code, _, err = call("diff", program, model)
     assert code == 2
     assert err.count(str(model)) == 1
-    assert "hint: this is a model; qaic.Session compiles it" in err
+    assert "hint: an ONNX model must be compiled first: openqaic compile" in err
 
 
 def test_inspect_shows_the_graph_that_runs(call, model, program, tmp_path):

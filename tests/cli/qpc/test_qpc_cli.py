@@ -419,7 +419,7 @@ def test_an_onnx_model(run, here):
         "info", here("net.onnx", b"\x08\x08\x12\x04test and more bytes, more than forty of them")
     )
     assert code == 1
-    assert err.splitlines()[1] == "hint: this is a model; qaic.Session compiles it"
+    assert err.splitlines()[1] == "hint: an ONNX model must be compiled first: openqaic compile"
 
 
 @pytest.mark.parametrize(

@@ -247,17 +247,17 @@ class PrecisionAccuracy:
         return self._capture.histograms.of(row)
 
     def _card_sentences(self) -> Iterator[str]:
-        """Answer whether the card loses more than the precision must cost."""
+        """State whether the card loses more than the precision explains."""
         if not self.card:
             return
         more = [item for item in self.card if item.is_more]
         said = more or self.card
         figures = "; ".join(
-            f"output {item.name} of the card is {decibel_text(item.card.sqnr_db)} from float32, where "
-            f"rounding as the card should gives {decibel_text(item.rounded.sqnr_db)}"
+            f"output {item.name} of the card has {decibel_text(item.card.sqnr_db)}, and "
+            f"{decibel_text(item.rounded.sqnr_db)} with the expected rounding"
             for item in said[:3]
         )
-        yield f"Is this more than the format must cost? {'Yes' if more else 'No'}: {figures}."
+        yield f"The card loses {'' if more else 'no '}more than the precision explains: {figures}."
 
     def _decoding_sentences(self) -> Iterator[str]:
         """Return where tokens differ, and which cache is worst."""

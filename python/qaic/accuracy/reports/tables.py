@@ -15,10 +15,10 @@ from qaic.stats.reports.table import Cell, Column, Report, Table, columns_of
 WORST_NODES: Final = 10
 
 _HOW_TO_READ = (
-    "SQNR is the power of the float32 values over that of the difference: N/A where there is none, or where "
-    "float32 cannot square a value. inherited: the result in the deployed "
-    "program. own: the node as it is deployed, on inputs of the reference. Underflow and the quantile are "
-    "taken from evenly spaced elements of large results."
+    "SQNR is the ratio of the power of the float32 values to that of the difference; N/A if there is no "
+    "difference, or if the square of a value exceeds float32. inherited: error of the result in the deployed "
+    "program. own: error of the deployed node on the inputs of the float32 run. In large results, underflow "
+    "and the quantile are computed from evenly spaced elements."
 )
 
 

@@ -51,7 +51,7 @@ _NO: Final = "--no-"
 def add_compile_options(parser: Parser, *, without: Collection[str] = ()) -> None:
     """Declare all options of the compiler, but for some by name; help shows the common ones."""
     group = parser.add_argument_group(
-        "options of the compiler", "the common ones; docs/reference/options.md has all, which are taken too"
+        "options of the compiler", "the common ones; `qaic-compile --help` lists all, also accepted here"
     )
     for spec in _specs():
         if spec.name not in without:
@@ -157,7 +157,9 @@ def _specs() -> list[OptionSpec]:
 def _add(group: argparse._ArgumentGroup, spec: OptionSpec) -> None:
     assert spec.flag is not None  # noqa: S101  # see `_specs`
     # Percent signs are argparse's own.
-    summary = spec.summary.replace("%", "%%") if spec.name in _SHOWN else argparse.SUPPRESS
+    text = spec.summary.replace("%", "%%").removesuffix(".")
+    text = text if text[:2].isupper() else text[0].lower() + text[1:]
+    summary = text if spec.name in _SHOWN else argparse.SUPPRESS
 
     def add(*names: str, shown: str = argparse.SUPPRESS, **more: Any) -> None:
         group.add_argument(

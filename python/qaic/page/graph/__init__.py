@@ -162,17 +162,17 @@ def color_of(value: str, place: int) -> str:
 
 
 _KEYS: Final = (
-    ("wheel", "zooms once the graph was clicked, or with Ctrl"),
-    ("drag", "moves; two fingers zoom"),
-    ("click", "chooses a node and shows what it is"),
-    ("double click, Enter", "opens a group"),
-    ("Backspace", "closes the group around the selected node"),
+    ("wheel", "zoom, after a click on the graph or with Ctrl"),
+    ("drag", "move; two fingers zoom"),
+    ("click", "select a node and show its details"),
+    ("double click, Enter", "open a group"),
+    ("Backspace", "close the group around the selected node"),
     ("\u2190 \u2192 \u2191 \u2193", "select a neighbor: in the same row, an input, a reader"),
     ("n p", "select the next or previous match"),
     ("+ -", "zoom"),
-    ("Home", "everything"),
+    ("Home", "show everything"),
     ("/", "search"),
-    ("Esc", "choose nothing"),
+    ("Esc", "clear the selection"),
 )
 
 
@@ -205,12 +205,12 @@ def graph_html(graphs: Sequence[DrawnGraph]) -> str:
 <span class="count" id="graph-hits" data-part="hits" role="status"></span>
 <label>Show <select data-part="which"></select></label>
 <label>Color <select data-part="coloring"></select></label>
-<span class="push"></span>
+<span class="push">
 <button type="button" data-part="open">Open all</button>
 <button type="button" data-part="close">Close all</button>
 <button type="button" data-part="in" aria-label="Zoom in">+</button>
 <button type="button" data-part="out" aria-label="Zoom out">\u2212</button>
-<button type="button" data-part="all">All</button>
+<button type="button" data-part="all">Fit</button></span>
 </div>
 <div class="graph" data-part="area" tabindex="0" role="application"
  aria-label="Graph of {counted(len(graphs[0].nodes), "node")}" aria-describedby="graph-keys">
@@ -222,4 +222,4 @@ def graph_html(graphs: Sequence[DrawnGraph]) -> str:
 {notes}
 <details class="keys"><summary>Keys and gestures</summary>
 <dl class="facts" id="graph-keys">{keys}</dl></details>
-<noscript><p class="note">The picture needs scripts. The tables below are complete without.</p></noscript>"""
+<noscript><p class="note">The graph needs scripts; the tables below have the same data.</p></noscript>"""

@@ -283,16 +283,16 @@ def _place(arrays: bytearray, column: NDArray[Any]) -> list[str | int]:
 
 
 _KEYS = (
-    ("wheel", "zooms once the timeline was clicked, or with Ctrl; with Shift it moves"),
-    ("drag", "moves; with Shift it measures an interval; two fingers zoom"),
+    ("wheel", "zoom, after a click on the timeline or with Ctrl; with Shift, move"),
+    ("drag", "move; with Shift, measure an interval; two fingers zoom"),
     ("+ - w s", "zoom"),
     ("\u2190 \u2192 a d", "move"),
-    ("\u2191 \u2193", "choose in the row above or below"),
-    ("n p", "choose the next or last operation that is searched for"),
-    ("Enter", "go to the row of the chosen operation in the tables"),
-    ("Home", "everything"),
+    ("\u2191 \u2193", "select an operation in the row above or below"),
+    ("n p", "select the next or previous match"),
+    ("Enter", "go to the row of the selected operation in the tables"),
+    ("Home", "show everything"),
     ("/", "search"),
-    ("Esc", "choose nothing"),
+    ("Esc", "clear the selection"),
 )
 
 
@@ -306,12 +306,12 @@ def timeline_html(timeline: Timeline) -> str:
  aria-describedby="hits"></label>
 <span class="count" id="hits" data-part="hits" role="status"></span>
 <label>Inference <select data-part="samples"></select></label>
-<span class="push"></span>
+<span class="push">
 <button type="button" data-part="left" aria-label="Move left">\u2190</button>
 <button type="button" data-part="right" aria-label="Move right">\u2192</button>
 <button type="button" data-part="in" aria-label="Zoom in">+</button>
 <button type="button" data-part="out" aria-label="Zoom out">\u2212</button>
-<button type="button" data-part="all">All</button>
+<button type="button" data-part="all">Fit</button></span>
 </div>
 <div class="timeline">
 <canvas data-part="mini" class="mini" aria-hidden="true"></canvas>
@@ -328,4 +328,4 @@ def timeline_html(timeline: Timeline) -> str:
 {notes}
 <details class="keys"><summary>Keys and gestures</summary>
 <dl class="facts" id="timeline-keys">{keys}</dl></details>
-<noscript><p class="note">The timeline needs scripts. The tables below are complete without.</p></noscript>"""
+<noscript><p class="note">The timeline needs scripts; the tables below have the same data.</p></noscript>"""

@@ -32,7 +32,7 @@ def capture_page(capture: Capture, reports: Sequence[Report], graphs: Sequence[D
     silent = [report for report in reports if is_empty(report)]
     if silent:
         titles = ", ".join(report.title for report in silent)
-        parts.append(("silent", "Without figures", empty_html(silent), titles))
+        parts.append(("silent", "Not measured", empty_html(silent), titles))
     data = None
     after = sum(part[0] in _FIRST for part in parts)
     if graphs:

@@ -73,7 +73,7 @@ def _one_node(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
             (
                 f"one node takes {part:.0f} % of the work",
                 f"{first.key}: {duration(first['time'])}",
-                "begin here: its shape, its precision, and whether the model needs it",
+                "start here: check its shape and precision, and whether the model needs it",
             ),
         )
     ]
@@ -88,7 +88,7 @@ def _overhead(bottleneck: Bottleneck) -> list[tuple[float, tuple[Cell, ...]]]:
             (
                 f"{bottleneck.overhead:.0f} % of the time no large operation runs",
                 "operations are small, or wait for each other",
-                "give the device more at a time: batchsize, set_size, or larger operations in the model",
+                "give the device more work at a time: batchsize, set_size, or larger operations in the model",
             ),
         )
     ]
@@ -108,7 +108,7 @@ def _float32(capture: Capture) -> list[tuple[float, tuple[Cell, ...]]]:
             (
                 f"{part:.0f} % of the work computes in float32",
                 "matrix units are faster in narrower types",
-                "compile with convert_to_fp16=True, and look at the outputs: openqaic accuracy",
+                "compile with convert_to_fp16=True, and check the outputs with openqaic accuracy",
             ),
         )
     ]

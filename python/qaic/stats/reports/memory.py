@@ -65,7 +65,7 @@ def _verdict(found: list[Group], total: float) -> list[str]:
         return [f"operands are in {names}; residency in TCM does not apply"] if total else []
     rating = "good" if resident > _GOOD else "a problem" if resident < _PROBLEM else "fair"
     return [
-        f"{resident:.1f} % of the operations' time works in TCM, which is {rating}"
+        f"{resident:.1f} % of the operations' time uses TCM, which is {rating}"
         " (good above 75, a problem below 50)"
     ]
 

@@ -69,7 +69,7 @@ def ops(capture: Capture) -> Report:
     )
 
 
-_RANGE: Final = tuple(Column(name, "us", "float") for name in ("median", "least", "most"))
+_RANGE: Final = tuple(Column(name, "us", "float") for name in ("median", "min", "max"))
 NO_OPERATIONS = f"operations: {NOT_MEASURED}, or the stats level is below 70"
 
 

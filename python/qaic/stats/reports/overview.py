@@ -67,19 +67,19 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
         f"(median of {count} sample{'s' * (count != 1)}{spread})"
     ]
     if bottleneck is None:
-        verdict.append("what bounds it is not known: operations are measured from stats level 70 on")
+        verdict.append("the limiting factor is unknown: only stats level 70 and above measures operations")
         return verdict
     parts = ", ".join(f"{name} {part:.1f} %" for name, part in bottleneck.parts.items())
     if count > 1:
         (sample,) = capture.typical.samples
         verdict.append(
-            f"the parts of its time are those of inference {sample.inference}, "
+            f"the parts of this time are those of inference {sample.inference}, "
             "whose operations are nearest to their medians"
         )
     if bottleneck.name:
         verdict.insert(0, f"{bottleneck.name}-bound: {_MEANING[bottleneck.name]} ({parts})")
     else:
-        verdict.insert(0, f"nothing stands out ({parts})")
+        verdict.insert(0, f"no part dominates ({parts})")
     if known.sentence is not None:
         verdict.append(known.sentence)
     if capture.is_cpu:
@@ -100,13 +100,13 @@ def _remarks(capture: Capture) -> list[str]:
             if finding
         ]
     if any(int(reader.run.flags) & _OPS_TRUNCATED for reader in capture.each()):
-        remarks.append("there were more operations than room in the buffer: sums are too low")
+        remarks.append("the buffer was too small for all operations: sums are too low")
     saturated = sum(thread.saturated for reader in capture.each() for thread in reader.threads)
     if saturated:
         remarks.append(f"{saturated} durations did not fit their field and are too low")
     near = residency(grouped(capture, lambda facts: facts.memories, {"time": own_time_us}))
     if near is not None:
-        remarks.append(f"{near:.1f} % of the operations' time works in TCM")
+        remarks.append(f"{near:.1f} % of the operations' time uses TCM")
     return remarks
 
 

@@ -66,14 +66,14 @@ def _table(table: Table, width: int, most_rows: int | None) -> Iterator[str]:
         )
         if len(fitting) < len(shown):
             left_out = ", ".join(table.columns[place].name for place in shown[len(fitting) :])
-            yield from _wrapped(f"in csv, json and wider terminals: {left_out}", width, "  ")
+            yield from _wrapped(f"more columns in csv, json and wider terminals: {left_out}", width, "  ")
         if len(rows) < len(table.rows):
             yield f"  ... and {len(table.rows) - len(rows)} more; csv and json have them all"
         missing = [column.name for place, column in enumerate(table.columns) if place not in set(shown)]
         if missing:
-            yield from _wrapped(f"{_ABSENT}: {', '.join(missing)}", width, "  ")
+            yield from _wrapped(f"columns without values: {', '.join(missing)}", width, "  ")
     if any(place in table.estimated_rows for place in range(len(table.rows[:most_rows]))):
-        yield "  ~ no longer than measuring it costs"
+        yield "  ~ within the cost of measuring"
     if table.note:
         yield from _wrapped(table.note, width, "  ")
 

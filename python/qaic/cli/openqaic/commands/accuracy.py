@@ -52,8 +52,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--target",
-        help="what a search has to reach: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or "
-        "module:function>=1",
+        help="goal of the search: sqnr>=40, cosine>=0.999, same>=99.5%%, tokens>=64, or module:function>=1",
     )
     parser.add_argument(
         "--find", metavar="FILE", help="find the nodes that must stay in float32, and write them"

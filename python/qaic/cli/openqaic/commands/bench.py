@@ -61,7 +61,7 @@ def add_arguments(parser: Parser) -> None:
         help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors)",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=2.0, help="time of each measurement (default %(default)s)"
+        "--seconds", type=positive, default=2.0, help="time of each measurement (default: %(default)s)"
     )
     parser.add_argument(
         "-n", "--num-iter", type=count, metavar="N", help="inferences per measurement, instead of a time"
@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_warm_up(parser, 10)
     parser.add_argument(
-        "--beside", choices=("onnxruntime",), help="also measure the model in this engine, in turns"
+        "--beside", choices=("onnxruntime",), help="also measure the model in this engine, alternately"
     )
     parser.add_argument(
         "-o",
@@ -171,9 +171,9 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
         best = min(rows, key=lambda row: row["latency"].get("p99_us", math.inf))
         reached = three_digits(best["inferences_per_s"])
         p99 = duration(best["latency"]["p99_us"])
-        return f"best: p99 {p99} with {best['streams']} at a time; {reached} of {rate:g} inferences/s"
+        return f"best: p99 {p99} (streams: {best['streams']}); {reached} of {rate:g} inferences/s"
     best = max(rows, key=lambda row: row["inferences_per_s"])
-    return f"best: {three_digits(best['inferences_per_s'])} inferences/s with {best['streams']} at a time"
+    return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {best['streams']})"
 
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:
@@ -252,8 +252,8 @@ def _onnxruntime(model: Path | None, cores: int) -> OnnxRuntimeSession:
     if session.left_out:
         print_message(
             "note",
-            f"onnxruntime runs without {', '.join(session.left_out)}: with it, it ends the process where a "
-            "body of control flow captures a value of a quantized graph",
+            f"onnxruntime runs without {', '.join(session.left_out)}, with which it ends the process if a "
+            "body of control flow reads a value of a quantized graph",
         )
     return session
 
@@ -262,15 +262,15 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     """Print the last row, after the header where it is the first; all rows have the unit of the first."""
     unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
     if len(rows) == 1:
-        names = "".join(f" {f'{name} {unit}':>7}" for name in _FIGURES)
-        print_line(f"{'runtime':<11} {'streams':>7}{names}{'inferences/s':>14}{'count':>7}")
+        names = "".join(f" {name:>6}" for name in _FIGURES)
+        print_line(f"{f'latency, {unit}':<11} {'streams':>7}{names}{'inf/s':>8}{'count':>8}")
     row = rows[-1]
     latency = row["latency"]
     figures = (latency.get(f"{name}_us", math.nan) / size_us for name in _FIGURES)
-    shown = "".join(f" {three_digits(figure):>7}" for figure in figures)
+    shown = "".join(f" {three_digits(figure):>6}" for figure in figures)
     print_line(
         f"{row['runtime']:<11} {row['streams']:>7}{shown}"
-        f"{three_digits(row['inferences_per_s']):>14}{latency['count']:>7}"
+        f"{three_digits(row['inferences_per_s']):>8}{latency['count']:>8}"
     )
     # A reader of a pipe sees each row when it is measured.
     sys.stdout.flush()

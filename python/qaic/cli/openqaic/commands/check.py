@@ -19,10 +19,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--card", default="standard", help="standard, pro or ultra (default: standard)")
     parser.add_argument("--cards", type=count, default=1, metavar="N", help="number of cards (default: 1)")
     parser.add_argument(
-        "-a", "--num-activations", type=count, metavar="N", help="instances; without it, as many as fit"
+        "-a", "--num-activations", type=count, metavar="N", help="instances (default: as many as fit)"
     )
     parser.add_argument(
-        "-S", "--set-size", type=count, metavar="N", help="inferences in flight of each; without it, the best"
+        "-S", "--set-size", type=count, metavar="N", help="inferences in flight of each (default: the best)"
     )
     parser.add_argument(
         "--samples", metavar="PATH", help="inputs, as openqaic accuracy takes them, to judge the precision"

@@ -16,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
         const=1.0,
         type=positive,
         metavar="SECONDS",
-        help="table on the whole screen, until Ctrl-C",
+        help="full-screen table, until Ctrl-C",
     )
     add_json(parser)
     parser.add_argument(

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(
             f"there is no error code {wanted!r}" + (f"; did you mean {near[0]}?" if near else ""),
             code="explain.unknown",
-            hints=("`openqaic explain` lists all",),
+            hints=("`openqaic explain` lists all codes",),
         )
     meanings = {
         name: meaning(name) if name in errors.__all__ else "" for name in {one.exception for one in found}

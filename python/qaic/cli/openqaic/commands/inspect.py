@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
         "--color",
         choices=("precision", "time"),
         default="precision",
-        help="coloring of the graph; time runs inferences with random inputs (default %(default)s)",
+        help="coloring of the graph; time runs inferences with random inputs (default: %(default)s)",
     )
     add_json(parser)
     add_compile_options(parser)
@@ -134,7 +134,7 @@ def _show_fit(qpc: Qpc, *, as_json: bool) -> int:
     print_line(f"cores   {found['cores']}{where}")
     print_line(f"memory  {bytes_text(found['memory_bytes'])}{where} per activation")
     if found["constants_bytes"]:
-        print_line(f"        {bytes_text(found['constants_bytes'])} of it are constants")
+        print_line(f"        of which {bytes_text(found['constants_bytes'])} are constants")
     if found["state_bytes"]:
         print_line(f"        {bytes_text(found['state_bytes'])} are retained between inferences")
     if weights is not None:

@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
     )
     add_inputs(parser)
     parser.add_argument(
-        "-n", "--num-iter", type=count, default=20, metavar="N", help="inferences (default %(default)s)"
+        "-n", "--num-iter", type=count, default=20, metavar="N", help="inferences (default: %(default)s)"
     )
     add_warm_up(parser, 3)
     parser.add_argument(

@@ -36,10 +36,10 @@ def add_arguments(parser: Parser) -> None:
         "--grpc", metavar="PORT", type=_port, default=8001, help="port for gRPC, or no (default: 8001)"
     )
     parser.add_argument(
-        "--drain", metavar="SECONDS", type=positive, default=30.0, help="limit of a shutdown (default: 30)"
+        "--drain", metavar="SECONDS", type=positive, default=30.0, help="time to shut down (default: 30)"
     )
     parser.add_argument(
-        "--max-body", metavar="MIB", type=count, default=64, help="limit of a request (default: 64)"
+        "--max-body", metavar="MIB", type=count, default=64, help="largest body of a request (default: 64)"
     )
     parser.add_argument(
         "--body-timeout",
@@ -53,7 +53,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="MIB",
         type=count,
         default=256,
-        help="limit of all requests and answers together (default: 256)",
+        help="memory for all requests and responses together (default: 256)",
     )
     parser.add_argument("--model-control", action="store_true", help="let clients load and unload models")
     parser.add_argument(

@@ -36,7 +36,7 @@ class Calibration:
         if self.factor is None:
             return None
         if self.is_below_noise:
-            return "measured inferences took no longer than others: what measuring costs is below the noise"
+            return "measured inferences took no longer than others: the cost of measuring is below the noise"
         text = f"measured inferences take {self.factor:.2f} x the time of others"
         return text + (f"; measuring costs {duration(self.floor_us)} per operation" if self.floor_us else "")
 
