@@ -15,21 +15,20 @@ _INTRODUCTION = """\
 
 <!-- Written by `make docs`. Edit the sources, not this page. -->
 
-`compiler/pipeline.py` states this order and nothing else does. A pass runs where the options ask for it;
-`time_passes` shows the time of each, and `enable_debug` keeps the graph after each that changed it and checks
-it after every one.
+`compiler/pipeline.py` defines this order. A pass runs if the options require it. `time_passes` shows the time
+of each pass. `enable_debug` writes the graph after each pass that changed it, and verifies it after each one.
 """
 
 #: phase -> what it is for
 _PURPOSES = {
-    "legalize": "The model of the user becomes one that the other passes understand.",
+    "legalize": "The user's model is converted to the form that the other passes expect.",
     "shapes": "Every dimension gets a size, and every value a type and a shape.",
-    "precision": "Floats become float32, values are measured, and each node gets what it computes in.",
+    "precision": "Floats become float32, values are measured, and each node gets its precision.",
     "quantize": "Weights and nodes get their reduced formats.",
-    "emulate": "Kernels stay in float32; values are rounded where the card would round.",
+    "emulate": "Kernels compute in float32; values are rounded where the card rounds.",
     "interface": "Inputs and outputs get their final form.",
-    "state": "What stays on the device is written where it lies.",
-    "annotate": "What statistics need is noted.",
+    "state": "State on the device is updated in place.",
+    "annotate": "Data for statistics is recorded.",
 }
 
 

@@ -39,7 +39,7 @@ _FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integer
 
 @compiler_pass(lambda context: context.options.dump_profile and not is_quantizing(context.options))
 def dump_profile_pass(model: Model, context: Context) -> bool:
-    """Measure the values of the float graph, as quantizing would see it, and write them to a file.
+    """Measure the values of the graph in floating point, and write them to a profile.
 
     The model itself is compiled as it is. A file that is quantized by is not written.
     """
@@ -65,7 +65,7 @@ def dump_profile_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def calibrate_pass(model: Model, context: Context) -> bool:
-    """Learn the values of the float graph: from a file, or from samples that are run now."""
+    """Get the ranges of the graph in floating point from a file, or from samples."""
     options = context.options
     if options.load_profile is not None:
         context.profile = _loaded(model, options, options.load_profile)

@@ -271,7 +271,7 @@ def _of_graph(graph: onnx.GraphProto, place: str) -> Iterator[tuple[onnx.TensorP
 
 @compiler_pass()
 def check_model_pass(model: Model, _: Context) -> bool:
-    """Refuse text that is none, two constants of one name, and functions that never end."""
+    """Refuse invalid text, two constants with one name, and functions that call themselves."""
     validation.check_texts(model.proto)
     validation.check_initializers(model.proto, model.weights)
     check_functions(model.proto)
@@ -280,7 +280,7 @@ def check_model_pass(model: Model, _: Context) -> bool:
 
 @compiler_pass()
 def normalize_pass(model: Model, _: Context) -> bool:
-    """Give the model the one form that passes expect: no text for humans, no constant as an input."""
+    """Normalize the model for the other passes: no documentation, no constants as inputs."""
     check_inner_tensors(model.proto)
     validation.normalize(model.proto, model.weights)
     return True
@@ -288,7 +288,7 @@ def normalize_pass(model: Model, _: Context) -> bool:
 
 @compiler_pass()
 def check_operators_pass(model: Model, context: Context) -> bool:
-    """Refuse operators that neither onnx nor the user describes."""
+    """Refuse operators that neither onnx nor the user defines."""
     custom_ops.check_implemented(model.proto, context.custom)
     validation.check_operators(model.proto, context.custom.implemented)
     return False
@@ -296,7 +296,7 @@ def check_operators_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass()
 def check_structure_pass(model: Model, context: Context) -> bool:
-    """Have the checker of onnx look at the model with all its types and shapes."""
+    """Run the checker of onnx on the model with all types and shapes."""
     validation.check_structure(model.specialized[0])
     context.is_checked = True
     return False

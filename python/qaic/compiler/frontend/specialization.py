@@ -172,6 +172,6 @@ def fix_interface(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]
 
 @compiler_pass()
 def fix_interface_pass(model: Model, _: Context) -> bool:
-    """Give inputs and outputs their final types, and drop what only inference needed."""
+    """Set the final types of inputs and outputs, and remove data that only inference needed."""
     fix_interface(model.proto, model.specialized)
     return True

@@ -121,6 +121,6 @@ def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
 
 @compiler_pass()
 def translate_names_pass(_: Model, context: Context) -> bool:
-    """Let options name values of the expanded graph."""
+    """Translate names in options to values of the expanded graph."""
     context.options = in_expanded_graph(context.options, context.names, context.exact)
     return False

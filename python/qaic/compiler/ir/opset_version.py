@@ -44,6 +44,6 @@ def lower_opset_version(model: onnx.ModelProto) -> None:
 
 @compiler_pass()
 def lower_opset_version_pass(model: Model, _: Context) -> bool:
-    """Stamp the model with the newest operator set that the engine knows."""
+    """Set the operator set to the newest one that the engine supports."""
     lower_opset_version(model.proto)
     return True

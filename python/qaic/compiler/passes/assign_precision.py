@@ -179,7 +179,7 @@ def _instances(
 
 @compiler_pass()
 def assign_precision_pass(model: Model, context: Context) -> bool:
-    """Decide what each node computes in."""
+    """Select the precision of each node."""
     options, profile = context.options, context.profile
     if not has_node_options(options) and not model.facts.narrow:
         return False

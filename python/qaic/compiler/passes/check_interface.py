@@ -59,7 +59,7 @@ def _check_outputs(interface: Interface) -> None:
 
 
 def check_retained(interface: Interface) -> None:
-    """Refuse state that could not go from one inference into the next.
+    """Refuse state whose type or shape differs between an output and its input.
 
     Raises CompileError if output ``X_RetainedState`` has another type or shape than input ``X``, or the shape
     is not the same in all specializations, which share the state.
@@ -129,6 +129,6 @@ def _check_specializations(interface: Interface, position: int, output: int) -> 
 
 @compiler_pass(lambda context: context.options.retained_state)
 def check_retained_state_pass(model: Model, _: Context) -> bool:
-    """Refuse state that could not go from one inference into the next."""
+    """Refuse state whose type or shape differs between an output and its input."""
     check_retained(model.interface)
     return False

@@ -71,7 +71,7 @@ def _key(node: onnx.NodeProto) -> object:
 
 @compiler_pass()
 def merge_equal_nodes_pass(model: Model, context: Context) -> bool:
-    """Compute once what expanded functions of the card compute many times over."""
+    """Merge equal nodes of expanded functions of the card."""
     if not model.has_fused_functions:
         return False
     eliminate_common_subexpressions(model.proto.graph, model.facts.shapes, _listed(context))

@@ -121,7 +121,7 @@ def _ranks(specialized_model: onnx.ModelProto) -> dict[str, int]:
 
 @compiler_pass(lambda context: context.options.extra_output_tensors)
 def add_named_outputs_pass(model: Model, context: Context) -> bool:
-    """Make results of inner operators that are asked for outputs."""
+    """Turn requested results of inner operators into outputs."""
     options = context.options
     graph_names = {
         model.proto.graph.name,
@@ -136,7 +136,7 @@ def add_named_outputs_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass(lambda context: context.options.all_intermediate_outputs)
 def add_every_output_pass(model: Model, _: Context) -> bool:
-    """Make the results of all operators outputs."""
+    """Turn the results of all operators into outputs."""
     add_every(model.proto, model.specialized)
     model.specialized = []
     return True

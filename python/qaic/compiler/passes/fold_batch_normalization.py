@@ -109,7 +109,7 @@ def _is_inference(norm: onnx.NodeProto) -> bool:
 
 @compiler_pass(lambda context: context.for_integers)
 def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -> bool:
-    """Make one node of a convolution and its normalization, so that both have one range.
+    """Fold a normalization into its convolution, so that both have one range.
 
     Which operators have which precision makes no difference, because a profile must fit whatever is asked of
     it later; single nodes are the same when a profile is made and when it is used.
@@ -125,7 +125,7 @@ def fold_batch_normalization_for_integers_pass(model: Model, context: Context) -
 
 @compiler_pass()
 def fold_batch_normalization_for_float16_pass(model: Model, context: Context) -> bool:
-    """Make one node of a convolution and its normalization in float16, so that both have one rounding."""
+    """Fold a float16 normalization into its convolution, so that both round once."""
     classes, requested = context.plan.classes, context.plan.requested
 
     def are_one_unit(conv: onnx.NodeProto, norm: onnx.NodeProto) -> bool:

@@ -144,14 +144,14 @@ def _divides(model: Model) -> bool:
 
 @compiler_pass()
 def inline_functions_pass(model: Model, context: Context) -> bool:
-    """Expand functions, where the model has some of the card, or all expansions are asked for."""
+    """Expand functions if the model contains functions of the card, or if an option requests it."""
     is_wanted = model.has_fused_functions or context.options.always_expand_onnx_functions
     return bool(is_wanted) and expand(model, names=context.names)
 
 
 @compiler_pass()
 def inline_for_nodes_pass(model: Model, context: Context) -> bool:
-    """Expand functions whose nodes the options treat one by one."""
+    """Expand functions if options refer to single nodes in them."""
     options = context.options
     proto = model.proto
     is_wanted = context.measures_operations or (
@@ -168,7 +168,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass()
 def inline_fused_functions_pass(model: Model, _: Context) -> bool:
-    """Expand the functions of the card that were kept because one rounding belongs to each."""
+    """Expand functions of the card that were kept because they round once."""
     return model.has_fused_functions and expand(model, lambda _: False)
 
 
@@ -212,6 +212,6 @@ def _defined(graph: onnx.GraphProto) -> list[str]:
 
 @compiler_pass()
 def unique_names_pass(model: Model, _: Context) -> bool:
-    """Give every value of every graph a name of its own."""
+    """Give every value of every graph a unique name."""
     make_names_unique(model.proto.graph, model.weights)
     return True

@@ -121,7 +121,7 @@ def write_template(names: list[str], cores: int, path: Path) -> None:
 
 @compiler_pass(lambda context: context.options.mdp_dump_partition_config)
 def dump_partition_template_pass(model: Model, context: Context) -> bool:
-    """Describe the nodes of the model in a partition file that the user may edit."""
+    """Write the nodes of the model to a partition file that the user may edit."""
     path = context.options.mdp_dump_partition_config
     if path is not None:
         names = node_names(model.proto, model.weights)
@@ -142,7 +142,7 @@ def check_partitions_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass(lambda context: context.options.mdp_load_partition_config)
 def check_placement_pass(model: Model, context: Context) -> bool:
-    """Look for nodes of the user's model that a partition file leaves out."""
+    """Report nodes of the user's model that a partition file does not contain."""
     config = context.options.mdp_load_partition_config
     if config is not None:
         check_placement(model.proto, model.weights, config, context.survey)

@@ -101,7 +101,7 @@ def unknown_result(
 
 @compiler_pass()
 def prune_outputs_pass(model: Model, context: Context) -> bool:
-    """Cut the model back to the outputs that are asked for, inside of functions too."""
+    """Remove nodes that the requested outputs do not need, also inside functions."""
     # Finding them may replace the graph.
     wanted = _wanted(model, context)
     prune_outputs(model.proto, wanted)

@@ -166,7 +166,7 @@ def _require_batch(
 
 @compiler_pass()
 def bind_symbols_pass(model: Model, context: Context) -> bool:
-    """Give the batch and every symbolic dimension its size in each specialization."""
+    """Set the size of the batch and of every symbolic dimension in each specialization."""
     options = context.options
     defined = set_batch(model.proto, model.weights, options.batchsize, options.onnx_define_symbol)
     model.requested = options.network_specialization_config or sizes_of(

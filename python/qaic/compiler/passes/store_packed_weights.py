@@ -83,7 +83,7 @@ class PackedSource:
 
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_packed_weights_pass(model: Model, _: Context) -> bool:
-    """Have products with packed weights read them where they are stored."""
+    """Let products read packed weights in their stored form."""
     finder = _Finder(model)
     graph = model.proto.graph
     found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}

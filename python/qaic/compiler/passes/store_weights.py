@@ -56,7 +56,7 @@ class _Use:
 
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_weights_pass(model: Model, _: Context) -> bool:
-    """Have products and gathers read large weights where they are stored."""
+    """Let products and gathers read large weights in their stored form."""
     return _Rewriter(model).run()
 
 

@@ -165,7 +165,7 @@ def _computed(
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def fold_constants_pass(model: Model, context: Context) -> bool:
-    """Make constants of the operands that a model computes from constants, so that they can be quantized."""
+    """Fold operands that are computed from constants, so that they can be quantized."""
     if not has_integer_forms(model.proto, context.plan.classes):
         return False
     return fold_constants(model.proto, model.weights, model.facts)

@@ -419,7 +419,7 @@ class Inserter(GraphBuilder):
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def insert_qdq_pass(model: Model, context: Context) -> bool:
-    """Put quantized groups between QuantizeLinear and DequantizeLinear, as in the plan."""
+    """Insert QuantizeLinear and DequantizeLinear around the groups of the plan."""
     plan = context.quantization
     if plan is None or not any(True for _ in plan.groups()):
         return False

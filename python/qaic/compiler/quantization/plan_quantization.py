@@ -387,7 +387,7 @@ class _Planner:
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def plan_quantization_pass(model: Model, context: Context) -> bool:
-    """Choose groups of nodes that compute on integers, their parameters, and the reasons of the others."""
+    """Select the groups of nodes to quantize and their parameters, and record reasons for all other nodes."""
     chosen = context.plan
     if context.profile is None or not has_integer_forms(model.proto, chosen.classes):
         context.quantization = plan_floats(model.proto.graph, chosen.classes, chosen.reasons)

@@ -143,7 +143,7 @@ def has_integer_forms(model: onnx.ModelProto, classes: Mapping[str, PrecisionCla
 
 @compiler_pass(lambda context: is_quantizing(context.options))
 def raise_opset_version_pass(model: Model, context: Context) -> bool:
-    """Raise an old operator set to the first that has the integer forms of the operators."""
+    """Convert an old operator set to the first one with the integer operators."""
     before = standard_version(model.proto)
     if any(chosen in INTEGERS for chosen in context.plan.classes.values()):
         raise_operator_set(model.proto, model.weights)

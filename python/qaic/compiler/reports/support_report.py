@@ -249,7 +249,7 @@ def _operator_name(node: onnx.NodeProto) -> str:
 
 @compiler_pass()
 def survey_operators_pass(model: Model, context: Context) -> bool:
-    """Look for operators that a card is unlikely to take."""
+    """Report operators that a card is unlikely to support."""
     operators = choose_list(context.options)
     custom = context.custom.operators
     survey_operators(model.proto, model.weights, operators, context.survey, custom=custom)
@@ -258,7 +258,7 @@ def survey_operators_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass()
 def survey_types_pass(model: Model, context: Context) -> bool:
-    """Look for element types and sets of sizes that a card does not take, and report all that was found."""
+    """Report element types and sets of sizes that a card does not support, and all earlier findings."""
     survey_types(model.facts.types, context.options, context.survey)
     survey_specializations(model.interface, context.survey)
     report(context.survey, context.options)

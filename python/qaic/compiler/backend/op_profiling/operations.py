@@ -319,7 +319,7 @@ _FUNCTION_DEPTH: Final = 4
 
 @compiler_pass(lambda context: context.measures_operations)
 def describe_operations_pass(model: Model, context: Context) -> bool:
-    """Have the engine optimize the program, and note its operations, each under a name."""
+    """Let the engine optimize the program, and record its operations by name."""
     if model.provenance is None:
         return False
     provenance = model.provenance

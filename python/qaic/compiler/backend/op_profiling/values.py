@@ -153,7 +153,7 @@ _log = logging.getLogger("qaic.compiler")
 
 @compiler_pass(lambda context: context.measures_operations)
 def infer_finished_pass(model: Model, _: Context) -> bool:
-    """Infer the values of the finished graph once more, where operations are measured."""
+    """Infer types and shapes of the finished graph again if operations are measured."""
     libraries = model.library_paths
     try:
         finished, _interface = infer_specializations(

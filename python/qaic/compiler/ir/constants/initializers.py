@@ -123,6 +123,6 @@ def externalize_constants(model: onnx.ModelProto, weights: dict[str, Weight]) ->
 
 @compiler_pass()
 def externalize_constants_pass(model: Model, _: Context) -> bool:
-    """Fix the sizes that constants were declared with."""
+    """Set the declared sizes of constants."""
     externalize_constants(model.proto, model.weights)
     return True

@@ -150,7 +150,7 @@ def _sizes(
 
 @compiler_pass()
 def apply_custom_io_pass(model: Model, context: Context) -> bool:
-    """Give the border of the program the types and layouts that are asked for."""
+    """Convert inputs and outputs to the requested types and layouts."""
     changed = change_edges(model.proto, model.weights, model.interface, context.options)
     check_hardware((*changed.inputs, *changed.outputs), context.options.aic_hw_version)
     is_changed = changed is not model.known

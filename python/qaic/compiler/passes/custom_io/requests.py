@@ -207,7 +207,7 @@ def _side(what: str, specs: Iterable[TensorSpec]) -> Iterable[str]:
 
 @compiler_pass(lambda context: context.options.dump_custom_io_config_template_file)
 def dump_io_template_pass(model: Model, context: Context) -> bool:
-    """Describe the inputs and outputs in a custom I/O file that the user may edit."""
+    """Write the inputs and outputs to a custom I/O file that the user may edit."""
     path = context.options.dump_custom_io_config_template_file
     if path is not None:
         context.side_files.append(template_of(model.interface, path))

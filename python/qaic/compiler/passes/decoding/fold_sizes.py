@@ -34,7 +34,7 @@ _MOST_SETS: Final = 16
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
 def fold_sizes_pass(model: Model, _: Context) -> bool:
-    """Write the sizes of decoders as constants, where they are known of every set of shapes."""
+    """Replace sizes of decoders by constants if they are known in every specialization."""
     if model.state_rows is None or len(model.symbol_sizes) > _MOST_SETS:
         return False
     folder = _Folder(model)

@@ -76,7 +76,7 @@ def _is_needed(context: Context) -> bool:
 
 @compiler_pass(_is_needed)
 def narrow_context_pass(model: Model, context: Context) -> bool:
-    """Have decoders read the attended part of their caches only, where the numbers stay the same."""
+    """Let decoders read only the attended part of their caches, if results stay the same."""
     if not any(_is_cache_function(function) for function in model.proto.functions):
         return False
     flat = inline_functions(model.proto, lambda f: is_unit(f) or _is_cache_function(f))

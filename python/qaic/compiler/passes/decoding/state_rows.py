@@ -187,7 +187,7 @@ def _select_before_casts(
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
 def take_out_state_rows_pass(model: Model, _: Context) -> bool:
-    """Compute rows of state, where that is all that an inference changes."""
+    """Compute only the rows of state that an inference changes."""
     states = _States(model).find()
     if not states:
         return False

@@ -492,7 +492,7 @@ class Float16Emulator:
 
 @compiler_pass()
 def emulate_float16_pass(model: Model, context: Context) -> bool:
-    """Round the floats of each node to what it computes in; the last pass over them."""
+    """Round the floats of each node to its precision."""
     if not any(chosen in ROUNDED_CLASSES for chosen in context.plan.classes.values()):
         return False
     Float16Emulator(

@@ -232,5 +232,5 @@ class _Compressor:
 
 @compiler_pass(lambda context: context.options.mxfp6_matmul)
 def compress_weights_pass(model: Model, context: Context) -> bool:
-    """Give matrix products their constant weights in blocks of MXFP6."""
+    """Convert constant weights of matrix products to MXFP6."""
     return compress_weights(model, context) > 0

@@ -103,5 +103,5 @@ class _Traffic:
 
 @compiler_pass(lambda context: context.options.allow_mxint8_mdp_io)
 def round_partition_traffic_pass(model: Model, context: Context) -> bool:
-    """Round to MXINT8 what passes from one partition to the next."""
+    """Round values that one partition sends to the next to MXINT8."""
     return round_traffic(model, context.options.mdp_load_partition_config) > 0

@@ -169,7 +169,7 @@ def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
 
 @compiler_pass()
 def upcast_float16_pass(model: Model, context: Context) -> bool:
-    """Give all floats that are computed with the type float32, and remember what they were."""
+    """Change the type of all computed floats to float32, and record the original types."""
     options = context.options
     facts = model.facts
     types = set(facts.types.values())

@@ -183,5 +183,5 @@ def _guarded(node: onnx.NodeProto, guard: _Guard, guards: GuardNodes) -> list[on
 
 @compiler_pass()
 def legalize_division_pass(model: Model, _: Context) -> bool:
-    """Keep integer divisions by 0 and -1 from ending the process."""
+    """Guard integer divisions by 0 and -1, which would end the process."""
     return model.rewrite(partial(legalize_division, shapes=shapes_in(*model.specialized)))

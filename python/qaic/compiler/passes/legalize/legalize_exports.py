@@ -299,7 +299,7 @@ def _copy(node: onnx.NodeProto, operator: str | None = None, inputs: Iterable[st
 
 @compiler_pass()
 def legalize_exports_pass(model: Model, _: Context) -> bool:
-    """Rewrite what exporters write and shape inference or the engine does not take."""
+    """Rewrite patterns of exporters that shape inference or the engine does not support."""
     legalize_exports(model.proto)
     return True
 
@@ -355,7 +355,7 @@ def _as_int32(
 
 @compiler_pass()
 def legalize_where_pass(model: Model, _: Context) -> bool:
-    """Select as int32 what the engine has no kernel for."""
+    """Compute Where in int32 for types without a kernel in the engine."""
     return model.rewrite(legalize_where)
 
 
@@ -407,7 +407,7 @@ def legalize_captured_values(model: onnx.ModelProto, types: Mapping[str, int]) -
 
 @compiler_pass()
 def legalize_captured_values_pass(model: Model, _: Context) -> bool:
-    """Keep values of quantized graphs apart from the control flow that captures them."""
+    """Separate values of quantized graphs from the control flow that captures them."""
     types = model.facts.types
     added = legalize_captured_values(model.proto, types)
     types.update((new, types[name]) for new, name in added.items())

@@ -234,6 +234,6 @@ def _write_rms_norm(function: onnx.FunctionProto, version: int) -> None:
 
 @compiler_pass()
 def legalize_qualcomm_functions_pass(model: Model, _: Context) -> bool:
-    """Give functions that stand for operators of the card bodies that the engine has kernels for."""
+    """Replace the bodies of functions for operators of the card by operators of the engine."""
     model.has_fused_functions = legalize(model.proto)
     return model.has_fused_functions

@@ -268,7 +268,7 @@ def _unpack_zero_points(node: onnx.NodeProto, constants: ConstantReader, graph: 
 
 @compiler_pass()
 def legalize_quantized_weights_pass(model: Model, context: Context) -> bool:
-    """Write weights that come quantized in a form that every supported engine computes rightly."""
+    """Convert quantized weights to a form that every supported engine computes correctly."""
     context.exact = legalize_quantized_weights(model.proto, model.weights)
     if context.exact and context.names is None:
         context.names = InlinedNames(model.proto)

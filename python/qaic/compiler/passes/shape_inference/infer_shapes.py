@@ -50,7 +50,7 @@ def _refuse_conflicts(model: Model, cause: CompileError | None = None) -> None:
 
 @compiler_pass()
 def infer_shapes_pass(model: Model, context: Context) -> bool:
-    """Infer types and shapes, unless they are those of the model as it is."""
+    """Infer types and shapes, unless the model already contains them."""
     if not model.specialized:
         try:
             model.specialized, model.known = infer_specializations(
@@ -71,7 +71,7 @@ def infer_shapes_pass(model: Model, context: Context) -> bool:
 
 @compiler_pass()
 def open_sizes_pass(model: Model, _: Context) -> bool:
-    """Leave the sizes of inputs open where the engine accepts a choice of branches only so.
+    """Leave sizes of inputs open if the engine accepts branches only in this form.
 
     A model may choose between branches for inputs of different sizes, such as sampling rates. With fixed
     sizes the engine infers shapes in every branch and refuses one that does not fit, although it never runs.
