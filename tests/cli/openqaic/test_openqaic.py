@@ -357,7 +357,7 @@ def test_bench_counts_inferences_and_tells_load_and_first_inference(call, model)
 
 
 @pytest.mark.parametrize(
-    ("p50_us", "header", "cell"), [(1.112, "p50 us", "1.11"), (2295.0, "p50 ms", "2.29")]
+    ("p50_us", "header", "cell"), [(1.112, "latency, us", "1.11"), (2295.0, "latency, ms", "2.29")]
 )
 def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
     # A run without samples has no percentiles.
