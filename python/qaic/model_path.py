@@ -1,4 +1,4 @@
-"""From what a user calls a model to the file that holds it."""
+"""Finds the container file for the path that a user gives."""
 
 from __future__ import annotations
 

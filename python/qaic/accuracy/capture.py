@@ -1,4 +1,4 @@
-"""Running the instrumented graph over samples, and adding up what comes out of it."""
+"""Runs the instrumented graph on samples and accumulates its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs of a real card, compared with those that rounding as the card does would give.
+"""Compares outputs of a real card with those of the expected rounding.
 
 They come from a folder that ``qaic-runner --write-output-dir`` wrote, with files
 ``NAME-activation-A-inf-I.bin`` where ``I`` is the number of the sample, from an ``.npz`` file whose arrays

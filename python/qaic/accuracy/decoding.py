@@ -1,4 +1,4 @@
-"""Decoders: prefill and steps of a prompt, greedy, with the tokens that the reference chooses.
+"""Greedy decoding of prompts, in which both programs continue with the tokens of the float32 run.
 
 Both sides get the same tokens, so an early difference does not make all later ones. A decoder is what
 exporters for the card write: ``input_ids`` and ``position_ids``, where position -1 is padding, caches as

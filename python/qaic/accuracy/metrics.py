@@ -1,4 +1,4 @@
-"""How far outputs are from those of the reference: sums over samples, and what is made of them.
+"""Errors of outputs: sums over samples, and the metrics that follow from them.
 
 Elements that are equal, infinities and NaN included, have no error. Where the reference is finite and the
 other value is not, the error is infinite. Elements whose reference is not finite take no part in powers.

@@ -1,4 +1,4 @@
-"""Nodes of what observes one value: sums, counts and chosen elements, all in float32."""
+"""Nodes that observe one value: sums, counts and selected elements, all in float32."""
 
 from __future__ import annotations
 

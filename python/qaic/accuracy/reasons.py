@@ -1,4 +1,4 @@
-"""Why a node loses: rules on what was measured, the first that holds (docs/guide/accuracy.md)."""
+"""Reasons for the loss of a node: rules on its measurements, of which the first match counts."""
 
 import enum
 import math

@@ -102,7 +102,7 @@ def _do(resolved: ResolvedOptions, name: str, *, runs: bool) -> int:
     # The tool is known to end after it has written a profile; for the others that is our decision.
     only_dumps = options.dump_profile is not None or (bool(dumped) and options.output_dir is None)
     if options.output_dir is None and not (only_dumps or runs):
-        return _misused("no directory for the container; -aic-binary-dir=DIR is expected", name)
+        return _misused("the folder for the container is missing; -aic-binary-dir=DIR is expected", name)
     will_run = runs and not options.compile_only and not only_dumps
     request = _run_request(resolved) if will_run else None
     if request is None:

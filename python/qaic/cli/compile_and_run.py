@@ -1,4 +1,4 @@
-"""``qaic-exec``: the older name of ``qaic-compile``, which also runs what it has compiled.
+"""``qaic-exec``: the older tool, which compiles and then runs.
 
 Unless ``-compile-only`` is given. It is only laid at the vendor's path (`shims`), for scripts that call it
 there.

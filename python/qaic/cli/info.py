@@ -1,4 +1,4 @@
-"""``openqaic info``: what is installed and what it can use."""
+"""``openqaic info``: shows installed versions and available devices."""
 
 import argparse
 import platform

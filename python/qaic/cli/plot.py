@@ -1,4 +1,4 @@
-"""``openqaic plot FILE``: what was measured as a picture, or in figures in the terminal."""
+"""``openqaic plot FILE``: draws measurements as a picture, or prints figures in the terminal."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""``openqaic shims install | remove``: our tools at the paths where vendor tools are looked for.
+"""``openqaic shims install | remove``: installs and removes the tools at the vendor's paths.
 
 Scripts call ``/opt/qti-aic/exec/qaic-runner`` and take the existence of ``/opt/qti-aic/tools/qaic-util`` as a
 sign of an installed SDK. A shim is a short script that starts the tool with the interpreter

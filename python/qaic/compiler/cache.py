@@ -1,4 +1,4 @@
-"""Compiled programs by the content they were made from.
+"""Compiled programs, identified by the content of their sources.
 
 Layout: ``<cache>/<key>/programqpc.bin``, ``<cache>/index/`` (see `digest`). The key covers the model's
 content, the options, and the versions of this package, of the plan and of the libraries that compute

@@ -1,4 +1,4 @@
-"""The way of a model through the compiler: read from the cache, or lowered and written there or elsewhere."""
+"""Steps of a compilation: read from the cache, or lower and write to the cache or a folder."""
 
 from __future__ import annotations
 

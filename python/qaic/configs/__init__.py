@@ -1,4 +1,4 @@
-"""Configuration classes of the QAIRT Python API, as far as they concern Cloud AI 100.
+"""Configuration classes of the QAIRT Python API for Cloud AI 100.
 
 Code written for QAIRT describes a compilation by :class:`CompileConfig` with an :class:`AicCompilerConfig`
 in it. Here they are the same option table in other words: ``qaic.compile(model, config)`` takes them, and

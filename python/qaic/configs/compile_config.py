@@ -1,4 +1,4 @@
-"""``CompileConfig``: one compilation in the words of the QAIRT Python API."""
+"""``CompileConfig``: one compilation, as the QAIRT Python API describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of a user: read from a file, and what they change in the forecasts of a model."""
+"""Measurements of a user: read from a file, and used to correct the forecasts of a model."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Memory that a model needs on a card, and what fits there."""
+"""Memory of a model on a card, and the configurations that fit."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""``qaic.check``: whether a card takes a model, whether it fits, how fast it is, and with which options."""
+"""``qaic.check``: forecasts support, fit and speed of a model on a card, and the best options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of the operations of a model: what a forecast of its speed is made from.
+"""Work of the operations of a model, the basis of the forecast of its speed.
 
 An operation has multiply-accumulates, steps of the vector unit, evaluations of functions such as exp, weights
 that are read, and elements that go in and come out. The counts follow from shapes alone. A function that

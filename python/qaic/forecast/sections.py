@@ -1,4 +1,4 @@
-"""Sections of a check: operators, memory, precision, speed, and what would help."""
+"""Sections of a check: operators, memory, precision, speed, and changes that help."""
 
 from __future__ import annotations
 

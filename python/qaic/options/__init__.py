@@ -1,4 +1,4 @@
-"""Options of sessions and of the compiler: one table, one way to resolve it.
+"""Options of sessions and of the compiler: the table, and their resolution.
 
 >>> from qaic.options import resolve
 >>> given = {"aic-num-cores": "4", "num_activation": 2}

@@ -1,4 +1,4 @@
-"""The options as the command line tools show them: flags with their meaning, by section."""
+"""Help texts of the command line tools: flags with their meaning, by section."""
 
 import textwrap
 from collections.abc import Collection

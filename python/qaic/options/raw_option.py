@@ -1,4 +1,4 @@
-"""Options as the user gave them: key, raw value and where they came from.
+"""Options as the user gave them: key, raw value and origin.
 
 The origin travels with the value to the last check, so that an error names the option the way the user wrote
 it.

@@ -1,4 +1,4 @@
-"""From keyword arguments and an options file to typed options.
+"""Resolves keyword arguments and an options file to typed options.
 
 Order of work: name every option, type every value, merge by precedence, then check the rules between
 options. Each step collects all it finds wrong before it raises, and nothing has been done when it does.

@@ -1,4 +1,4 @@
-"""Pictures of what was measured: one HTML file that needs no network, and PNG where matplotlib is installed.
+"""Pictures of measurements: one HTML file that needs no network, and PNG if matplotlib is installed.
 
 Pages are hand-written (the styles and scripts are next to this file) and hold their data; they can be sent by
 mail and opened years later. matplotlib is imported while a PNG is drawn and at no other time.

@@ -1,4 +1,4 @@
-"""Bars and advice: the part of a page that is seen first. They need no script."""
+"""Bars and advice: the first part of a page. They need no script."""
 
 import os.path
 from collections.abc import Iterable, Sequence

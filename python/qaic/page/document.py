@@ -1,4 +1,4 @@
-"""One HTML file: parts, styles and scripts in it, and nothing that a browser would have to fetch.
+"""One HTML file with its parts, styles and scripts, which a browser opens without a network.
 
 The content policy of the page allows exactly the style and the script written here, by their hashes; even
 markup that got past the escaping could run nothing and could send nothing.

@@ -1,4 +1,4 @@
-"""Pictures as files: the form that a name asks for (``.html``, ``.png``), and the PNGs of matplotlib."""
+"""Files of pictures: ``.html`` or ``.png`` by name, and the PNGs of matplotlib."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Which color a kind of operation has: the same on every page, so that pages compare at a glance."""
+"""Colors of kinds of operations, which are the same on every page."""
 
 from typing import Final
 

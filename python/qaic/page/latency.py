@@ -1,4 +1,4 @@
-"""Latencies reduced to what pictures show: extremes, percentiles, a histogram, the curve over time."""
+"""Data of latency pictures: extremes, percentiles, a histogram, the curve over time."""
 
 from __future__ import annotations
 

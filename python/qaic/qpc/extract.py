@@ -1,4 +1,4 @@
-"""Writing what a container holds to files.
+"""Writes the content of a container to files.
 
 Segment names come from the file and are not trusted: each becomes the name of one file directly under its
 folder.

@@ -1,4 +1,4 @@
-"""Plain values that containers hold."""
+"""Plain values in containers."""
 
 from dataclasses import dataclass
 from enum import IntEnum

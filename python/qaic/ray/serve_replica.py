@@ -1,4 +1,4 @@
-"""A replica of Ray Serve that answers for one model."""
+"""A replica of Ray Serve that serves one model."""
 
 from __future__ import annotations
 

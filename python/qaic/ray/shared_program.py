@@ -1,4 +1,4 @@
-"""A program on its way to the actors of a cluster."""
+"""A program that is sent to the actors of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Util``: what a client asks about devices and about this package."""
+"""``Util``: information about devices and about this package."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The lock of a session's loads and resets, which is not that of its state."""
+"""The lock of a session's loads and resets, separate from the lock of its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a session is made of - a path, bytes, a model, a container - to the container that it runs."""
+"""Opens the container for a path, bytes, a model or a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shape dictionaries, and arrays made to fit them."""
+"""Shape dictionaries, and conversion of arrays to the required shapes."""
 
 from __future__ import annotations
 

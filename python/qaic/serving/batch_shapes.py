@@ -1,4 +1,4 @@
-"""Which shapes a program takes, and which requests can share one inference."""
+"""Shapes that a program accepts, and requests that can share one inference."""
 
 from __future__ import annotations
 

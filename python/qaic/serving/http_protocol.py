@@ -1,4 +1,4 @@
-"""Connections of HTTP: uvicorn's protocol with limits, and an end that answers all that was sent before."""
+"""HTTP connections: uvicorn's protocol with limits, and a shutdown that answers all requests."""
 
 from __future__ import annotations
 

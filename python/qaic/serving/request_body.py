@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP: JSON, with tensors in it or as bytes behind it."""
+"""HTTP requests and responses: JSON, with tensors in it or as bytes after it."""
 
 from __future__ import annotations
 

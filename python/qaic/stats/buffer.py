@@ -1,4 +1,4 @@
-"""One inference as a device measured it: read-only numpy views of the bytes."""
+"""Measurements of one inference: read-only numpy views of a stats buffer."""
 
 from __future__ import annotations
 

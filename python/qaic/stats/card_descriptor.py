@@ -1,4 +1,4 @@
-"""Operations as newer vendor SDKs describe them: segment ``*opstatsdesc.bin``.
+"""Operations in the form of newer vendor SDKs: segment ``*opstatsdesc.bin``.
 
 It is a protobuf message whose schema is not public, and none is part of this package. A caller that has the
 schema, as a serialized ``FileDescriptorSet``, can have the segment read with it. Fields are found by their

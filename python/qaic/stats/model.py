@@ -1,4 +1,4 @@
-"""Cores, engines and operations as objects: how the records of a stats buffer belong together."""
+"""Cores, engines and operations of a stats buffer as objects."""
 
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Opens stats buffers (:func:`open`), and finds those of a folder by the names of their files."""
+"""Finds the layout and the program of a stats buffer: :func:`open`."""
 
 from __future__ import annotations
 

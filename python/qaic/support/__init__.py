@@ -1,1 +1,1 @@
-"""The basis of all layers: whole files, text for people, YAML and JSON as files hold them."""
+"""Functions for all layers: atomic files, text for people, YAML and JSON."""

@@ -1,4 +1,4 @@
-"""Files that are written as a whole, and the folders in which they are written.
+"""Atomic writing of files, and their folders.
 
 A reader of a file that is being replaced gets the old content or the new one. All work in progress is in one
 kind of folder, so what a killed process leaves is found and removed by the next one that works there.

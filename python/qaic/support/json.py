@@ -1,4 +1,4 @@
-"""JSON as files hold it: read without the surprises that every reader takes differently."""
+"""Strict reading and writing of JSON files."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Modules that are imported when one of their names is wanted."""
+"""Modules that are imported at the first use of one of their names."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Reading of files with an end: no pipe keeps its reader waiting, and no device is read for ever."""
+"""Reads files that have an end: it refuses pipes and devices that never end."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""Names that programs, profiles, their files and their tools agree on, and rates of profiles.
+"""Names that programs, profiles, files and tools share, and rates of profiles.
 
 Programs, activations and inferences count from 0; inferences by program.
 """

@@ -1,1 +1,1 @@
-"""Searching the nodes that have to stay in a higher precision."""
+"""Search for the nodes that must stay in a higher precision."""

@@ -1,4 +1,4 @@
-"""`search`: a smallest set of nodes that has to stay in a higher precision for a target to hold.
+"""`search`: the smallest set of nodes that must stay in a higher precision to reach a target.
 
 Units are ranked by what they add to the error of the outputs. The first of them are taken in growing steps
 until the target holds, and the last step is bisected. Then each unit is removed if the target holds without

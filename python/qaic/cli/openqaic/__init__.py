@@ -156,7 +156,7 @@ class Subcommand:
 SUBCOMMANDS = (
     Subcommand(
         "check",
-        "forecast whether a model runs on a card, fits, and how fast",
+        "forecast whether a model runs on a card, whether it fits, and its speed",
         "qaic.cli.openqaic.commands.check",
     ),
     Subcommand(

@@ -42,7 +42,7 @@ def add_inputs(parser: Parser) -> None:
 
 def add_warm_up(parser: Parser, default: int) -> None:
     """Declare ``--warm-up``."""
-    help_text = "inferences before (default %(default)s)"
+    help_text = "inferences to run before the measurement (default: %(default)s)"
     parser.add_argument("--warm-up", type=count_or_zero, default=default, metavar="N", help=help_text)
 
 

@@ -178,9 +178,7 @@ def measured(
         raise StateError(
             f"{session.path} measures nothing: it was compiled without statistics",
             code="profile.not_compiled_in",
-            hints=(
-                "give the .onnx file, which is compiled with statistics; or compile with --stats-level 70",
-            ),
+            hints=("compile with --stats-level 70, the default for an .onnx file",),
         )
     return profile.capture()
 

@@ -1,4 +1,4 @@
-"""The graph that a container holds: its nodes, its tensors, and one ONNX file with the weights in it."""
+"""The graph of a container: its nodes, its tensors, and one ONNX file with the weights."""
 
 from __future__ import annotations
 

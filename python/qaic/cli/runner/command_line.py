@@ -1,4 +1,4 @@
-"""The command line of ``qaic-runner``: rows of options as arguments, their rules, and what is recorded."""
+"""The command line of ``qaic-runner``: rows of options as arguments, and their conflicts."""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""How long the inferences of a run took: what ``-s`` and ``--json`` print at its end."""
+"""Latencies of a run, which ``-s`` and ``--json`` print."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Bindings of a program, and the inferences that ``qaic-runner`` plans with them: bytes in, shapes out."""
+"""Facts about a program for ``qaic-runner``: bindings, shapes, and outputs that stay on the device."""
 
 from __future__ import annotations
 

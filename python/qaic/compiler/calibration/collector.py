@@ -1,4 +1,4 @@
-"""Running the instrumented program over samples and keeping what its tensors hold.
+"""Runs the instrumented program on samples and collects the values of its tensors.
 
 Each sample is one inference on one thread of the engine, whatever the number of workers, and what is kept of
 it are whole numbers that are added: results depend neither on the order of samples nor on threads. Only one

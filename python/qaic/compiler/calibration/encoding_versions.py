@@ -1,4 +1,4 @@
-"""The forms that encodings of AIMET have had, brought into the first.
+"""Converts all versions of AIMET encodings to the first one.
 
 ==========  =====================================================================================
 version     form

@@ -1,4 +1,4 @@
-"""A profile from the source that the options name: a file, or samples that are run now."""
+"""A profile from a file, or from samples that run now."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""Which tensors of the float graph are measured: all floats are float32, and no precision is assigned."""
+"""Tensors of the graph to measure: all floats are float32, and no precision is assigned."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,4 +1,4 @@
-"""One shape for every message of the compiler: what, found, expected, fix.
+"""The form of all messages of the compiler: what failed, found, expected, fix.
 
 A user of ``Session`` sees only the text of the exception, a user of the command line also the hints, and a
 program the code and the context; building all of them in one place keeps them in step.

@@ -1,1 +1,1 @@
-"""Models as users give them: checked, with symbols and specializations."""
+"""Models of users: checks, symbols and specializations."""

@@ -1,4 +1,4 @@
-"""Refusing what cannot become a program, and bringing the rest into one form."""
+"""Refuses models that cannot become a program, and normalizes all others."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

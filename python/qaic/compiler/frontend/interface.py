@@ -1,4 +1,4 @@
-"""Reading the tensors at the border of a model, and refusing what no buffer can hold."""
+"""Reads the inputs and outputs of a model, and refuses those that no buffer can hold."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Giving numbers to the symbolic dimensions of a model, and working out every other shape from them.
+"""Sets the symbolic dimensions of a model, and derives all other shapes.
 
 A container has buffers of fixed size, so every dimension of an input must be a number before anything else
 is decided.

@@ -1,1 +1,1 @@
-"""The graph, its constants and what is known about its values."""
+"""The graph, its constants, and facts about its values."""

@@ -1,4 +1,4 @@
-"""Operators that the user brings along, and the engine libraries that implement them."""
+"""Custom operators, and the engine libraries that implement them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

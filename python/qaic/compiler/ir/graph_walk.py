@@ -1,4 +1,4 @@
-"""Walking a parsed model: every node in every nested graph, and the names values go by."""
+"""Walks a parsed model: every node in every nested graph, and the names of values."""
 
 from __future__ import annotations
 

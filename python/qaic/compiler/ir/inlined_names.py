@@ -1,4 +1,4 @@
-"""Names inside functions: what they stand for when the functions are expanded.
+"""Names inside functions, and their names after functions are expanded.
 
 The body of a function is written once and expanded at every call, where its values get names of their own.
 Files that name values are written from the model before that: with the names of bodies, or with those of the

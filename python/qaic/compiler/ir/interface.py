@@ -1,4 +1,4 @@
-"""The tensors at the border of a program, once for each set of shapes."""
+"""Inputs and outputs of a program, for each set of shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model on its way to a program: what passes change."""
+"""The model that passes change."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

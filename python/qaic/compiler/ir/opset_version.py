@@ -1,4 +1,4 @@
-"""Version stamps of a model, lowered as far as they mean the same.
+"""Lowers the operator sets of a model as far as its meaning stays the same.
 
 The onnx package stamps new models with its own newest versions, which the engine may not know yet although
 nothing in the model is new. An operator means the same in every version since it last changed, so the stamp

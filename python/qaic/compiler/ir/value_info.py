@@ -1,4 +1,4 @@
-"""The element type of every value of a model, per graph, as shape inference left them."""
+"""The element type of every value of a model, per graph, as shape inference inferred it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rewritings of the graph."""
+"""Passes that rewrite the graph."""

@@ -1,4 +1,4 @@
-"""Which precision each node computes in.
+"""Selects the precision of each node.
 
 The options speak of all nodes, of operators by type, and of single nodes; the later ones win. The passes
 that quantize and that round floats act on what is decided here and look at no option about precision.

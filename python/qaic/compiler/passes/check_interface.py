@@ -1,4 +1,4 @@
-"""Refusing interfaces that no program can have, and naming the program and its sets of shapes."""
+"""Refuses interfaces that no program can have, and names the program and its specializations."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Computing once what a graph computes many times over.
+"""Merges nodes that compute the same value.
 
 Every call of a function brings its own copy of the work on positions and shapes, layer after layer. The
 engine does not see that they are equal, because their constants are copies too.

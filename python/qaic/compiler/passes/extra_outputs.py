@@ -1,4 +1,4 @@
-"""Results of inner operators as further outputs (``set_output_tensors`` and the like).
+"""Adds results of inner operators as outputs (``set_output_tensors`` and related options).
 
 The model keeps its outputs in front, under their names and in their order; so a program with further
 outputs serves the users of the one without.

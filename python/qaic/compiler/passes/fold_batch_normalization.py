@@ -1,4 +1,4 @@
-"""Folding BatchNormalization into the Conv in front of it, so that the unit has one rounding.
+"""Folds BatchNormalization into the preceding Conv, so that both round once.
 
 A compiler for the card does so too. The folded constants are computed in float32 and rounded afterwards
 like any other constant.

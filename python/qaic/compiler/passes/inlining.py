@@ -1,4 +1,4 @@
-"""Expanding the functions of a model; node names show where they came from.
+"""Expands the functions of a model; node names contain the names of the calls.
 
 Passes that keep facts by name need every name of a model to mean one value. Branches that are never alive
 together may use a name twice, so values of nested graphs are renamed.

@@ -1,4 +1,4 @@
-"""Partition files and the nodes of a model: whether they fit, and what a template lists.
+"""Partition files: whether they fit the model, and templates for them.
 
 The CPU device runs the graph whole, so this finds what a card would stumble over. A
 node without a name goes by its first result.

@@ -1,4 +1,4 @@
-"""Cutting a model back to the outputs that are wanted (`output_node_names`)."""
+"""Cuts a model to the requested outputs (`output_node_names`)."""
 
 import difflib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Giving a model another batch size (`batchsize`).
+"""Changes the batch size of a model (`batchsize`).
 
 Exporters leave the batch of the example they traced in the inputs and in the constant shapes of Reshape
 nodes. Both are rewritten; whether the result is the same model for more samples is then read off the shapes

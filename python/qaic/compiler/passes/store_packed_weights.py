@@ -1,4 +1,4 @@
-"""Products with packed weights of four or eight bits that read them where the container has them.
+"""Lets products read packed weights of four or eight bits in the container.
 
 The engine's ``MatMulNBits`` copies its weights when a program is loaded, and decodes those of eight bits in
 each inference. Its rows are those that the kernels of the device read; scales and zero points go behind them.

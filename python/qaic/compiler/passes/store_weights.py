@@ -1,4 +1,4 @@
-"""Products and gathers that read weights where the container has them.
+"""Lets products and gathers read weights in the container.
 
 The engine copies the weights of its products: it packs float32, and widens and packs float16 and blocks. The
 device has operators that name a weight instead and read it in the mapped file, in the form in which it is

@@ -1,4 +1,4 @@
-"""Nodes and constants of a graph that is being rewritten to integers, and what is known of their values."""
+"""Nodes and constants of a graph that is rewritten to integers, and facts about their values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Nodes that are quantized as one: an operator, what is added to its result, and the bounds on that.
+"""Groups of nodes that are quantized as one: an operator, an addition to its result, and its bounds.
 
 What lies inside a group is never rounded, as in the fused units of the card. Quantizing is
 monotone, so bounds can be applied to the stored integers instead of the real numbers; where they are the

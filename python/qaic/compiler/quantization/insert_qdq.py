@@ -1,4 +1,4 @@
-"""Carrying out a quantization plan: every value of a quantized group goes through Q and DQ.
+"""Inserts Q and DQ for every value of a quantized group, as the plan requires.
 
 Every value of a quantized node lies between a QuantizeLinear and a DequantizeLinear; the value behind the
 latter keeps the name of the float one, so that float nodes, nested graphs and outputs read on as before. The

@@ -1,4 +1,4 @@
-"""Operators that a model writes out in simpler ones.
+"""Operators that a model expresses by simpler ones.
 
 Exporters spell HardSwish, Gelu, Softmax and LayerNormalization as a handful of elementary operators.
 Rounding each of them to 8 bits would make the result useless where the operator itself loses little. They

@@ -1,4 +1,4 @@
-"""A quantization plan as text and JSON, and as files that the compiler takes: encodings, node precisions.
+"""A quantization plan as text and JSON, and as input files of the compiler: encodings, node precisions.
 
 Encodings (AIMET 0.6.1, https://quic.github.io/aimet-pages) count q from 0 and add a negative offset; here q
 is signed and the offset is subtracted, so our 8-bit offset ``o`` is ``-o - 128`` of theirs. Both files

@@ -1,4 +1,4 @@
-"""Making a quantization plan from a graph, the classes of its nodes and a profile."""
+"""Makes a quantization plan from a graph, the classes of its nodes and a profile."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Raising the operator set of a model to the first that has the integer forms of the operators.
+"""Converts the operator set of a model to the first one with the integer operators.
 
 Version 10 brought the integer convolution, version 12 MaxPool and Clip on integers.
 """

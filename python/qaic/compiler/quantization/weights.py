@@ -1,4 +1,4 @@
-"""Parameters of constant weights: of convolutions and matrix products, the operators that integers make fast.
+"""Parameters of constant weights of convolutions and matrix products.
 
 A weight has one scale, or one per output channel; the bias is quantized after it. A kernel adds the bias to
 sums of products, so it has to be at scale input x weight. The precision option states what the numbers are

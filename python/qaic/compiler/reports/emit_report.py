@@ -1,4 +1,4 @@
-"""Reports of a compilation that a user asks for with an option, and where they go.
+"""Prints reports of a compilation that options request.
 
 Text goes to the logger ``qaic.compiler.report``. Its level lets reports through whatever the level of the
 root logger: they were asked for. A process that has not set up logging gets them on stderr.

@@ -1,4 +1,4 @@
-"""Which operators a compiler for the card takes: the list that is shipped, or one the user has.
+"""Operators that a compiler for the card supports: the shipped list, or the user's.
 
 The list that is shipped is an estimate (`tools/generators/operator_estimate.py`). A file that the vendor's
 tool wrote has one operator a line and takes its place with ``aic_operator_list``; so does a file in the

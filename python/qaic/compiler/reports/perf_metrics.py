@@ -1,4 +1,4 @@
-"""Costs of a program before it runs, and hints about what keeps it from being fast on a card.
+"""Costs of a program before it runs, and patterns that are slow on a card.
 
 The costs are parameters, multiply-accumulates, weight bytes, activation memory.
 

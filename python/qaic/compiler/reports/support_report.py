@@ -1,4 +1,4 @@
-"""Findings of a compiler for the card about a model that the CPU device runs.
+"""Reports parts of a model that a compiler for the card may refuse.
 
 Level 1, what no target can take, is refused where it is found. This module finds level 2: what a card is
 unlikely to take. It is looked for in the model as the user gave it, so that messages name the user's nodes,

@@ -1,1 +1,1 @@
-"""Value types of options: from what the user wrote to one typed value."""
+"""Value types of options: convert user input to typed values."""

@@ -1,4 +1,4 @@
-"""Value types with words of their own: versions, targets, hexadecimal codes, kinds of samples.
+"""Value types with names for values: versions, targets, hexadecimal codes, kinds of samples.
 
 Each is used by one or two rows; they are apart from `codecs`, which holds the general types.
 """

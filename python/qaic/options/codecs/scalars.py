@@ -1,4 +1,4 @@
-"""Value types of options: from what the user wrote to one typed value.
+"""Scalar value types of options: convert user input to typed values.
 
 A codec takes every documented form of a value: a Python object from a keyword
 argument, or text from a YAML file or a command line, where everything is text. A row of the option table

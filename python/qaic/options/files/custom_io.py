@@ -1,4 +1,4 @@
-"""The option that gives inputs and outputs of a program another layout or precision.
+"""The option for types and layouts of inputs and outputs.
 
 The file is a YAML sequence of mappings; every complaint names the line and the key.
 """

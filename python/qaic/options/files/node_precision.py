@@ -1,4 +1,4 @@
-"""The option that puts single nodes on float16 or float32.
+"""The option that selects float16 or float32 for single nodes.
 
 The file is a YAML mapping of two lists of names.
 """

@@ -1,4 +1,4 @@
-"""Reading of a YAML options file: one flat mapping, no option in it twice."""
+"""Reads a YAML options file: one flat mapping without duplicate options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The option that spreads a program over several devices."""
+"""The option that partitions a program for several devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The option that gives a program several sets of shapes."""
+"""The option for several sets of shapes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

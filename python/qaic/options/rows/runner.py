@@ -1,4 +1,4 @@
-"""Options of ``qaic-runner``: rows of the same kind, of a command line of its own."""
+"""Options of ``qaic-runner``."""
 
 # ruff: noqa: RUF009  # `_row` makes an immutable row, as `dataclasses.field` does
 

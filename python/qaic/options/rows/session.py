@@ -1,4 +1,4 @@
-"""Options that state what to do with the others."""
+"""Options about the handling of other options."""
 
 # ruff: noqa: RUF009  # `option` makes an immutable row, as `dataclasses.field` does
 

@@ -1,4 +1,4 @@
-"""A drawn graph: its boxes and arrows, how they are colored, and how a page carries them.
+"""A drawn graph: boxes, arrows and colors, and its encoding in a page.
 
 A graph of 9,000 nodes has to open at once. So nodes are in groups, which a page shows closed where there are
 many, and a page carries columns with each text once, deflated.

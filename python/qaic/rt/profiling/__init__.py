@@ -1,1 +1,1 @@
-"""Handles that take samples of inferences, and what they report."""
+"""Handles that record samples of inferences, and their reports."""

@@ -1,4 +1,4 @@
-"""Profiles that go on, with a report in every period."""
+"""Continuous profiles, with a report in every period."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Reports over what devices measured: questions and their answers.
+"""Reports about the measurements of devices.
 
 A report is a function from a :class:`Capture` to a :class:`Report`; text, CSV, JSON and the page are made
 from that value.

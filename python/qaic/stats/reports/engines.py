@@ -1,4 +1,4 @@
-"""How busy each engine is, and with what."""
+"""Utilization of each engine, by kind of operation."""
 
 from qaic.stats.reports.capture import Capture, median
 from qaic.stats.reports.capture.groups import grouped, own_time_us, share

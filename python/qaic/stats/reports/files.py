@@ -1,4 +1,4 @@
-"""Reports as files or as one text: which form has which files."""
+"""Reports as files or text."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Which memory the operations work in, what went to DDR, and transfers that run with the engines."""
+"""Memory that operations use, traffic to DDR, and transfers that overlap with engines."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Which kinds of operations, nodes and layers of a model cost most, over all cores and devices."""
+"""Kinds of operations, nodes and layers of a model by time, over all cores and devices."""
 
 import re
 from collections.abc import Callable, Iterable

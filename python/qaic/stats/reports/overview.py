@@ -1,4 +1,4 @@
-"""The first answer: how fast, bound by what, and what is worth looking at."""
+"""The overview: speed, limiting factor, and advice."""
 
 from collections.abc import Callable
 from typing import Final

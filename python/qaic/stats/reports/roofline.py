@@ -1,4 +1,4 @@
-"""How much is computed per byte, and how fast: only where the compiler knows what an operation computes."""
+"""Work per byte and speed of operations, if the compiler knows their work."""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""The subcommands that ``openqaic`` alone has, a module each."""
+"""The subcommands of ``openqaic``, one per module."""

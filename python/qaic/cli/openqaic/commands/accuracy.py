@@ -1,4 +1,4 @@
-"""``openqaic accuracy``: which node loses in a precision, why, and which nodes have to stay in float32."""
+"""``openqaic accuracy``: finds nodes that lose precision, the reasons, and the nodes to keep in float32."""
 
 import argparse
 import shlex

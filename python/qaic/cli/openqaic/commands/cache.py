@@ -1,4 +1,4 @@
-"""``openqaic cache dir | list | prune | clear``: programs that were compiled before."""
+"""``openqaic cache dir | list | prune | clear``: shows and removes compiled programs."""
 
 import argparse
 import datetime as dt

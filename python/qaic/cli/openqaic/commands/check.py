@@ -1,4 +1,4 @@
-"""``openqaic check MODEL``: will it run on a card, does it fit, how fast, and with which options."""
+"""``openqaic check MODEL``: forecasts support, fit and speed on a card, and the best options."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,9 @@ from qaic.model_path import open_model
 def add_arguments(parser: Parser) -> None:
     add_model(parser, may_be_container=False)
     parser.add_argument(
-        "--precision", default="fp16", help="fp16, int8, int16, mxfp6, fp32; + joins some (default: fp16)"
+        "--precision",
+        default="fp16",
+        help="fp16, int8, int16, mxfp6 or fp32; + combines several (default: fp16)",
     )
     parser.add_argument("--card", default="standard", help="standard, pro or ultra (default: standard)")
     parser.add_argument("--cards", type=count, default=1, metavar="N", help="number of cards (default: 1)")

@@ -1,4 +1,4 @@
-"""``openqaic completion bash``: what makes a shell complete commands and options."""
+"""``openqaic completion SHELL``: prints the completion script of a shell."""
 
 import argparse
 from pathlib import Path

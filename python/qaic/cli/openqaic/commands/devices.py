@@ -1,4 +1,4 @@
-"""``openqaic devices``: the devices there are, once or until Ctrl-C."""
+"""``openqaic devices``: lists devices once, or until Ctrl-C."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""``openqaic diff A B``: what differs between two containers."""
+"""``openqaic diff A B``: lists the differences of two containers."""
 
 import argparse
 

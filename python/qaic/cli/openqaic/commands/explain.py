@@ -1,4 +1,4 @@
-"""``openqaic explain CODE``: what an error code or the name of an exception means."""
+"""``openqaic explain CODE``: explains an error code or an exception."""
 
 import argparse
 import ast

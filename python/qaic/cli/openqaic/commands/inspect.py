@@ -1,4 +1,4 @@
-"""``openqaic inspect MODEL [nodes | tensors | graph | fit]``: what a program is and computes."""
+"""``openqaic inspect MODEL [nodes | tensors | graph | fit]``: shows a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``openqaic profile MODEL -o page.html``: from a model to what its operators take, in one command."""
+"""``openqaic profile MODEL -o page.html``: measures the operators of a model."""
 
 from __future__ import annotations
 

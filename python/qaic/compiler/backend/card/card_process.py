@@ -1,4 +1,4 @@
-"""Running the vendor's compiler: its words as they come, and nothing left of it when we are interrupted."""
+"""Runs the vendor's compiler: forwards its output, and ends it if the process is interrupted."""
 
 import contextlib
 import logging

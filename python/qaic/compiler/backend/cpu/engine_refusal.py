@@ -1,4 +1,4 @@
-"""The node that the engine refuses, which its message does not name.
+"""Finds the node that the engine refuses, if its message does not name it.
 
 It is the last node of the shortest beginning of the graph that the engine refuses.
 """

@@ -1,4 +1,4 @@
-"""Writing a model program as a container.
+"""Writes a model program as a container.
 
 The same model, options and version give the same bytes: messages are serialized deterministically, nothing
 depends on paths, times or the order of a hash table. Constants are streamed; the rest is small and built in

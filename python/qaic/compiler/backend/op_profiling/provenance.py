@@ -1,4 +1,4 @@
-"""Which nodes of a graph the engine's nodes compute, after it has fused, replaced and laid them out again.
+"""Nodes of a graph that the engine's operations compute, after it has fused and replaced nodes.
 
 The engine keeps the names of the values that survive. What an engine's node computes is then what lies
 between the values it gives and the values it gets in the graph it was made from; the names of the nodes,
@@ -219,6 +219,6 @@ class _Names:
 
 @compiler_pass(lambda context: context.measures_operations)
 def record_provenance_pass(model: Model, _: Context) -> bool:
-    """Remember the nodes of the user's model, where operations are measured."""
+    """Record the nodes of the user's model if operations are measured."""
     model.provenance = NodeProvenance(model.proto).owners
     return True

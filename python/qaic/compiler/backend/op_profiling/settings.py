@@ -1,4 +1,4 @@
-"""Measurements that a program makes, and their room.
+"""Measurements of a program, and the size of their buffer.
 
 The level decides what is measured. Whether it was *asked for* decides what callers see: a level that is only
 the default gets its buffer, and no binding that one would have to pass memory for.

@@ -1,1 +1,1 @@
-"""Files that hold a model and its weights."""
+"""Files of a model and its weights."""

@@ -1,4 +1,4 @@
-"""Finding the checkpoint of a model without weights.
+"""Finds the checkpoint of a model without weights.
 
 A path of such a model is relative to the folder that the environment names or to the model's folder; the
 first that has it counts. A file outside both is never read, whatever path or link leads there, with two

@@ -1,4 +1,4 @@
-"""Reading a model without its weights.
+"""Reads a model without its weights.
 
 The outer messages of the file (model, graph, initializers, ``Constant`` nodes) are walked on the wire. What
 is left when every large payload is cut out is a small protobuf message that the onnx library parses; the

@@ -1,4 +1,4 @@
-"""Tensor places in a safetensors file.
+"""Positions of tensors in a safetensors file.
 
 Such a file is a little-endian size of 8 bytes, a JSON object of that size with type, shape and range of each
 tensor, and the tensors themselves without gaps between them. Only the object is read here; everything in it

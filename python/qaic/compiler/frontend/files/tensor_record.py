@@ -1,4 +1,4 @@
-"""One ``TensorProto`` on the wire: its description, and where its payload lies."""
+"""A serialized ``TensorProto``: its description, and the position of its payload."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

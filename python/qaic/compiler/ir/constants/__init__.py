@@ -1,1 +1,1 @@
-"""Constants: where their numbers are, how they are read, and what follows from them."""
+"""Constants: positions and readers of their numbers, and facts that follow from them."""

@@ -1,4 +1,4 @@
-"""Moving constants between the three forms they have: nodes, protobuf tensors, weights next to the graph."""
+"""Conversion of constants between their three forms: nodes, protobuf tensors, weights next to the graph."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Sources of an initializer's bytes, and their way into the container without being held in memory.
+"""Sources of an initializer's bytes, which are copied to the container in parts.
 
 A weight is described by type, dims and a source. A source is read piece by piece when the container is
 written; the compiler itself never keeps a large payload. Files are read with positional reads rather than

@@ -1,4 +1,4 @@
-"""Giving the border of a program the types and layouts that were asked for."""
+"""Converts inputs and outputs to the requested types and layouts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

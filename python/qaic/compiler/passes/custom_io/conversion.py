@@ -1,4 +1,4 @@
-"""The operators between the border of a program and the model.
+"""Operators that convert between inputs or outputs and the model.
 
 Arithmetic is in float32. Quantize and dequantize are spelled out instead of left to ``QuantizeLinear``: that
 rounds before it adds the offset, and the engine would fuse it with the operators next to it. MXINT8 blocks

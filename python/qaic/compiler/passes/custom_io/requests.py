@@ -1,4 +1,4 @@
-"""From the options to one request per input or output that has to change."""
+"""Requests to change inputs and outputs, derived from options."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

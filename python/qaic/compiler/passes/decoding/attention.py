@@ -1,4 +1,4 @@
-"""A graph whose attention is looked at: its values, and the heads that several queries share.
+"""Values of a graph that belong to attention, and the search for them.
 
 Exporters write ``Reshape(Expand(Unsqueeze(rows, 2)))`` for shared heads. A product that broadcasts needs no
 copies.

@@ -1,4 +1,4 @@
-"""How many slots a cache has: the size of the dimension in which rows are written at positions.
+"""Number of slots of a cache: the size of the dimension that positions index.
 
 Exporters lay caches out in different ways, so the dimension is that in which a graph writes at numbers that
 it takes from its input of positions.

@@ -1,4 +1,4 @@
-"""Sizes that a decoder computes for each token, and that are the same for all.
+"""Folds sizes that a decoder computes for each token, but that never change.
 
 Exporters have a graph compute the shapes that it gives to ``Reshape``: four small nodes for each. The engine
 folds them where a shape is fixed; a decoder has two sets of shapes, for a chunk of the prompt and for a

@@ -1,4 +1,4 @@
-"""Decoders that read the attended part of their caches only.
+"""Lets decoders read only the attended part of their caches.
 
 A decoder that was exported with the length of its context as a symbol is one for any length. Behind the
 largest position of an inference every slot is hidden: its score becomes a constant that the softmax turns

@@ -1,4 +1,4 @@
-"""State of which a program computes the rows that change, and not the next value.
+"""State of which a program computes only the changed rows.
 
 A decoder writes a row of each cache per token with ``ScatterND``, which copies the cache. Where nothing
 else reads the result, the rows and their indices become the outputs of the graph in its place; the device

@@ -1,1 +1,1 @@
-"""Passes that make the graph round as the hardware does."""
+"""Passes that round values as the hardware does."""

@@ -1,4 +1,4 @@
-"""Rounding floats to the format their nodes compute in, exactly where the card would.
+"""Rounds floats to the precision of their nodes, where the card rounds.
 
 Kernels stay in float32. A pair of casts puts a value in the format, float32 to float16 or bfloat16 and back;
 the engine keeps such pairs. One pass in topological order decides for each value whether it needs a pair: not

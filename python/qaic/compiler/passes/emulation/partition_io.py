@@ -1,4 +1,4 @@
-"""MXINT8 on what passes from one partition of a pipeline to the next.
+"""Rounds values between partitions to MXINT8.
 
 The CPU device runs the graph whole, so a value that a later partition reads is rounded in the graph, just
 before the first node that reads it there. Partitions that share the work on each node exchange parts that

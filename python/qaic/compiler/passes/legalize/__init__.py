@@ -1,1 +1,1 @@
-"""Forms that the engine takes, in the place of those that it does not."""
+"""Replaces forms that the engine does not support."""

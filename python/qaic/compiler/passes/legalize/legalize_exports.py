@@ -1,4 +1,4 @@
-"""Operators as exporters write them, where the engine wants them in another form.
+"""Rewrites patterns of exporters that the engine does not support.
 
 * Operands of ``Range`` are scalars. Where an exporter has expanded a function they may have the shape [1].
 * Pieces of a tensor are slices. Exporters that translate the split of a tensor literally write a sequence of

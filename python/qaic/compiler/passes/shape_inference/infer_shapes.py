@@ -1,4 +1,4 @@
-"""Giving every value its type and shape, in each set of shapes."""
+"""Infers the type and shape of every value, in each specialization."""
 
 from typing import Final
 

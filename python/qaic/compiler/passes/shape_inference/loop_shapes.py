@@ -1,4 +1,4 @@
-"""Shapes of what a Loop carries: onnx does not infer them, because an iteration may change them.
+"""Shapes of values that a Loop carries, which onnx does not infer, because an iteration may change them.
 
 A state has the shape of its first value in every iteration, if an iteration that is given this shape gives it
 back. Bodies without annotations, as older exporters write them, are inferred with these shapes.

@@ -1,4 +1,4 @@
-"""Sizes that contradict each other: which node cannot take them, and which size of a symbol it needs.
+"""Sizes that contradict each other: the node, and the size that a symbol needs.
 
 Inference of onnx sees some contradictions. The engine sees more when it loads a graph with fixed sizes, and
 many only when a node runs. So a node that may have one is asked alone: the engine loads it with the shapes of

@@ -1,1 +1,1 @@
-"""Reports about when things ran, and what they waited for."""
+"""Reports about the times and waits of operations."""

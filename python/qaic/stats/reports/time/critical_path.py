@@ -1,4 +1,4 @@
-"""Which operations the inference waited for: the path over measured times and the compiler's dependencies."""
+"""Operations that the inference waited for: the path over measured times and dependencies."""
 
 from bisect import bisect_right
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Cost of measuring, and the numbers that it makes meaningless."""
+"""Cost of measuring, and the rows that do not exceed it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Executions of one core in the order of time, over all its threads: when anything works and when not."""
+"""Executions of one core in the order of time, over all its threads."""
 
 import heapq
 from collections.abc import Iterator
