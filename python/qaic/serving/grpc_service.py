@@ -205,14 +205,9 @@ def _write_answer(request: Any, model: ServedModel, outputs: dict[str, NDArray[A
 
 
 class _Inbox:
-    """Reads messages, a few at a time. If others wait, a message that arrives slowly has to give way.
+    """Reads ``most`` messages at a time, each of which has to arrive within ``limit_s`` seconds.
 
-    Parameters
-    ----------
-    most
-        Messages at a time.
-    limit_s
-        Seconds in which one has to arrive.
+    If others wait, a message that arrives slowly has to give way.
     """
 
     def __init__(self, most: int, limit_s: float) -> None:

@@ -135,11 +135,13 @@ class HttpApp:
 
     async def _body(self, request: Request, most: int, lease: Lease) -> list[bytes]:
         """Read the parts of a body that is not too long, from a sender that is not too slow."""
-        if request.headers.get("content-encoding", "identity") != "identity":
+        headers = request.headers
+        coding = headers.get("transfer-encoding", "chunked").lower()
+        if headers.get("content-encoding", "identity") != "identity" or coding != "chunked":
             raise InputError(
                 "compressed bodies are not supported; send it as it is", code="serving.content_encoding"
             )
-        length = request.headers.get("content-length", "0")
+        length = headers.get("content-length", "0")
         if length.isdigit() and int(length[:20]) > most:
             raise _too_long(length[:20], most)
         parts: list[bytes] = []

@@ -295,6 +295,9 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
             # No other protocol is spoken here, and the parser takes no request after such a one.
             self.cycle.keep_alive = False
 
+    def _unsupported_upgrade_warning(self) -> None:
+        self.logger.warning("a request for another protocol is answered by HTTP")
+
     def on_chunk_header(self) -> None:
         self._quiet_bytes = 0
 
