@@ -283,6 +283,12 @@ def changed(source, target, change):
         ({"dims": [WIDE, 328]}, "184320 bytes of float16 for 288 rows of 328 elements; 202752 are expected"),
         ({"dims": [WIDE]}, "rows and their length are expected"),
         ({"dims": [-WIDE, -HIGH]}, "rows and their length are expected"),
+        ({"dims": [-1, WIDE, HIGH]}, "rows and their length are expected"),
+        ({"dims": [1 << 62, 1 << 62]}, "more than there can be are expected"),
+        ({"encoding": "mxfp6_e2m3"}, "184320 bytes of mxfp6_e2m3"),
+        ({"encoding": "int8", "group": 48}, "groups of 48 elements"),
+        ({"offset": 1}, "offset"),
+        ({"offset": 1 << 40}, "offset|outside"),
         ({"dtype": "uint8"}, "no kernel reads the form `uint8`"),
         ({"size": 999}, "999 bytes of float16"),
         ({"name": "v"}, "the plan has no stored weight"),
@@ -294,7 +300,8 @@ def test_plan_that_lies_about_weights_is_refused_when_it_is_loaded(tmp_path, cha
     def apply(plan):
         entry = next(one for one in plan["initializers"] if "layout" in one)
         entry.update(change)
-        plan["producer"] = ""
+        # There is no room for more.
+        plan |= {"producer": "", "effective": {}}
 
     lying = changed(path.path, tmp_path / "lying.bin", apply)
     with pytest.raises(qaic.errors.QaicError, match=message), qaic.Session(lying) as session:

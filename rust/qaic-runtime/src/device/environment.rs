@@ -25,6 +25,7 @@ impl RegistryOptions {
             engine_candidates,
             noop_faults: text(value, "QAIC_NOOP_FAULTS"),
             shared_cores: shared_cores(value)?,
+            memory: text(value, "QAIC_CPU_MEMORY").filter(|found| !found.is_empty()),
             visible_devices: text(value, "QAIC_VISIBLE_DEVICES"),
             kernel: kernel(value),
         })

@@ -34,6 +34,8 @@ pub struct RegistryOptions {
     /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
     /// every process has cards of its own.
     pub shared_cores: Option<UserDirectory>,
+    /// `QAIC_CPU_MEMORY`: private memory that a program of a virtual card may take; unset means what is free.
+    pub memory: Option<String>,
     /// `QAIC_VISIBLE_DEVICES`: the devices that a context shows, by their ids; unset shows all. Contexts that show others
     /// have the same devices behind them.
     pub visible_devices: Option<String>,
@@ -181,11 +183,14 @@ impl Registry {
                 #[cfg(feature = "cpu")]
                 DeviceKind::Cpu => {
                     let family = options.hardware()?.name;
+                    let memory =
+                        super::cpu::MemoryLimit::parse(options.memory.as_deref().unwrap_or_default())?;
                     let candidates = options.engine_candidates.clone();
                     self.devices.push(Arc::new(super::cpu::CpuDevice::new(
                         resource_tracker,
                         candidates,
                         family,
+                        memory,
                     )));
                 }
                 _ => {

@@ -54,11 +54,42 @@ qaic_qpc::errors! {
         /// The device does not do this.
         #[error("not supported: {what}")]
         Unsupported { what: String = "a dma-buf on a device of kind `cpu`".into() } => "device.unsupported",
+        /// A program takes more private memory than is free.
+        #[error(
+            "the program takes {} of private memory: {} of weights that the engine copies, and for each of {activations} \
+             activations {} of states and {} of other tensors; {} are free, {}",
+            gigabytes(*needed),
+            gigabytes(*weights),
+            gigabytes(*states),
+            gigabytes(*buffers),
+            gigabytes(*free),
+            if *fitting == 0 { "no activation fits".to_owned() } else {
+                format!("{fitting} of {activations} activations fit")
+            }
+        )]
+        HostMemory {
+            needed: u64 = 9_000_000_000, free: u64 = 5_000_000_000, weights: u64 = 1_000_000_000,
+            states: u64 = 3_900_000_000, buffers: u64 = 100_000_000, activations: u32 = 2, fitting: u32 = 1,
+        } => "device.host_memory" "DeviceMemoryError" [needed, free, weights, states, buffers, activations, fitting]
+            hint if *fitting > 0 {
+                "lower num_activations; QAIC_CPU_MEMORY=any loads the program without this check"
+            } else if weights > states {
+                "compile with convert_to_fp16=True, mxfp6_matmul=True and without stored_weights=False; \
+                 QAIC_CPU_MEMORY=any loads the program without this check"
+            } else {
+                "compile for a shorter context or with mxint8_kv_cache=True; QAIC_CPU_MEMORY=any loads the program \
+                 without this check"
+            },
         /// Memory for a buffer could not be had.
         #[error("{bytes} bytes for {what} could not be allocated")]
         OutOfMemory { bytes: u64 = 1 << 40, what: &'static str = "an output" }
             => "device.memory" "DeviceMemoryError" [bytes],
     }
+}
+
+fn gigabytes(bytes: u64) -> String {
+    let hundredths = bytes.saturating_add(5_000_000) / 10_000_000;
+    format!("{}.{:02} GB", hundredths / 100, hundredths % 100)
 }
 
 /// How to get more devices of a kind.

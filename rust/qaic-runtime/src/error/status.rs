@@ -60,7 +60,9 @@ impl QStatus {
             ErrorDetail::State(StateError::QueueFull { .. })
             | ErrorDetail::Card(CardError::Firmware { status: -36, .. }) => Self::Again,
             ErrorDetail::Input(_) | ErrorDetail::State(_) => Self::Inval,
-            ErrorDetail::Device(DeviceError::OutOfMemory { .. }) => Self::NoMem,
+            ErrorDetail::Device(DeviceError::HostMemory { .. } | DeviceError::OutOfMemory { .. }) => {
+                Self::NoMem
+            }
             ErrorDetail::Device(DeviceError::NotFound { .. } | DeviceError::TooFew { .. }) => Self::NoDev,
             ErrorDetail::Device(
                 DeviceError::Busy { .. } | DeviceError::Lost { .. } | DeviceError::Unavailable { .. },

@@ -143,8 +143,9 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     let is_busy = matches!(
         outcome.as_ref().err().map(RuntimeError::detail),
         Some(
-            ErrorDetail::Device(DeviceError::Busy { .. } | DeviceError::OutOfMemory { .. })
-                | ErrorDetail::Card(CardError::Firmware { .. })
+            ErrorDetail::Device(
+                DeviceError::Busy { .. } | DeviceError::HostMemory { .. } | DeviceError::OutOfMemory { .. }
+            ) | ErrorDetail::Card(CardError::Firmware { .. })
         )
     );
     if !is_busy || (was_idle && is_idle()) {

@@ -7,6 +7,7 @@ use qaic_qpc::container::names;
 use qaic_qpc::plan::PlanError;
 use qaic_sched::Executor;
 
+use super::MemoryLimit;
 use super::engine::{GraphOptions, Purpose};
 use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_graph};
 use super::optimized_graph::SavePlace;
@@ -23,6 +24,7 @@ pub(crate) struct CpuDevice {
     resource_tracker: Arc<ResourceTracker>,
     engine_candidates: Vec<PathBuf>,
     family: &'static str,
+    memory: MemoryLimit,
 }
 
 impl CpuDevice {
@@ -31,8 +33,9 @@ impl CpuDevice {
         resource_tracker: Arc<ResourceTracker>,
         engine_candidates: Vec<PathBuf>,
         family: &'static str,
+        memory: MemoryLimit,
     ) -> Self {
-        Self { resource_tracker, engine_candidates, family }
+        Self { resource_tracker, engine_candidates, family, memory }
     }
 }
 
@@ -80,6 +83,9 @@ impl Device for CpuDevice {
         image: &Arc<Image>,
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
+        if let Some(plan) = image.plan()? {
+            self.memory.check(plan, options.activations, Path::new("/"))?;
+        }
         let options = ExecutableOptions {
             cores: image.network().num_cores.max(1),
             activations: options.activations,

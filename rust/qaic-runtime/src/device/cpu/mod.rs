@@ -12,6 +12,7 @@ mod engine;
 mod exec;
 mod executable;
 mod execution;
+mod host_memory;
 mod op_matching;
 mod optimized_graph;
 mod profile;
@@ -28,5 +29,6 @@ pub use engine::{Engine, custom_ops, libraries_of_package};
 pub(in crate::device) use executable::{Constants, Executable, ExecutableOptions, Parts};
 #[cfg(feature = "emu")]
 pub(in crate::device) use execution::Execution;
+pub(crate) use host_memory::MemoryLimit;
 #[cfg(feature = "emu")]
 pub(in crate::device) use stats::Description;

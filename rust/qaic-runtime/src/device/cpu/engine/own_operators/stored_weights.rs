@@ -69,8 +69,8 @@ impl StoredWeights {
 
 impl Matrix {
     fn new(initializer: &Initializer, layout: Layout, constants: &Constants) -> Result<Self, String> {
-        let dims: Vec<usize> = initializer.dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
-        let &[rows, len] = &*dims else {
+        let dims: Result<Vec<usize>, _> = initializer.dims.iter().map(|&dim| dim.try_into()).collect();
+        let Ok(&[rows, len]) = dims.as_deref() else {
             return Err(format!(
                 "stored rows of dims {:?}; rows and their length are expected",
                 initializer.dims
