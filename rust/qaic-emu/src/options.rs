@@ -9,73 +9,70 @@ use super::workload::{Loopback, Workload};
 use qaic_kmd::clock::{Clock, SystemClock, VirtualClock};
 use qaic_kmd::kmd::Telemetry;
 
-/// Emulated cards. The default is one card under a kernel of today, without cores, in time that goes by only while
-/// a call waits: the same calls have the same results every time.
-#[derive(Clone, Debug)]
-pub struct EmuOptions {
-    /// Cards, 255 at most.
-    pub cards: u32,
-    /// Which kernels the driver behaves like.
-    pub profile: Profile,
-    /// The work of the cores.
-    pub workload: Arc<dyn Workload>,
-    /// The time.
-    pub clock: EmuClock,
-    /// Threads that drive the data path.
-    pub execution_mode: ExecutionMode,
-    /// Faults of each card.
-    pub faults: FaultPlan,
-    /// Facts that the cards report.
-    pub firmware: FirmwareConfig,
-    /// Returns whether a signal waits for the calling thread; blocking calls then return `EINTR`. Called
-    /// every 50 ms.
-    pub signaled: Option<fn() -> bool>,
-    /// Name of the driver behind the nodes.
-    pub driver_name: String,
-    /// Version of its interface: major, minor. That of the mainline kernel has none.
-    pub driver_version: (i32, i32),
-    /// Values of the sensors.
-    pub telemetry: Telemetry,
-    /// From a reset to the card's being online again.
-    pub boot: Duration,
-    /// From the failure of a channel's cores to their start.
-    pub core_restart: Duration,
-    /// How long the driver waits for the firmware's reply.
-    pub control_timeout: Duration,
-    /// Time limit of a wait that has none of its own.
-    pub wait_timeout: Duration,
-    /// Largest piece of a buffer object that is in one place of the host's memory: slices are split there.
-    pub fragment_bytes: u64,
-    /// True if buffer objects from the device hold a pattern between an execute call and the completion,
-    /// which exposes reads that come too early.
-    pub poisons_outputs: bool,
-}
+/// Declares settings, each with its default.
+macro_rules! settings {
+    ($(#[$of_struct:meta])* pub struct $name:ident {
+        $($(#[$of_field:meta])* $field:ident: $type:ty = $default:expr,)*
+    }) => {
+        $(#[$of_struct])*
+        pub struct $name {
+            $($(#[$of_field])* pub $field: $type,)*
+        }
 
-impl Default for EmuOptions {
-    fn default() -> Self {
-        Self {
-            cards: 1,
-            profile: Profile::default(),
-            workload: Arc::new(Loopback),
-            clock: EmuClock::default(),
-            execution_mode: ExecutionMode::default(),
-            faults: FaultPlan::default(),
-            firmware: FirmwareConfig::default(),
-            signaled: None,
-            driver_name: "qaic".into(),
-            driver_version: (0, 0),
-            telemetry: Telemetry {
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+}
+pub(crate) use settings;
+
+settings! {
+    /// Emulated cards. The default is one card under a kernel of today, without cores, in time that goes by only while
+    /// a call waits: the same calls have the same results every time.
+    #[derive(Clone, Debug)]
+    pub struct EmuOptions {
+        /// Cards, 255 at most.
+        cards: u32 = 1,
+        /// Which kernels the driver behaves like.
+        profile: Profile = Profile::default(),
+        /// The work of the cores.
+        workload: Arc<dyn Workload> = Arc::new(Loopback),
+        /// The time.
+        clock: EmuClock = EmuClock::default(),
+        /// Threads that drive the data path.
+        execution_mode: ExecutionMode = ExecutionMode::default(),
+        /// Faults of each card.
+        faults: FaultPlan = FaultPlan::default(),
+        /// Facts that the cards report.
+        firmware: FirmwareConfig = FirmwareConfig::default(),
+        /// Returns whether a signal waits for the calling thread; blocking calls then return `EINTR`. Called
+        /// every 50 ms.
+        signaled: Option<fn() -> bool> = None,
+        /// Name of the driver behind the nodes.
+        driver_name: String = "qaic".into(),
+        /// Version of its interface: major, minor. That of the mainline kernel has none.
+        driver_version: (i32, i32) = (0, 0),
+        /// Values of the sensors.
+        telemetry: Telemetry = Telemetry {
                 soc_temperature_millicelsius: Some(45_000),
                 board_power_microwatts: Some(20_000_000),
                 tdp_cap_microwatts: Some(75_000_000),
             },
-            boot: Duration::from_secs(2),
-            core_restart: Duration::from_millis(500),
-            control_timeout: Duration::from_mins(1),
-            wait_timeout: Duration::from_secs(5),
-            fragment_bytes: u64::from(u32::MAX),
-            poisons_outputs: true,
-        }
+        /// From a reset to the card's being online again.
+        boot: Duration = Duration::from_secs(2),
+        /// From the failure of a channel's cores to their start.
+        core_restart: Duration = Duration::from_millis(500),
+        /// How long the driver waits for the firmware's reply.
+        control_timeout: Duration = Duration::from_mins(1),
+        /// Time limit of a wait that has none of its own.
+        wait_timeout: Duration = Duration::from_secs(5),
+        /// Largest piece of a buffer object that is in one place of the host's memory: slices are split there.
+        fragment_bytes: u64 = u64::from(u32::MAX),
+        /// True if buffer objects from the device hold a pattern between an execute call and the completion,
+        /// which exposes reads that come too early.
+        poisons_outputs: bool = true,
     }
 }
 

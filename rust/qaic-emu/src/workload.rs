@@ -86,8 +86,10 @@ pub trait Running: Debug + Send {
     /// Blocking: as long as it computes.
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress;
 
-    /// Makes a running [`Self::advance`] end soon, from another thread.
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync>;
+    /// Makes a running [`Self::advance`] end soon, from another thread. Nothing to do where it is short.
+    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
+        Arc::new(|| ())
+    }
 }
 
 /// The outcome of an attempt to make progress.
@@ -140,9 +142,5 @@ impl Running for NoCores {
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress {
         card.doorbells.clear();
         Progress::Idle
-    }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
     }
 }

@@ -177,7 +177,7 @@ const ERRORS: [(&str, Errno); 18] = [
 ];
 
 /// Spellings of actions beside those of errors, for messages, with one of each.
-const ACTIONS: [(&str, Action); 22] = [
+const ACTIONS: [(&str, Action); 23] = [
     ("nack(STATUS)", Action::Nack { status: -1, both: false }),
     ("nack_both(STATUS)", Action::Nack { status: -1, both: true }),
     ("crc", Action::Crc),
@@ -200,6 +200,7 @@ const ACTIONS: [(&str, Action); 22] = [
     ("lost", Action::Lost),
     ("no_cores", Action::NoCores),
     ("no_memory", Action::NoMemory),
+    ("hang", Action::Hang),
 ];
 
 /// The kind of moment of this name.
@@ -257,21 +258,10 @@ fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, St
         ("slow", _) => {
             Action::Slow(argument.and_then(parse_time).ok_or_else(|| wants("TIME, as 20ms, 1.5s or 300us"))?)
         }
-        ("crc", None) => Action::Crc,
-        ("wrong_type", None) => Action::WrongType,
-        ("truncated", None) => Action::Truncated,
-        ("reset", None) => Action::Reset,
-        ("dead", None) => Action::Dead,
-        ("lost_completion", None) => Action::LostCompletion,
-        ("late_dma", None) => Action::LateDma,
-        ("short_completion", None) => Action::ShortCompletion,
-        ("hang", None) => Action::Hang,
-        ("stuck", None) => Action::Stuck,
-        ("fail", None) => Action::FailInference,
-        ("lost", None) => Action::Lost,
-        ("no_cores", None) => Action::NoCores,
-        ("no_memory", None) => Action::NoMemory,
-        (_, None) => return Ok(named(&ERRORS, name).ok().map(Action::Fail)),
+        (_, None) => {
+            let known = ACTIONS.iter().find(|(spelling, _)| *spelling == name).map(|(_, action)| *action);
+            return Ok(known.or_else(|| named(&ERRORS, name).ok().map(Action::Fail)));
+        }
         (_, Some(_)) => return Ok(None),
     }))
 }
@@ -282,8 +272,7 @@ fn possible(trigger: Trigger, target: Target) -> String {
     if fits(Action::Fail(Errno::IO), trigger, target) {
         names.extend(ERRORS.iter().map(|(name, _)| *name));
     }
-    let others = ACTIONS.iter().chain(&[("hang", Action::Hang)]);
-    names.extend(others.filter(|(_, action)| fits(*action, trigger, target)).map(|(name, _)| *name));
+    names.extend(ACTIONS.iter().filter(|(_, action)| fits(*action, trigger, target)).map(|(name, _)| *name));
     names.join(", ")
 }
 

@@ -98,10 +98,6 @@ impl Running for Failing {
     fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
         Progress::Crashed
     }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
-    }
 }
 
 fn slow() -> (Rig, Arc<ComputeBarrier>) {
@@ -217,10 +213,6 @@ impl Running for Panicking {
 
     fn advance(&mut self, _card: &mut CoreView<'_>) -> Progress {
         panic!("as the test wants")
-    }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
     }
 }
 

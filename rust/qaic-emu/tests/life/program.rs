@@ -92,10 +92,6 @@ impl Running for Adder {
         card.semaphores.increment(1);
         Progress::Worked
     }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
-    }
 }
 
 pub(crate) struct Rig {

@@ -8,106 +8,67 @@ use prost::Message;
 use super::tests::{arg, capture, events, everything, is_op, ns, part, text, track, track_names};
 use super::*;
 
-#[derive(Clone, PartialEq, Message)]
-struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    packet: Vec<Packet>,
+macro_rules! messages {
+    ($($name:ident { $($tag:literal $field:ident: $type:ty = [$($kind:tt)+];)* })*) => {
+        $(#[derive(Clone, PartialEq, Message)]
+        struct $name {
+            $(#[prost($($kind)+, tag = $tag)] $field: $type,)*
+        })*
+    };
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Packet {
-    #[prost(uint64, optional, tag = "8")]
-    timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    sequence: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    event: Option<Event>,
-    #[prost(message, optional, tag = "12")]
-    interned: Option<Interned>,
-    #[prost(uint32, optional, tag = "13")]
-    flags: Option<u32>,
-    #[prost(message, optional, tag = "60")]
-    track: Option<Track>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Event {
-    #[prost(uint64, repeated, packed = "false", tag = "3")]
-    categories: Vec<u64>,
-    #[prost(message, repeated, tag = "4")]
-    annotations: Vec<Annotation>,
-    #[prost(uint32, optional, tag = "9")]
-    kind: Option<u32>,
-    #[prost(uint64, optional, tag = "10")]
-    name: Option<u64>,
-    #[prost(uint64, optional, tag = "11")]
-    track: Option<u64>,
-    #[prost(fixed64, repeated, packed = "false", tag = "47")]
-    flows: Vec<u64>,
-    #[prost(fixed64, repeated, packed = "false", tag = "48")]
-    ended_flows: Vec<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Annotation {
-    #[prost(uint64, optional, tag = "1")]
-    name: Option<u64>,
-    #[prost(uint64, optional, tag = "3")]
-    uint: Option<u64>,
-    #[prost(uint64, optional, tag = "17")]
-    text: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Interned {
-    #[prost(message, repeated, tag = "1")]
-    categories: Vec<Name>,
-    #[prost(message, repeated, tag = "2")]
-    names: Vec<Name>,
-    #[prost(message, repeated, tag = "3")]
-    annotation_names: Vec<Name>,
-    #[prost(message, repeated, tag = "29")]
-    texts: Vec<Name>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Name {
-    #[prost(uint64, tag = "1")]
-    iid: u64,
-    #[prost(string, tag = "2")]
-    text: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Track {
-    #[prost(uint64, tag = "1")]
-    uuid: u64,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(uint64, optional, tag = "5")]
-    parent: Option<u64>,
-    #[prost(message, optional, tag = "3")]
-    process: Option<Process>,
-    #[prost(message, optional, tag = "4")]
-    thread: Option<Thread>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Process {
-    #[prost(int32, tag = "1")]
-    pid: i32,
-    #[prost(string, tag = "6")]
-    name: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Thread {
-    #[prost(int32, tag = "1")]
-    pid: i32,
-    #[prost(int32, tag = "2")]
-    tid: i32,
-    #[prost(string, tag = "5")]
-    name: String,
+messages! {
+    Trace {
+        "1" packet: Vec<Packet> = [message, repeated];
+    }
+    Packet {
+        "8" timestamp: Option<u64> = [uint64, optional];
+        "10" sequence: Option<u32> = [uint32, optional];
+        "11" event: Option<Event> = [message, optional];
+        "12" interned: Option<Interned> = [message, optional];
+        "13" flags: Option<u32> = [uint32, optional];
+        "60" track: Option<Track> = [message, optional];
+    }
+    Event {
+        "3" categories: Vec<u64> = [uint64, repeated, packed = "false"];
+        "4" annotations: Vec<Annotation> = [message, repeated];
+        "9" kind: Option<u32> = [uint32, optional];
+        "10" name: Option<u64> = [uint64, optional];
+        "11" track: Option<u64> = [uint64, optional];
+        "47" flows: Vec<u64> = [fixed64, repeated, packed = "false"];
+        "48" ended_flows: Vec<u64> = [fixed64, repeated, packed = "false"];
+    }
+    Annotation {
+        "1" name: Option<u64> = [uint64, optional];
+        "3" uint: Option<u64> = [uint64, optional];
+        "17" text: Option<u64> = [uint64, optional];
+    }
+    Interned {
+        "1" categories: Vec<Name> = [message, repeated];
+        "2" names: Vec<Name> = [message, repeated];
+        "3" annotation_names: Vec<Name> = [message, repeated];
+        "29" texts: Vec<Name> = [message, repeated];
+    }
+    Name {
+        "1" iid: u64 = [uint64];
+        "2" text: String = [string];
+    }
+    Track {
+        "1" uuid: u64 = [uint64];
+        "2" name: String = [string];
+        "5" parent: Option<u64> = [uint64, optional];
+        "3" process: Option<Process> = [message, optional];
+        "4" thread: Option<Thread> = [message, optional];
+    }
+    Process {
+        "1" pid: i32 = [int32];
+        "6" name: String = [string];
+    }
+    Thread {
+        "1" pid: i32 = [int32];
+        "2" tid: i32 = [int32];
+        "5" name: String = [string];
+    }
 }
 
 /// A slice: track, name, start and end in nanoseconds, annotations.

@@ -101,10 +101,6 @@ impl Running for Adder {
         // Also in the order of the ring: that is no reason to be asked again.
         Progress::Worked
     }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
-    }
 }
 
 fn adder(len: usize, is_strict: bool) -> (Channel, Arc<AtomicU32>) {
@@ -232,10 +228,6 @@ impl Running for Listener {
         let crash = rang.iter().any(|doorbell| doorbell.data == 13);
         lock(&self.0).extend(rang);
         if crash { Progress::Crashed } else { Progress::Idle }
-    }
-
-    fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
-        Arc::new(|| ())
     }
 }
 

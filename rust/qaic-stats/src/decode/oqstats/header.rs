@@ -86,33 +86,10 @@ impl Header {
         if stored != computed {
             return Err(StatsError::HeaderCrc { stored, computed });
         }
-        let mut fingerprint = Fingerprint::default();
-        fingerprint.copy_from_slice(fields.get(48..64).unwrap_or_default());
-        let header = Self {
-            minor,
-            header_bytes: u16::get(fields, 12),
-            buffer_bytes: u64::get(fields, 16),
-            used_bytes: u64::get(fields, 24),
-            sections: u32::get(fields, 32),
-            entry_bytes: u32::get(fields, 36),
-            directory: u64::get(fields, 40),
-            fingerprint,
-            run: Run {
-                stats_level: u16::get(fields, 68),
-                op_stats_level: u16::get(fields, 70),
-                cores: u16::get(fields, 72),
-                threads_per_core: u16::get(fields, 74),
-                batch_size: u32::get(fields, 76),
-                ucycle_hz: u64::get(fields, 80),
-                epoch_utc_ns: u64::get(fields, 88),
-                inference: u64::get(fields, 96),
-                program: u32::get(fields, 104),
-                activation: u32::get(fields, 108),
-                flags: u32::get(fields, 112),
-                device: DeviceKind::from_code(u32::get(fields, 116)),
-                specialization: u32::get(fields, 124),
-            },
-        };
+        let mut header = Self::new(Run::default(), Fingerprint::default(), 0, 0, 0);
+        header.fingerprint.copy_from_slice(fields.get(48..64).unwrap_or_default());
+        header.read_numbers(fields);
+        header.run.device = DeviceKind::from_code(u32::get(fields, 116));
         header.check(file_bytes)?;
         Ok(header)
     }
@@ -154,37 +131,55 @@ impl Header {
     /// The header's bytes.
     pub fn write(&self) -> [u8; HEADER_BYTES] {
         let mut fields = [0; HEADER_BYTES];
-        let run = &self.run;
         u64::from_le_bytes(MAGIC).put(&mut fields, 0);
         MAJOR.put(&mut fields, 8);
-        self.minor.put(&mut fields, 10);
-        self.header_bytes.put(&mut fields, 12);
         BYTE_ORDER_MARK.put(&mut fields, 14);
-        self.buffer_bytes.put(&mut fields, 16);
-        self.used_bytes.put(&mut fields, 24);
-        self.sections.put(&mut fields, 32);
-        self.entry_bytes.put(&mut fields, 36);
-        self.directory.put(&mut fields, 40);
         if let Some(place) = fields.get_mut(48..64) {
             place.copy_from_slice(&self.fingerprint);
         }
         LAYOUT_ID.put(&mut fields, 64);
-        run.stats_level.put(&mut fields, 68);
-        run.op_stats_level.put(&mut fields, 70);
-        run.cores.put(&mut fields, 72);
-        run.threads_per_core.put(&mut fields, 74);
-        run.batch_size.put(&mut fields, 76);
-        run.ucycle_hz.put(&mut fields, 80);
-        run.epoch_utc_ns.put(&mut fields, 88);
-        run.inference.put(&mut fields, 96);
-        run.program.put(&mut fields, 104);
-        run.activation.put(&mut fields, 108);
-        run.flags.put(&mut fields, 112);
-        run.device.code().put(&mut fields, 116);
+        self.run.device.code().put(&mut fields, 116);
+        self.write_numbers(&mut fields);
         crc(&fields).put(&mut fields, CRC_OFFSET);
-        run.specialization.put(&mut fields, 124);
         fields
     }
+}
+
+/// Numbers of the header by their offsets.
+macro_rules! numbers {
+    ($($offset:literal $($field:ident).+;)*) => {
+        impl Header {
+            fn read_numbers(&mut self, bytes: &[u8]) {
+                $(self.$($field).+ = Field::get(bytes, $offset);)*
+            }
+
+            fn write_numbers(&self, bytes: &mut [u8]) {
+                $(self.$($field).+.put(bytes, $offset);)*
+            }
+        }
+    };
+}
+
+numbers! {
+    10 minor;
+    12 header_bytes;
+    16 buffer_bytes;
+    24 used_bytes;
+    32 sections;
+    36 entry_bytes;
+    40 directory;
+    68 run.stats_level;
+    70 run.op_stats_level;
+    72 run.cores;
+    74 run.threads_per_core;
+    76 run.batch_size;
+    80 run.ucycle_hz;
+    88 run.epoch_utc_ns;
+    96 run.inference;
+    104 run.program;
+    108 run.activation;
+    112 run.flags;
+    124 run.specialization;
 }
 
 fn crc(fields: &[u8; HEADER_BYTES]) -> u32 {
