@@ -10,10 +10,10 @@ from qaic.compiler.passes.cse import eliminate_common_subexpressions
 from qaic.options.files.specializations import Specializations
 
 
-def merged(model, shapes=None):
+def merged(model, shapes=None, **labels):
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    eliminate_common_subexpressions(copy.graph, shapes or {})
+    eliminate_common_subexpressions(copy.graph, shapes or {}, labels)
     onnx.checker.check_model(copy)
     return copy
 
@@ -74,6 +74,24 @@ def test_attributes_types_and_optional_outputs_tell_nodes_apart():
     assert merged(model).graph.node == model.graph.node
 
 
+def test_nodes_that_compute_in_different_types_stay_apart():
+    model = model_of(
+        [
+            node("Exp", ["x"], ["a"]),
+            node("Exp", ["x"], ["b"]),
+            node("Abs", ["x"], ["c"]),
+            node("Abs", ["x"], ["d"]),
+            node("Sum", ["a", "b", "c", "d"], ["y"]),
+        ],
+        [info("x", [2])],
+        [info("y", [2])],
+    )
+    assert kinds(merged(model)) == {"Exp": 1, "Abs": 1, "Sum": 1}
+    assert kinds(merged(model, a="fp16", b="fp16")) == {"Exp": 1, "Abs": 1, "Sum": 1}
+    assert kinds(merged(model, a="fp16", b="fp32")) == {"Exp": 2, "Abs": 1, "Sum": 1}
+    assert kinds(merged(model, b="fp32")) == {"Exp": 2, "Abs": 1, "Sum": 1}
+
+
 def test_random_numbers_are_drawn_as_often_as_asked():
     model = model_of(
         [
@@ -119,6 +137,7 @@ def test_known_shapes_are_numbers():
     )
     assert kinds(merged(model, {"x": (2, 3), "w": (2, -1)})) == {"Constant": 1, "Shape": 1, "Add": 1}
     assert kinds(merged(model, {"x": (2, 3), "w": (2, 3)})) == {"Constant": 1, "Add": 1}
+    assert kinds(merged(model, {"x": (2, 0), "w": (2, 0)})) == {"Constant": 1, "Add": 1}
 
 
 def test_layers_of_a_decoder_share_the_work_on_positions():
