@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import qaic
 from lowered_program import lower_program
-from qaic.compiler.calibration.encodings import read_external
+from qaic.compiler.calibration.encodings import read_external, read_yaml
 from qaic.compiler.calibration.load_or_collect import profile_digest
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
@@ -343,6 +343,12 @@ def test_no_content_is_more_than_an_error(content):
 def test_mistakes_in_yaml_are_named(text, message):
     with pytest.raises(OptionError, match=message):
         read_external(text.encode(), "f.encodings.yaml", convolution().graph, ["w", "b"])
+
+
+def test_words_of_yaml_mean_what_they_mean_in_json():
+    text = b"activation_encodings: {a: true, b: False, c: ~, d: , e: null, f: 'true', g: 12, h: 1.e-2}\n"
+    meant = {"a": True, "b": False, "c": None, "d": None, "e": None, "f": "true", "g": 12, "h": 0.01}
+    assert read_yaml(text) == {"activation_encodings": meant}
 
 
 def test_words_of_yaml_that_are_names_stay_names():
