@@ -2,47 +2,41 @@
 
 use super::{CardError, DeviceError, ErrorDetail, InputError, RuntimeError, StateError};
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // docs/reference/errors.md says which errors have which
-pub enum QStatus {
-    Success,
-    Perm,
-    Again,
-    NoMem,
-    Busy,
-    NoDev,
-    Inval,
-    NoSpc,
-    BadFd,
-    TimedOut,
-    Protocol,
-    Unsupported,
-    DataCrcError,
-    DevError,
-    Error,
+macro_rules! statuses {
+    ($($status:ident $name:literal,)*) => {
+        /// How a call ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)] // docs/reference/errors.md says which errors have which
+        pub enum QStatus {
+            $($status,)*
+        }
+
+        impl QStatus {
+            /// Names of the statuses, in the order of the variants.
+            pub const NAMES: [&'static str; 15] = [$($name),*];
+        }
+    };
+}
+
+statuses! {
+    Success "QS_SUCCESS",
+    Perm "QS_PERM",
+    Again "QS_AGAIN",
+    NoMem "QS_NOMEM",
+    Busy "QS_BUSY",
+    NoDev "QS_NODEV",
+    Inval "QS_INVAL",
+    NoSpc "QS_NOSPC",
+    BadFd "QS_BADFD",
+    TimedOut "QS_TIMEDOUT",
+    Protocol "QS_PROTOCOL",
+    Unsupported "QS_UNSUPPORTED",
+    DataCrcError "QS_DATA_CRC_ERROR",
+    DevError "QS_DEV_ERROR",
+    Error "QS_ERROR",
 }
 
 impl QStatus {
-    /// Names of the statuses, in the order of the variants.
-    pub const NAMES: [&'static str; 15] = [
-        "QS_SUCCESS",
-        "QS_PERM",
-        "QS_AGAIN",
-        "QS_NOMEM",
-        "QS_BUSY",
-        "QS_NODEV",
-        "QS_INVAL",
-        "QS_NOSPC",
-        "QS_BADFD",
-        "QS_TIMEDOUT",
-        "QS_PROTOCOL",
-        "QS_UNSUPPORTED",
-        "QS_DATA_CRC_ERROR",
-        "QS_DEV_ERROR",
-        "QS_ERROR",
-    ];
-
     /// Its name.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses a part
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_qpc::container::names;
 use qaic_qpc::dtype::ElementType;
@@ -12,6 +13,8 @@ use qaic_qpc::network_desc::{
     Transform, TransformKind,
 };
 use qaic_qpc::{constants::ConstantsDesc, elf, writer};
+use qaic_runtime::context::Context;
+use qaic_runtime::device::RegistryOptions;
 use qaic_runtime::image::Image;
 
 /// Elements of each tensor.
@@ -20,6 +23,14 @@ pub(crate) const ELEMENTS: u32 = 64;
 /// Values of a row of [`blocks`], and the bytes of its blocks.
 pub(crate) const BLOCK_VALUES: usize = 60;
 const BLOCK_BYTES: i32 = 66;
+
+/// A context with `noop` devices that no other test uses: contexts with equal options share devices.
+pub(crate) fn noop(options: RegistryOptions) -> Arc<Context> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (kind, engine_candidates) = (Some("noop".to_owned()), vec![marker.into()]);
+    Context::new(&RegistryOptions { kind, engine_candidates, ..options }).unwrap()
+}
 
 fn tensor(dtype: ElementType) -> IoDescriptor {
     let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];

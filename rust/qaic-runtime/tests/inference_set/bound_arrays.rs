@@ -1,15 +1,13 @@
 //! Arrays that are lent to inferences: which memory the device uses for each tensor, and what callers see of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::echo::{BLOCK_VALUES, ELEMENTS, blocks, image, resizable, retaining, with_split_state};
+use crate::echo::{BLOCK_VALUES, ELEMENTS, blocks, image, noop, resizable, retaining, with_split_state};
 use crate::oracle::f32_bytes;
 use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::binding::mxint8::Half;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
@@ -67,13 +65,7 @@ struct Bench {
 
 impl Bench {
     fn new(image: &Arc<Image>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let options = RegistryOptions {
-            kind: Some("noop".to_owned()),
-            engine_candidates: vec![format!("arrays-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-            ..RegistryOptions::default()
-        };
-        let context = Context::new(&options).unwrap();
+        let context = noop(RegistryOptions::default());
         let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
         let place = Placement::one(DeviceId(0));
         let set = InferenceSet::new(&context, image, &place, 1, 1, ProgramOptions::default()).unwrap();

@@ -1,15 +1,13 @@
 //! Memory that callers share with exec objects: which is bound, in which shapes, and how long it is kept.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use crate::echo::{ELEMENTS, resizable};
+use crate::echo::{ELEMENTS, noop, resizable};
 use crate::oracle::f32_bytes;
 use qaic_mem::{ForeignMemoryMut, SharedMemory, Storage};
 use qaic_runtime::Detached;
 use qaic_runtime::binding::{GivenShape, Window, WindowArray};
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::{RuntimeError, StateError};
@@ -33,13 +31,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let options = RegistryOptions {
-            kind: Some("noop".to_owned()),
-            engine_candidates: vec![format!("bound-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-            ..RegistryOptions::default()
-        };
-        let context = Context::new(&options).unwrap();
+        let context = noop(RegistryOptions::default());
         let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
         let place = Placement::one(DeviceId(0));
         let set = InferenceSet::new(&context, &resizable(), &place, 1, 1, ProgramOptions::default()).unwrap();

@@ -1,13 +1,11 @@
 //! Handles of a set with the memory that callers share: what is given back when an inference cannot begin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::echo::{ELEMENTS, resizable};
+use crate::echo::{ELEMENTS, noop, resizable};
 use qaic_mem::{SharedMemory, Storage};
 use qaic_runtime::Detached;
 use qaic_runtime::binding::GivenShape;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::error::RuntimeError;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
@@ -18,13 +16,7 @@ use qaic_runtime::request::{BoundSet, Part};
 const HANDLES: u32 = 2;
 
 fn set() -> BoundSet {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        engine_candidates: vec![format!("bound-set-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-        ..RegistryOptions::default()
-    };
-    let context = Context::new(&options).unwrap();
+    let context = noop(RegistryOptions::default());
     let card = Placement::one(DeviceId(0));
     let set = InferenceSet::new(&context, &resizable(), &card, HANDLES, 1, ProgramOptions::default());
     BoundSet::new(set.unwrap()).unwrap()

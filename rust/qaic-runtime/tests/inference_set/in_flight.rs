@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::echo::{ELEMENTS, image, planned, retaining};
+use crate::echo::{ELEMENTS, image, noop, planned, retaining};
 use crate::oracle::{Array, f32_bytes};
 use proptest::prelude::*;
 use qaic_qpc::dtype::ElementType;
@@ -43,13 +43,7 @@ impl Bench {
     }
 
     fn with(image: &Arc<Image>, set_size: u32, activations: u32, threads: u32, wait: WaitLimits) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let options = RegistryOptions {
-            kind: Some("noop".to_owned()),
-            engine_candidates: vec![format!("in-flight-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-            ..RegistryOptions::default()
-        };
-        let context = Context::new(&options).unwrap();
+        let context = noop(RegistryOptions::default());
         let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
         control.queue();
         let options = ProgramOptions { threads_per_queue: threads, wait, ..ProgramOptions::default() };

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::echo::noop;
 use qaic_mem::Storage;
 use qaic_runtime::Detached;
 use qaic_runtime::binding::{Bindings, InputBinding};
@@ -22,14 +22,7 @@ static INPUT: [u8; 768] = [7; 768];
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        engine_candidates: vec![marker.into()],
-        ..RegistryOptions::default()
-    };
-    let context = Context::new(&options).unwrap();
+    let context = noop(RegistryOptions::default());
     if module_path!().ends_with("queueing") {
         control(&context).queue();
     }

@@ -2,16 +2,15 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::echo::{ELEMENTS, image};
+use crate::echo::{ELEMENTS, image, noop};
 use crate::oracle::f32_bytes;
 use qaic_mem::Storage;
 use qaic_qpc::dtype::ElementType;
 use qaic_runtime::Detached;
-use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::inference_set::{CompletionQueue, InferenceSet, PendingInference};
@@ -45,13 +44,7 @@ impl Rig {
     }
 
     fn with(set_size: u32, prepare: impl FnOnce(&Control)) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let options = RegistryOptions {
-            kind: Some("noop".to_owned()),
-            engine_candidates: vec![format!("pending-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-            ..RegistryOptions::default()
-        };
-        let context = Context::new(&options).unwrap();
+        let context = noop(RegistryOptions::default());
         let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
         prepare(&control);
         let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::echo::noop;
 use qaic_mem::Storage;
 use qaic_runtime::Detached;
 use qaic_runtime::binding::InputBinding;
@@ -20,14 +21,8 @@ use qaic_runtime::request::ExecObj;
 
 use crate::in_flight::CompletionSender;
 
-/// Contexts with equal options share devices, so every test asks for other ones.
-fn context(marker: &str) -> Arc<Context> {
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        engine_candidates: vec![marker.into()],
-        ..RegistryOptions::default()
-    };
-    Context::new(&options).unwrap()
+fn context() -> Arc<Context> {
+    noop(RegistryOptions::default())
 }
 
 fn image() -> Arc<Image> {
@@ -46,7 +41,7 @@ fn exec_obj(program: &Arc<Program>) -> Arc<ExecObj> {
 /// reliance on its entry of the queue: what was accepted ends.
 #[test]
 fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
-    let context = context("accepted-ends");
+    let context = context();
     let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
     let options = ProgramOptions { exec_objs: 1, threads_per_queue: 1, ..ProgramOptions::default() };
     let place = Placement::one(DeviceId(0));
@@ -110,7 +105,7 @@ fn inference_accepted_beside_a_cancelled_one_without_room_ends() {
 /// submission or a look for the oldest does.
 #[test]
 fn oldest_of_many_inferences_under_one_id_is_collected_first() {
-    let context = context("one-id");
+    let context = context();
     let set =
         InferenceSet::new(&context, &image(), &Placement::one(DeviceId(0)), 64, 1, ProgramOptions::default())
             .unwrap();
@@ -141,7 +136,7 @@ fn worker_whose_callback_panics_goes_on() {
         }
     }
 
-    let context = context("panics");
+    let context = context();
     // Inferences that may stall are for the worker.
     context.noop_control(DeviceId(0)).unwrap().plan("execute@1000000000=fail").unwrap();
     let options = ProgramOptions { threads_per_queue: 1, ..ProgramOptions::default() };

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::echo::noop;
 use crate::oracle::{view, view_mut};
 use qaic_mem::{HostSlice, HostSliceMut, Lender, Storage};
 use qaic_runtime::binding::{Bindings, InputBinding};
@@ -20,15 +21,7 @@ use qaic_runtime::request::ExecObj;
 
 /// Contexts with equal options share devices, so every test asks for other ones.
 fn context() -> Arc<Context> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let marker = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        virtual_cards: Some(2),
-        engine_candidates: vec![marker.into()],
-        ..RegistryOptions::default()
-    };
-    Context::new(&options).unwrap()
+    noop(RegistryOptions { virtual_cards: Some(2), ..RegistryOptions::default() })
 }
 
 fn fixture(name: &str) -> Arc<Image> {

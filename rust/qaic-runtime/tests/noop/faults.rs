@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::echo::noop;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::noop::Control;
 use qaic_runtime::device::{
@@ -27,14 +28,8 @@ struct Bench {
 impl Bench {
     /// A device that no other test uses.
     fn new(faults: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let options = RegistryOptions {
-            kind: Some("noop".to_owned()),
-            engine_candidates: vec![format!("faults-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-            noop_faults: Some(faults.to_owned()),
-            ..RegistryOptions::default()
-        };
-        let context = Context::new(&options).unwrap();
+        let context =
+            noop(RegistryOptions { noop_faults: Some(faults.to_owned()), ..RegistryOptions::default() });
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/qpc/s01_simple_f32_file.qpc");
         let control = Arc::clone(context.noop_control(DeviceId(0)).unwrap());
         Self { context, image: Image::open(&path, true).unwrap(), control }

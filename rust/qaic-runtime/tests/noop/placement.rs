@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::echo::noop;
 use qaic_runtime::context::Context;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement, RegistryOptions};
 use qaic_runtime::error::{DeviceError, ErrorDetail, RuntimeError};
@@ -13,14 +13,7 @@ use qaic_runtime::program::{Program, ProgramOptions};
 
 /// Cards that no other test uses.
 fn context(cards: u32) -> Arc<Context> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        virtual_cards: Some(cards),
-        engine_candidates: vec![format!("placement-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
-        ..RegistryOptions::default()
-    };
-    Context::new(&options).unwrap()
+    noop(RegistryOptions { virtual_cards: Some(cards), ..RegistryOptions::default() })
 }
 
 /// A program of four cores.

@@ -1,9 +1,8 @@
 //! Queues: which programs go through one, and what a queue changes of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::echo::{ELEMENTS, resizable};
+use crate::echo::{ELEMENTS, noop, resizable};
 use qaic_mem::{SharedMemory, Storage};
 use qaic_runtime::Detached;
 use qaic_runtime::binding::BindingSpecs;
@@ -16,15 +15,11 @@ use qaic_runtime::request::{BoundBuffers, ExecObj};
 
 /// A context that shows some of three cards that no other test uses.
 fn context(visible: Option<&str>) -> Arc<Context> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
+    noop(RegistryOptions {
         virtual_cards: Some(3),
-        engine_candidates: vec![format!("queue-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into()],
         visible_devices: visible.map(str::to_owned),
         ..RegistryOptions::default()
-    };
-    Context::new(&options).unwrap()
+    })
 }
 
 /// An exec object with memory for its tensors, on a device.
