@@ -30,7 +30,7 @@ pub(crate) struct Extent {
     /// Values that have no place in a histogram.
     pub not_finite: NotFinite,
     /// Number of values.
-    pub count: u64,
+    pub count: usize,
 }
 
 impl Default for Extent {
@@ -66,7 +66,7 @@ impl Extent {
         look(rest);
         self.minimum = low.into_iter().fold(f32::INFINITY, f32::min);
         self.maximum = high.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        self.count += values.len() as u64;
+        self.count += values.len();
         if bits.into_iter().any(|bits| bits >= 0x7f80_0000) {
             self.not_finite.count(values);
         }
@@ -119,10 +119,7 @@ impl Histogram {
 
     /// Makes room for values of this extent. Fails when one of them is not finite.
     pub(crate) fn prepare(&mut self, extent: &Extent) -> Result<(), QuantError> {
-        let NotFinite { nan, infinite } = extent.not_finite;
-        if extent.not_finite.any() {
-            return Err(QuantError::NotFinite { nan, infinite, count: extent.count });
-        }
+        extent.not_finite.refuse(extent.count)?;
         if extent.count > 0 {
             self.minimum = self.minimum.min(extent.minimum);
             self.maximum = self.maximum.max(extent.maximum);

@@ -43,15 +43,11 @@ pub struct NotFinite {
 }
 
 impl NotFinite {
-    /// Returns whether there was any.
-    pub(crate) const fn any(self) -> bool {
-        self.nan != 0 || self.infinite != 0
-    }
-
     /// Refuses `count` values if there was any.
     pub const fn refuse(self, count: usize) -> Result<(), QuantError> {
         let Self { nan, infinite } = self;
-        if self.any() { Err(QuantError::NotFinite { nan, infinite, count: count as u64 }) } else { Ok(()) }
+        let count = count as u64;
+        if nan == 0 && infinite == 0 { Ok(()) } else { Err(QuantError::NotFinite { nan, infinite, count }) }
     }
 
     pub(crate) fn count(&mut self, values: &[f32]) {

@@ -8,13 +8,11 @@ use crate::error::QuantError;
 use crate::range::{Precision, QuantParams};
 
 /// Integers of a quantized tensor.
-pub trait Quantized: Copy + Default + Send + Sync + 'static {
+pub trait Quantized: Copy + Default + Into<i32> + Send + Sync + 'static {
     /// Name of the integers.
     const PRECISION: Precision;
     /// `sum` is the quotient plus the offset, in f32.
     fn from_sum(sum: f32) -> Self;
-    /// The integer minus `offset`, exact, then as f32.
-    fn minus(self, offset: i32) -> f32;
 }
 
 impl Quantized for i8 {
@@ -24,11 +22,6 @@ impl Quantized for i8 {
     fn from_sum(sum: f32) -> Self {
         affine::to_i8(sum)
     }
-
-    #[inline]
-    fn minus(self, offset: i32) -> f32 {
-        affine::difference(self.into(), offset)
-    }
 }
 
 impl Quantized for i16 {
@@ -37,11 +30,6 @@ impl Quantized for i16 {
     #[inline]
     fn from_sum(sum: f32) -> Self {
         affine::to_i16(sum)
-    }
-
-    #[inline]
-    fn minus(self, offset: i32) -> f32 {
-        affine::difference(self.into(), offset)
     }
 }
 
@@ -53,11 +41,6 @@ impl Quantized for i32 {
         // The highest level is no f32, so the clip is one of integers.
         let (lowest, highest) = Precision::Int32.levels();
         affine::to_i32(sum).clamp(lowest, highest)
-    }
-
-    #[inline]
-    fn minus(self, offset: i32) -> f32 {
-        affine::difference(self, offset)
     }
 }
 
@@ -173,24 +156,38 @@ fn cycle(
     }
 }
 
+/// Converts `values`, which are the elements from number `first` on of the tensor that `channels` describes.
+#[inline]
+fn convert<A: Copy, B>(
+    channels: &Channels,
+    first: usize,
+    values: &[A],
+    into: &mut [B],
+    each: impl Fn(A, QuantParams) -> B,
+) {
+    assert_eq!(values.len(), into.len());
+    if let Some((params, start)) = channels.last_axis(first) {
+        return cycle(params, start, values.len(), |params, start, end| {
+            for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
+                *out = each(*value, *params);
+            }
+        });
+    }
+    channels.runs(first, values.len(), |params, start, end| {
+        for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
+            *out = each(*value, params);
+        }
+    });
+}
+
 /// Quantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
 ///
 /// # Panics
 ///
 /// When the two slices differ in length.
 pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32], into: &mut [T]) {
-    assert_eq!(values.len(), into.len());
-    if let Some((params, start)) = channels.last_axis(first) {
-        return cycle(params, start, values.len(), |params, start, end| {
-            for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
-                *out = T::from_sum(affine::sum(*value, params.scale, params.offset));
-            }
-        });
-    }
-    channels.runs(first, values.len(), |params, start, end| {
-        for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
-            *out = T::from_sum(affine::sum(*value, params.scale, params.offset));
-        }
+    convert(channels, first, values, into, |value, params| {
+        T::from_sum(affine::sum(value, params.scale, params.offset))
     });
 }
 
@@ -200,18 +197,8 @@ pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32],
 ///
 /// When the two slices differ in length.
 pub fn dequantize<T: Quantized>(channels: &Channels, first: usize, values: &[T], into: &mut [f32]) {
-    assert_eq!(values.len(), into.len());
-    if let Some((params, start)) = channels.last_axis(first) {
-        return cycle(params, start, values.len(), |params, start, end| {
-            for ((params, value), out) in params.iter().zip(&values[start..end]).zip(&mut into[start..end]) {
-                *out = params.scale * value.minus(params.offset);
-            }
-        });
-    }
-    channels.runs(first, values.len(), |params, start, end| {
-        for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
-            *out = params.scale * value.minus(params.offset);
-        }
+    convert(channels, first, values, into, |value: T, params| {
+        params.scale * affine::difference(value.into(), params.offset)
     });
 }
 
