@@ -8,7 +8,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use qaic_benches::stats_buffers::{REAL_OPS, buffer, descriptor};
 use qaic_stats::decode::columns::columns;
 use qaic_stats::decode::descriptor::fingerprint;
-use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::decode::oqstats;
 use qaic_stats::decode::record::Kind;
 
@@ -17,23 +17,22 @@ const OPS_A_CORE: u32 = 12_000;
 
 fn read(criterion: &mut Criterion) {
     let descriptor = descriptor(CORES, OPS_A_CORE);
-    let program = Program { descriptor: &descriptor, fingerprint: fingerprint(b"bench") };
-    let bytes = buffer(&descriptor, program.fingerprint, REAL_OPS).unwrap();
-    let registry = Registry::default();
+    let bytes = buffer(&descriptor, fingerprint(b"bench"), REAL_OPS).unwrap();
+    let program = ProgramOperations { ops: descriptor.into(), fingerprint: fingerprint(b"bench") };
     let mut group = criterion.benchmark_group("stats");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(2)).sample_size(20);
     let open = DecodeOptions { records: false, ..DecodeOptions::default() };
     group.bench_function("open", |b| {
-        b.iter(|| registry.decode(black_box(&bytes), Some(program), None, open).unwrap().ops().len());
+        b.iter(|| decode(black_box(&bytes), Some(&program), None, open).unwrap().ops().len());
     });
     group.throughput(Throughput::Bytes(bytes.len() as u64));
     group.bench_function("check every record", |b| {
         b.iter(|| {
             let options = DecodeOptions::default();
-            registry.decode(black_box(&bytes), Some(program), None, options).unwrap().warnings.len()
+            decode(black_box(&bytes), Some(&program), None, options).unwrap().warnings.len()
         });
     });
-    let model = registry.decode(&bytes, Some(program), None, open).unwrap();
+    let model = decode(&bytes, Some(&program), None, open).unwrap();
     let (ops, stride) = model.section(Kind::Op).unwrap();
     let names: Vec<&str> = Kind::Op.fields().iter().map(|field| field.name).collect();
     group.throughput(Throughput::Bytes(ops.len() as u64));

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use qaic_stats::decode::columns::columns;
 use qaic_stats::decode::descriptor::{CoreOps, Dependency, OpDesc, OpsDescriptor};
-use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::model::StatsModel;
 use qaic_stats::decode::oqstats::{self, Header};
 use qaic_stats::decode::record::Kind;
@@ -46,12 +46,12 @@ fn read(bytes: &[u8]) {
         cores: vec![CoreOps { slice: 0, ops }],
         ..OpsDescriptor::default()
     };
-    let program =
-        Program { descriptor: &descriptor, fingerprint: oqstats::fingerprint_of(bytes).unwrap_or_default() };
+    let fingerprint = oqstats::fingerprint_of(bytes).unwrap_or_default();
+    let program = ProgramOperations { ops: descriptor.clone().into(), fingerprint };
     for records in [false, true] {
-        for program in [None, Some(program)] {
+        for program in [None, Some(&program)] {
             let options = DecodeOptions { records, ..DecodeOptions::default() };
-            if let Ok(model) = Registry::default().decode(bytes, program, None, options) {
+            if let Ok(model) = decode(bytes, program, None, options) {
                 walk(&model, bytes);
                 show(&model, &descriptor);
             }
@@ -102,14 +102,14 @@ fn walk(model: &StatsModel<'_>, bytes: &[u8]) {
     let written = oqstats::encode_to_vec(model, [0; 16]).expect("what was read can be written");
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
     let again =
-        Registry::default().decode(&written, None, None, options).expect("what was written can be read");
+        decode(&written, None, None, options).expect("what was written can be read");
     assert_eq!(again.run, model.run);
     assert!(again.ops().iter().eq(model.ops().iter()));
     assert!(again.threads().iter().eq(model.threads().iter()));
     // Half of the room: either too small, or whole operations less.
     let mut half = vec![0; written.len() / 2];
     if oqstats::encode(model, [0; 16], &mut half).is_ok() {
-        let cut = Registry::default().decode(&half, None, None, options).expect("what was cut can be read");
+        let cut = decode(&half, None, None, options).expect("what was cut can be read");
         assert!(cut.ops().iter().eq(model.ops().slice(0..cut.ops().len()).iter()));
     }
 }

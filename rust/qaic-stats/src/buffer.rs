@@ -3,21 +3,19 @@
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use crate::decode::check;
 use crate::decode::columns::columns;
-use crate::decode::layout::{DecodeOptions, ProgramOperations, Registry};
+use crate::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use crate::decode::record::Kind;
 use crate::error::StatsError;
 use crate::model::{Run, StatsModel};
 
 /// In this time some ten megabytes of a file are read.
 const LET_GO_PERIOD: Duration = Duration::from_millis(5);
-
-static LAYOUTS: LazyLock<Registry> = LazyLock::new(Registry::default);
 
 /// Bytes that nothing writes to, at one place for as long as they are kept.
 pub trait FrozenBytes: From<Vec<u8>> + Send + Sync {
@@ -86,8 +84,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         let owner = Arc::new(bytes);
         let all = owner.bytes();
         let options = DecodeOptions { any_program, records: false };
-        let known = program.as_ref().map(ProgramOperations::program);
-        let model = LAYOUTS.decode(all, known, layout.as_deref(), options)?;
+        let model = decode(all, program.as_ref(), layout.as_deref(), options)?;
         let place = |kind: Kind| {
             let (records, stride) = model.section(kind)?;
             let start = records.as_ptr().addr().checked_sub(all.as_ptr().addr());
@@ -96,7 +93,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
                 kind,
                 match range.filter(|range| range.end <= all.len()) {
                     Some(range) => Place { owner: Arc::clone(&owner), range, stride },
-                    // A layout may make records of its own.
+                    // Sections without records have no place.
                     None => Place::copied(records.to_vec(), stride),
                 },
             ))
@@ -226,8 +223,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
 
     fn read_whole(&self, owner: &B, layout: Option<&str>) -> Result<Vec<String>, StatsError> {
         let options = DecodeOptions { any_program: self.any_program, records: true };
-        let program = self.program.as_ref().map(ProgramOperations::program);
-        Ok(LAYOUTS.decode(owner.bytes(), program, layout, options)?.warnings)
+        Ok(decode(owner.bytes(), self.program.as_ref(), layout, options)?.warnings)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Every rule of the layout, broken one at a time: its code, and that the earlier rule wins.
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
+use std::sync::Arc;
+
 use qaic_stats::decode::descriptor::{CoreOps, Fingerprint, OpDesc, OpsDescriptor, fingerprint};
-use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::decode::oqstats::encode_to_vec;
 use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Pmu, Port, Record, Ring, Thread, op_flags};
 use qaic_stats::model::{Run, StatsModel};
@@ -60,9 +62,8 @@ fn bytes() -> Vec<u8> {
 
 /// Returns the reader's verdict: the code of the error, or the warnings.
 fn judge(bytes: &[u8]) -> Result<Vec<String>, &'static str> {
-    let descriptor = descriptor();
-    let program = Program { descriptor: &descriptor, fingerprint: HASH };
-    let read = Registry::default().decode(bytes, Some(program), None, DecodeOptions::default());
+    let program = ProgramOperations { ops: descriptor().into(), fingerprint: HASH };
+    let read = decode(bytes, Some(&program), None, DecodeOptions::default());
     read.map(|model| model.warnings).map_err(|error| error.code())
 }
 
@@ -249,10 +250,9 @@ fn operation_outside_the_descriptor_is_refused() {
     // With another program's operations they cannot be compared.
     let bytes = encode_to_vec(&model(), [8; 16]).unwrap();
     assert_eq!(judge(&bytes), Err("stats.other_program"));
-    let descriptor = OpsDescriptor::default();
-    let program = Program { descriptor: &descriptor, fingerprint: fingerprint(b"") };
+    let program = ProgramOperations { ops: Arc::default(), fingerprint: fingerprint(b"") };
     let options = DecodeOptions { any_program: true, ..DecodeOptions::default() };
-    assert!(Registry::default().decode(&bytes, Some(program), None, options).is_ok());
+    assert!(decode(&bytes, Some(&program), None, options).is_ok());
 }
 
 #[test]
@@ -300,6 +300,17 @@ fn records_are_read_only_when_asked() {
     model.set_records([Op { oc: 99, thread: 1, ..Op::default() }; 4]);
     let bytes = encode_to_vec(&model, HASH).unwrap();
     let options = DecodeOptions { records: false, ..DecodeOptions::default() };
-    assert_eq!(Registry::default().decode(&bytes, None, None, options).unwrap().ops().len(), 4);
+    assert_eq!(decode(&bytes, None, None, options).unwrap().ops().len(), 4);
     assert_eq!(judge(&bytes), Err("stats.unknown_op"));
+}
+
+#[test]
+fn unknown_layout_name_is_refused_with_the_known_one() {
+    let named =
+        |name| decode(&bytes(), None, Some(name), DecodeOptions::default()).map(|model| model.ops().len());
+    assert_eq!(named("oqstats"), Ok(4));
+    let error = named("card").unwrap_err();
+    assert_eq!(error.to_string(), "unknown layout \"card\"; known: oqstats");
+    let other = decode(&[1; 200], None, Some("oqstats"), DecodeOptions::default()).unwrap_err();
+    assert_eq!(other.code(), "stats.bad_magic");
 }

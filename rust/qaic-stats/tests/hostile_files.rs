@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, decode};
 
 #[test]
 fn hostile_files_are_refused_for_their_reason() {
@@ -13,7 +13,7 @@ fn hostile_files_are_refused_for_their_reason() {
     let expected: Vec<(&str, &str)> = list.lines().map(|line| line.split_once(' ').unwrap()).collect();
     for (file, code) in &expected {
         let bytes = fs::read(folder.join(file)).unwrap();
-        let read = Registry::default().decode(&bytes, None, None, DecodeOptions::default());
+        let read = decode(&bytes, None, None, DecodeOptions::default());
         assert_eq!(read.map_err(|error| error.code()).err(), Some(*code), "{file}");
     }
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
 use qaic_stats::decode::descriptor::fingerprint;
-use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, decode};
 use qaic_stats::decode::oqstats::{self, Header};
 use qaic_stats::decode::record::{Core, Kind, Op, OpPmu, Thread};
 use qaic_stats::model::{DeviceKind, Run, StatsModel, run_flags};
@@ -76,7 +76,7 @@ fn writes_the_published_directory_entry() {
 #[test]
 fn reading_borrows_the_records() {
     let buffer = oqstats::encode_to_vec(&model(10), fingerprint(b"")).unwrap();
-    let read = Registry::default().decode(&buffer, None, None, DecodeOptions::default()).unwrap();
+    let read = decode(&buffer, None, None, DecodeOptions::default()).unwrap();
     let (ops, stride) = read.section(Kind::Op).unwrap();
     assert_eq!(stride, 48);
     assert!(buffer.as_ptr_range().contains(&ops.as_ptr()));
@@ -103,7 +103,7 @@ fn operations_that_do_not_fit_are_cut_with_their_threads() {
             break;
         };
         assert!(used <= u64::try_from(size).unwrap());
-        let read = Registry::default().decode(&buffer, None, None, DecodeOptions::default()).unwrap();
+        let read = decode(&buffer, None, None, DecodeOptions::default()).unwrap();
         let ops = read.ops().len();
         let complete = ops == 20;
         assert_eq!(read.run.flags & run_flags::COMPLETE != 0, complete);

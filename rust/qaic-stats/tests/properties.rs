@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use qaic_stats::decode::check;
 use qaic_stats::decode::columns::columns;
-use qaic_stats::decode::layout::{DecodeOptions, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, decode};
 use qaic_stats::decode::oqstats::{capacity_bytes, encode, encode_to_vec};
 use qaic_stats::decode::record::{Core, Kind, Op, Pmu, Port, Records, Thread};
 use qaic_stats::model::{DeviceKind, Run, StatsModel};
@@ -75,7 +75,7 @@ fn same(one: &StatsModel<'_>, other: &StatsModel<'_>) {
 fn walk(bytes: &[u8]) {
     for records in [false, true] {
         let options = DecodeOptions { records, ..DecodeOptions::default() };
-        let Ok(model) = Registry::default().decode(bytes, None, None, options) else { continue };
+        let Ok(model) = decode(bytes, None, None, options) else { continue };
         for kind in Kind::ALL {
             if let Some((section, stride)) = model.section(kind) {
                 assert!(section.is_empty() || bytes.as_ptr_range().contains(&section.as_ptr()));
@@ -87,8 +87,7 @@ fn walk(bytes: &[u8]) {
         let _ = (model.meta(), model.pmu_events(), check::records(&model, None));
         // What was read can be written, and reads the same.
         if let Ok(again) = encode_to_vec(&model, [0; 16]) {
-            let read =
-                Registry::default().decode(&again, None, None, DecodeOptions { records: false, ..options });
+            let read = decode(&again, None, None, DecodeOptions { records: false, ..options });
             assert_eq!(read.unwrap().ops().len(), model.ops().len());
         }
     }
@@ -109,7 +108,7 @@ proptest! {
         let mut roomy = vec![0; exact.len() + room];
         encode(&written, hash, &mut roomy).unwrap();
         for bytes in [exact, roomy] {
-            let read = Registry::default().decode(&bytes, None, None, DecodeOptions::default()).unwrap();
+            let read = decode(&bytes, None, None, DecodeOptions::default()).unwrap();
             prop_assert_eq!(read.run, written.run);
             same(&read, &written);
         }

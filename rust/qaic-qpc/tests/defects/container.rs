@@ -81,26 +81,15 @@ fn rejects_every_compression_type_but_the_stored_one() {
 }
 
 #[test]
-fn rejects_a_table_before_base() {
+fn rejects_a_table_out_of_place() {
     let error = damaged(|bytes| put(bytes, 16, 41));
     assert!(matches!(error, QpcError::TableOutOfBounds { pointer: 40, base: 41, count: 3, .. }), "{error}");
-}
-
-#[test]
-fn rejects_a_table_inside_the_header() {
-    assert_eq!(code(&damaged(|bytes| put(bytes, 32, 32))), "qpc.table_out_of_bounds");
-}
-
-#[test]
-fn rejects_a_table_behind_the_end() {
-    for pointer in [sound().len() as u64 - 8, sound().len() as u64 + 8, u64::MAX] {
-        assert_eq!(code(&damaged(|bytes| put(bytes, 32, pointer))), "qpc.table_out_of_bounds", "{pointer}");
+    let total = sound().len() as u64;
+    // Inside the header, behind the end, and more segments than fit.
+    for (field, value) in [(32, 32), (32, total - 8), (32, total + 8), (32, u64::MAX), (24, 100)] {
+        let error = damaged(|bytes| put(bytes, field, value));
+        assert_eq!(code(&error), "qpc.table_out_of_bounds", "{field} {value}");
     }
-}
-
-#[test]
-fn rejects_more_segments_than_fit() {
-    assert_eq!(code(&damaged(|bytes| put(bytes, 24, 100))), "qpc.table_out_of_bounds");
 }
 
 #[test]
@@ -112,57 +101,23 @@ fn rejects_more_segments_than_the_limit() {
     }
 }
 
-fn name_defect(damage: impl FnOnce(&mut Vec<u8>)) -> NameDefect {
-    match damaged(damage) {
-        QpcError::SegmentName { index: 1, defect } => defect,
-        other => panic!("{other}"),
-    }
-}
-
 #[test]
-fn rejects_names_outside() {
-    for pointer in [sound().len() as u64, u64::MAX] {
-        assert_eq!(name_defect(|bytes| put(bytes, entry(1, NAME), pointer)), NameDefect::OutOfBounds);
-    }
-}
-
-#[test]
-fn rejects_names_before_base() {
-    let error = damaged(|bytes| {
+fn rejects_names_that_cannot_be_read() {
+    let (pointer, total) = (entry(1, NAME), sound().len() as u64);
+    let first = usize::try_from(get(&sound(), pointer)).unwrap();
+    let rejects = |expected, damage: &dyn Fn(&mut Vec<u8>)| {
+        assert_eq!(damaged(damage), QpcError::SegmentName { index: 1, defect: expected });
+    };
+    rejects(NameDefect::OutOfBounds, &|bytes| put(bytes, pointer, total));
+    rejects(NameDefect::OutOfBounds, &|bytes| put(bytes, pointer, u64::MAX));
+    rejects(NameDefect::OutOfBounds, &|bytes| {
         writer::rebase(bytes, 1000).unwrap();
-        put(bytes, entry(1, NAME), 999);
+        put(bytes, pointer, 999);
     });
-    assert_eq!(error, QpcError::SegmentName { index: 1, defect: NameDefect::OutOfBounds });
-}
-
-#[test]
-fn rejects_names_without_end() {
-    let defect = name_defect(|bytes| {
-        // The last eight bytes are a payload without zeros.
-        let at = bytes.len() as u64 - 3;
-        put(bytes, entry(1, NAME), at);
-    });
-    assert_eq!(defect, NameDefect::Unterminated);
-}
-
-#[test]
-fn rejects_empty_names() {
-    assert_eq!(
-        name_defect(|bytes| {
-            let at = get(bytes, entry(1, NAME));
-            bytes[usize::try_from(at).unwrap()] = 0;
-        }),
-        NameDefect::Empty
-    );
-}
-
-#[test]
-fn rejects_names_that_are_not_utf8() {
-    let defect = name_defect(|bytes| {
-        let at = usize::try_from(get(bytes, entry(1, NAME))).unwrap();
-        bytes[at] = 0xff;
-    });
-    assert_eq!(defect, NameDefect::NotUtf8);
+    // The last eight bytes are a payload without zeros.
+    rejects(NameDefect::Unterminated, &|bytes| put(bytes, pointer, total - 3));
+    rejects(NameDefect::Empty, &|bytes| bytes[first] = 0);
+    rejects(NameDefect::NotUtf8, &|bytes| bytes[first] = 0xff);
 }
 
 #[test]
@@ -184,22 +139,15 @@ fn rejects_names_over_255_bytes() {
 #[test]
 fn rejects_payloads_outside() {
     let total = sound().len() as u64;
-    for (start, size) in [(total + 1, 0), (total - 4, 5), (u64::MAX, 1), (0, u64::MAX)] {
+    let cases = [(total + 1, 0, 0), (total - 4, 5, 0), (u64::MAX, 1, 0), (0, u64::MAX, 0), (0, 8, 1000)];
+    for (start, size, base) in cases {
         let error = damaged(|bytes| {
+            writer::rebase(bytes, base).unwrap();
             put(bytes, entry(2, START), start);
             put(bytes, entry(2, SIZE), size);
         });
         assert_eq!(code(&error), "qpc.payload_out_of_bounds", "{start} {size}");
     }
-}
-
-#[test]
-fn rejects_payloads_before_base() {
-    let error = damaged(|bytes| {
-        writer::rebase(bytes, 1000).unwrap();
-        put(bytes, entry(2, START), 0);
-    });
-    assert_eq!(code(&error), "qpc.payload_out_of_bounds");
 }
 
 #[test]
@@ -220,25 +168,12 @@ fn overlap(start: u64, size: u64) -> (String, String) {
 }
 
 #[test]
-fn rejects_payloads_over_the_header() {
-    assert_eq!(overlap(32, 4), ("header".into(), "other".into()));
-}
-
-#[test]
-fn rejects_payloads_over_the_table() {
-    assert_eq!(overlap(48, 4), ("segment table".into(), "other".into()));
-}
-
-#[test]
-fn rejects_payloads_over_names() {
+fn rejects_payloads_over_other_parts() {
     let bytes = sound();
-    let (_, second) = overlap(get(&bytes, entry(0, NAME)) + 1, 2);
-    assert_eq!(second, "other");
-}
-
-#[test]
-fn rejects_payloads_over_each_other() {
-    let start = get(&sound(), entry(0, START));
+    assert_eq!(overlap(32, 4), ("header".into(), "other".into()));
+    assert_eq!(overlap(48, 4), ("segment table".into(), "other".into()));
+    assert_eq!(overlap(get(&bytes, entry(0, NAME)) + 1, 2).1, "other");
+    let start = get(&bytes, entry(0, START));
     assert_eq!(overlap(start + 1, 1), ("constants.bin".into(), "other".into()));
     // A large region hides a later one that lies wholly inside it.
     let error = damaged(|bytes| put(bytes, entry(0, SIZE), 24));

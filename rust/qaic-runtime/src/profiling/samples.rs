@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use qaic_stats::decode::descriptor::{Fingerprint, OpsDescriptor};
-use qaic_stats::decode::layout::{DecodeOptions, Program, Registry};
+use qaic_stats::decode::layout::{DecodeOptions, ProgramOperations, decode};
 use qaic_stats::error::StatsError;
 use qaic_stats::report::kpi::DeviceKpi;
 use qaic_stats::report::summary::{SummaryOptions, write_summary};
@@ -51,21 +50,17 @@ impl ProgramSamples {
     /// The samples of a program, with what the device measured of those that have a stats buffer.
     pub fn device_kpis(&self, program: u32) -> Result<Vec<(HostSample, Option<DeviceKpi>)>, StatsError> {
         let samples = || self.collected.samples.iter().filter(|sample| sample.host.program == program);
-        let mut of_container: Option<(OpsDescriptor, Fingerprint)> = None;
+        let mut operations = None;
         if let Some(image) = self.image_of(program).filter(|_| samples().any(|sample| sample.stats.is_some()))
         {
-            of_container = OpsDescriptor::of_container(image.container(), image.bytes())?;
+            operations = ProgramOperations::of_container(image.container(), image.bytes())?;
         }
-        let layouts = Registry::default();
         samples()
             .map(|sample| {
                 let Some(stats) = &sample.stats else { return Ok((sample.host, None)) };
-                let asked = of_container.as_ref();
-                let program =
-                    asked.map(|(descriptor, fingerprint)| Program { descriptor, fingerprint: *fingerprint });
                 // Only its few records of threads and ports are read.
                 let options = DecodeOptions { any_program: false, records: false };
-                let model = layouts.decode(stats, program, None, options)?;
+                let model = decode(stats, operations.as_ref(), None, options)?;
                 Ok((sample.host, DeviceKpi::of_model(&model)))
             })
             .collect()
@@ -92,22 +87,19 @@ impl ProgramSamples {
         let (Some(stats), Some(image)) = (&sample.stats, self.image_of(sample.host.program)) else {
             return Ok(None);
         };
-        let Some((descriptor, fingerprint)) = OpsDescriptor::of_container(image.container(), image.bytes())?
-        else {
+        let Some(program) = ProgramOperations::of_container(image.container(), image.bytes())? else {
             return Ok(None);
         };
-        let program = Some(Program { descriptor: &descriptor, fingerprint });
         let options = DecodeOptions { any_program: false, records: true };
-        let layouts = Registry::default();
-        let model = layouts.decode(stats, program, None, options)?;
+        let model = decode(stats, Some(&program), None, options)?;
         let mut text = Vec::new();
         // Writing to memory does not fail.
         let _ = if as_trace {
             let network = &image.network().network_name;
-            let part = Part { model: &model, descriptor: &descriptor, network, slice: None };
+            let part = Part { model: &model, descriptor: &program.ops, network, slice: None };
             write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
         } else {
-            write_summary(&mut text, &model, &descriptor, &SummaryOptions::default())
+            write_summary(&mut text, &model, &program.ops, &SummaryOptions::default())
         };
         Ok(Some(text))
     }

@@ -5,8 +5,8 @@
 //! the records; what is in another layout stays as the card left it.
 
 use qaic_mem::HostSliceMut;
-use qaic_stats::decode::layout::{DecodeOptions, StatsLayout};
-use qaic_stats::decode::oqstats::{self, MAGIC, OqStats};
+use qaic_stats::decode::layout::DecodeOptions;
+use qaic_stats::decode::oqstats::{self, MAGIC};
 use qaic_stats::error::StatsError;
 
 use crate::device::stats_records;
@@ -20,7 +20,7 @@ pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> R
     }
     let written = memory.as_const().to_vec();
     let options = DecodeOptions { any_program: true, ..DecodeOptions::default() };
-    let mut model = OqStats.decode(&written, None, options)?;
+    let mut model = oqstats::decode(&written, None, options)?;
     if stats_records::set_waits(&mut model, stages) {
         let mut encoded = vec![0; written.len()];
         oqstats::encode(&model, oqstats::fingerprint_of(&written)?, &mut encoded)?;
@@ -63,7 +63,7 @@ mod tests {
         add_host_waits(storage.memory_mut(), &STAGES).unwrap();
         let bytes = storage.memory().to_vec();
         let model =
-            OqStats.decode(&bytes, None, DecodeOptions { any_program: true, ..Default::default() }).unwrap();
+            oqstats::decode(&bytes, None, DecodeOptions { any_program: true, ..Default::default() }).unwrap();
         let waits: Vec<_> =
             model.ports().iter().map(|port| (port.port, port.direction, port.wait_u)).collect();
         assert_eq!(waits, [(100, 0, 19_200), (101, 1, 4 * 19_200)]);

@@ -12,7 +12,7 @@ pub const HEADER_BYTES: usize = 128;
 /// Bytes of an entry of the section directory of version 1.
 pub(crate) const ENTRY_BYTES: usize = 32;
 /// Number of the layout.
-pub(crate) const LAYOUT_ID: u32 = 1;
+const LAYOUT_ID: u32 = 1;
 
 const MAJOR: u16 = 1;
 const BYTE_ORDER_MARK: u16 = 0xFEFF;

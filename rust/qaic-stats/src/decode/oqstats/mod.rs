@@ -5,77 +5,59 @@ mod encode;
 mod header;
 
 use crate::decode::descriptor::Fingerprint;
-use crate::decode::layout::{DecodeOptions, Match, Program, StatsLayout};
+use crate::decode::layout::{DecodeOptions, ProgramOperations};
 use crate::decode::record::Kind;
 use crate::error::StatsError;
 use crate::model::StatsModel;
 
 pub use encode::{capacity_bytes, encode, encode_to_vec};
-pub(crate) use header::LAYOUT_ID;
 pub use header::{HEADER_BYTES, Header, MAGIC};
 
 /// Name of the layout.
 pub(crate) const NAME: &str = "oqstats";
 
-/// The open layout.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OqStats;
-
-impl StatsLayout for OqStats {
-    fn id(&self) -> u32 {
-        LAYOUT_ID
+/// Reads a buffer in the open layout, and checks what is special to the layout. It never reads outside `bytes`.
+///
+/// # Errors
+///
+/// The first defect.
+pub fn decode<'a>(
+    bytes: &'a [u8],
+    program: Option<&ProgramOperations>,
+    options: DecodeOptions,
+) -> Result<StatsModel<'a>, StatsError> {
+    let header = Header::read(bytes)?;
+    let entries = directory::read(bytes, &header)?;
+    let mut model = StatsModel::new(header.run);
+    if header::length(bytes) > header.buffer_bytes {
+        model.warnings.push(format!(
+            "the file has {} bytes, the buffer in it {}: the rest is not read",
+            bytes.len(),
+            header.buffer_bytes
+        ));
     }
-
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn probe(&self, bytes: &[u8], _program: Option<Program<'_>>) -> Match {
-        if bytes.starts_with(&MAGIC) { Match::Yes } else { Match::No }
-    }
-
-    fn decode<'a>(
-        &self,
-        bytes: &'a [u8],
-        program: Option<Program<'_>>,
-        options: DecodeOptions,
-    ) -> Result<StatsModel<'a>, StatsError> {
-        let header = Header::read(bytes)?;
-        let entries = directory::read(bytes, &header)?;
-        let mut model = StatsModel::new(header.run);
-        if header::length(bytes) > header.buffer_bytes {
-            model.warnings.push(format!(
-                "the file has {} bytes, the buffer in it {}: the rest is not read",
-                bytes.len(),
-                header.buffer_bytes
-            ));
-        }
-        for entry in &entries {
-            let records = entry.records(bytes);
-            if options.records && entry.crc != 0 {
-                let computed = crc32fast::hash(records);
-                if computed != entry.crc {
-                    return Err(StatsError::SectionCrc { section: entry.kind, stored: entry.crc, computed });
-                }
-            }
-            if let Some(kind) = Kind::from_code(entry.kind) {
-                model.set(kind, records, usize::try_from(entry.record_bytes).unwrap_or(usize::MAX));
+    for entry in &entries {
+        let records = entry.records(bytes);
+        if options.records && entry.crc != 0 {
+            let computed = crc32fast::hash(records);
+            if computed != entry.crc {
+                return Err(StatsError::SectionCrc { section: entry.kind, stored: entry.crc, computed });
             }
         }
-        if options.records {
-            reserved_entries(&entries, &mut model.warnings);
+        if let Some(kind) = Kind::from_code(entry.kind) {
+            model.set(kind, records, usize::try_from(entry.record_bytes).unwrap_or(usize::MAX));
         }
-        if let Some(program) = program
-            && !options.any_program
-            && program.fingerprint != header.fingerprint
-        {
-            return Err(StatsError::OtherProgram {
-                found: header.fingerprint,
-                expected: program.fingerprint,
-            });
-        }
-        Ok(model)
     }
+    if options.records {
+        reserved_entries(&entries, &mut model.warnings);
+    }
+    if let Some(program) = program
+        && !options.any_program
+        && program.fingerprint != header.fingerprint
+    {
+        return Err(StatsError::OtherProgram { found: header.fingerprint, expected: program.fingerprint });
+    }
+    Ok(model)
 }
 
 /// The hash of the descriptor that a buffer was written for.
