@@ -11,14 +11,10 @@ pub mod run_flags {
     pub const COMPLETE: u32 = 1;
     /// There were more operations than room.
     pub const OPS_TRUNCATED: u32 = 2;
-    /// `PCycles` are estimated.
-    pub const PCYCLES_ESTIMATED: u32 = 4;
     /// There are no `PCycles`.
     pub const PCYCLES_ABSENT: u32 = 8;
     /// The clock behind the ticks steps by a microsecond or more.
     pub const COARSE_CLOCK: u32 = 16;
-    /// DDR figures are the bytes of tensors.
-    pub const DDR_IS_TENSOR_BYTES: u32 = 32;
     /// Times contain the cost of measuring.
     pub const INSTRUMENTED_TIMES: u32 = 64;
 }

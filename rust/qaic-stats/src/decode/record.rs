@@ -362,8 +362,6 @@ record! {
 pub mod op_kind_flags {
     /// It was executed.
     pub const EXECUTED: u8 = 1;
-    /// It is no work of the model.
-    pub const BOOKKEEPING: u8 = 2;
     /// It is the asynchronous part of a transfer.
     pub const ASYNC_TRANSFER: u8 = 4;
     /// It ran inside another one.

@@ -134,7 +134,8 @@ fn write_unit(
         let (start_ns, end_ns) = (clock.ns(op.start_u), clock.ns(end_u));
         if op.flags & op_flags::SYNC != 0 {
             let from_ns = clock.ns(op.start_u.saturating_sub(u64::from(op.sync_u)));
-            sink.sync(track, Wait { oc: op.oc, start_ns: from_ns, dur_ns: between(from_ns, start_ns) });
+            let dur_ns = between(from_ns, start_ns);
+            sink.wait(track, Wait { is_barrier: false, oc: op.oc, start_ns: from_ns, dur_ns });
         }
         let event = OpEvent {
             oc: op.oc,
@@ -153,8 +154,8 @@ fn write_unit(
                 has_barriers = true;
             }
             let until_ns = clock.ns(end_u.saturating_add(u64::from(op.barrier_u)));
-            let wait = Wait { oc: op.oc, start_ns: end_ns, dur_ns: between(end_ns, until_ns) };
-            sink.barrier(unit.barriers, wait);
+            let dur_ns = between(end_ns, until_ns);
+            sink.wait(unit.barriers, Wait { is_barrier: true, oc: op.oc, start_ns: end_ns, dur_ns });
         }
         if options.flow_events && !execution.is_transfer() {
             times.add(track, &op);

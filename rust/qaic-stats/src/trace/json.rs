@@ -120,33 +120,6 @@ impl<'a> JsonSink<'a> {
         template
     }
 
-    fn wait(&mut self, track: Track, wait: Wait, what: &str, is_drawn: bool) {
-        self.select_track(track);
-        let drawn_ns = if is_drawn { wait.dur_ns } else { 0 };
-        self.line();
-        let out = &mut self.block.bytes;
-        out.extend_from_slice(br#"{"name": ""#);
-        out.extend_from_slice(what.as_bytes());
-        out.push(b' ');
-        push_escaped(out, &self.engine);
-        out.extend_from_slice(br#"", "cat": "aic", "ph": "X", "ts": "#);
-        push_us(out, wait.start_ns);
-        out.extend_from_slice(br#", "dur": "#);
-        if is_drawn {
-            push_fixed(out, drawn_ns, US_DECIMALS);
-        } else {
-            out.push(b'0');
-        }
-        out.extend_from_slice(&self.track_text);
-        out.extend_from_slice(br#", "args": {"oc" : ""#);
-        push_u64(out, u64::from(wait.oc));
-        if !is_drawn {
-            out.extend_from_slice(br#"", "opSyncDurUs" : ""#);
-            push_fixed(out, wait.dur_ns, US_DECIMALS);
-        }
-        out.extend_from_slice(br#""}}"#);
-    }
-
     fn flow_end(&mut self, flow: &Flow, end: FlowEnd, phase: &[u8]) {
         let out = self.line();
         out.extend_from_slice(br#"{"name": "dep", "cat": ""#);
@@ -226,12 +199,30 @@ impl Sink for JsonSink<'_> {
         self.texts = texts;
     }
 
-    fn sync(&mut self, track: Track, wait: Wait) {
-        self.wait(track, wait, "sync", false);
-    }
-
-    fn barrier(&mut self, track: Track, wait: Wait) {
-        self.wait(track, wait, "barrier", true);
+    fn wait(&mut self, track: Track, wait: Wait) {
+        self.select_track(track);
+        self.line();
+        let out = &mut self.block.bytes;
+        out.extend_from_slice(br#"{"name": ""#);
+        let what: &[u8] = if wait.is_barrier { b"barrier " } else { b"sync " };
+        out.extend_from_slice(what);
+        push_escaped(out, &self.engine);
+        out.extend_from_slice(br#"", "cat": "aic", "ph": "X", "ts": "#);
+        push_us(out, wait.start_ns);
+        out.extend_from_slice(br#", "dur": "#);
+        if wait.is_barrier {
+            push_fixed(out, wait.dur_ns, US_DECIMALS);
+        } else {
+            out.push(b'0');
+        }
+        out.extend_from_slice(&self.track_text);
+        out.extend_from_slice(br#", "args": {"oc" : ""#);
+        push_u64(out, u64::from(wait.oc));
+        if !wait.is_barrier {
+            out.extend_from_slice(br#"", "opSyncDurUs" : ""#);
+            push_fixed(out, wait.dur_ns, US_DECIMALS);
+        }
+        out.extend_from_slice(br#""}}"#);
     }
 
     fn span(&mut self, span: &Span<'_>) {

@@ -339,13 +339,9 @@ impl Sink for PerfettoSink<'_> {
         self.end(track, event.start_ns, event.dur_ns);
     }
 
-    fn sync(&mut self, track: Track, wait: Wait) {
-        let name = self.name(&format!("sync {}", self.engine));
-        self.slice(track, name, wait.start_ns, wait.dur_ns, &[("oc", u64::from(wait.oc))]);
-    }
-
-    fn barrier(&mut self, track: Track, wait: Wait) {
-        let name = self.name(&format!("barrier {}", self.engine));
+    fn wait(&mut self, track: Track, wait: Wait) {
+        let what = if wait.is_barrier { "barrier" } else { "sync" };
+        let name = self.name(&format!("{what} {}", self.engine));
         self.slice(track, name, wait.start_ns, wait.dur_ns, &[("oc", u64::from(wait.oc))]);
     }
 

@@ -27,9 +27,11 @@ pub(super) struct OpEvent {
     pub(super) saturated: bool,
 }
 
-/// A wait of a thread: before an operation, or after it.
+/// A wait of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
+    /// `barrier` for the other threads of the group, after an operation; `sync` for what the operation needs, before it.
+    pub(super) is_barrier: bool,
     pub(super) oc: u32,
     pub(super) start_ns: i64,
     pub(super) dur_ns: u64,
@@ -81,11 +83,7 @@ pub(super) trait Sink {
 
     fn op(&mut self, track: Track, desc: &OpDesc, event: &OpEvent);
 
-    /// A wait for what an operation needs; it ends when the operation begins.
-    fn sync(&mut self, track: Track, wait: Wait);
-
-    /// A wait for the other threads of the group.
-    fn barrier(&mut self, track: Track, wait: Wait);
+    fn wait(&mut self, track: Track, wait: Wait);
 
     fn span(&mut self, span: &Span<'_>);
 
