@@ -1,6 +1,6 @@
 //! Buffer mappings: the flat lists of user and DMA buffers that a program shows its users.
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use crate::dtype::ElementType;
 use crate::error::QpcError;
@@ -13,9 +13,8 @@ pub(crate) const NO_NAME: &str = "noname";
 pub(crate) const NO_DATA_TYPE: i32 = 9;
 
 /// Role of a buffer; the codes are not those of `IoDesc` directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(into = "u32")]
-#[serde(try_from = "u32")]
 pub enum BufferIoType {
     /// Read by the device (code 1).
     Input,
@@ -23,36 +22,17 @@ pub enum BufferIoType {
     Output,
 }
 
-impl BufferIoType {
-    /// The code users see.
-    pub(crate) const fn code(self) -> u32 {
-        match self {
-            Self::Input => 1,
-            Self::Output => 2,
-        }
-    }
-}
-
 impl From<BufferIoType> for u32 {
     fn from(value: BufferIoType) -> Self {
-        value.code()
-    }
-}
-
-impl TryFrom<u32> for BufferIoType {
-    type Error = String;
-
-    fn try_from(code: u32) -> Result<Self, String> {
-        match code {
-            1 => Ok(Self::Input),
-            2 => Ok(Self::Output),
-            other => Err(format!("buffer IO type {other} does not exist")),
+        match value {
+            BufferIoType::Input => 1,
+            BufferIoType::Output => 2,
         }
     }
 }
 
 /// One buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BufferMapping {
     /// Binding name, or [`NO_NAME`].
@@ -66,29 +46,13 @@ pub struct BufferMapping {
     /// True if fewer bytes may be passed.
     pub is_partial_buffer_allowed: bool,
     /// Element type, `None` for DMA buffers.
-    #[serde(with = "data_type_code")]
+    #[serde(serialize_with = "data_type_code")]
     pub data_type: Option<ElementType>,
 }
 
-mod data_type_code {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use super::{ElementType, NO_DATA_TYPE};
-
-    #[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // The signature serde asks for.
-    pub(super) fn serialize<S: Serializer>(
-        value: &Option<ElementType>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i32(value.map_or(NO_DATA_TYPE, ElementType::code))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<ElementType>, D::Error> {
-        let code = i32::deserialize(deserializer)?;
-        Ok((code != NO_DATA_TYPE).then_some(ElementType::from(code)))
-    }
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref)] // The signature serde asks for.
+fn data_type_code<S: Serializer>(value: &Option<ElementType>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_i32(value.map_or(NO_DATA_TYPE, ElementType::code))
 }
 
 /// The buffers users pass: all inputs, then all outputs.

@@ -47,25 +47,6 @@ fn product(binding: &str, dims: &[i32], skip_zeros: bool) -> Result<u64, QpcErro
     Ok(if is_empty && !skip_zeros { 0 } else { elements })
 }
 
-/// Shape that a caller passes for one binding; `None` in a list means that the inference leaves the buffer
-/// out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestedShape {
-    /// Bytes of one element.
-    pub element_bytes: u64,
-    /// Dims; a scalar is `[1]` or empty.
-    pub dims: Vec<i32>,
-}
-
-/// Which permitted combination a request means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShapeMatch {
-    /// The program has one combination: the dims of its bindings.
-    Static,
-    /// Position in `allowed_shapes`.
-    Entry(usize),
-}
-
 impl NetworkDesc {
     /// Checks that every entry of `allowed_shapes` lists every binding.
     pub fn check_allowed_shapes(&self) -> Result<(), QpcError> {
@@ -78,39 +59,4 @@ impl NetworkDesc {
         }
         Ok(())
     }
-
-    /// The first permitted combination that fits all requested tensors, inputs then outputs, or `None`.
-    ///
-    /// A tensor fits if element size and dims are equal; left-out buffers fit everything.
-    pub fn match_shapes(&self, requested: &[Option<RequestedShape>]) -> Option<ShapeMatch> {
-        if self.allowed_shapes.is_empty() {
-            let inputs = self.inputs.iter().map(|binding| &binding.io_initial);
-            let outputs = self.outputs.iter().map(|binding| &binding.io_transformed);
-            let own = inputs.chain(outputs).map(|tensor| (tensor.dtype, tensor.dims.as_slice()));
-            return fits(own, requested).then_some(ShapeMatch::Static);
-        }
-        let position = self.allowed_shapes.iter().position(|entry| {
-            fits(entry.shapes.iter().map(|shape| (shape.dtype, shape.dims.as_slice())), requested)
-        });
-        position.map(ShapeMatch::Entry)
-    }
-}
-
-fn fits<'a>(
-    mut allowed: impl Iterator<Item = (ElementType, &'a [i32])>,
-    requested: &[Option<RequestedShape>],
-) -> bool {
-    let all = requested.iter().all(|request| {
-        allowed.next().is_some_and(|(dtype, dims)| {
-            request.as_ref().is_none_or(|request| {
-                dtype.size_bytes() == Some(request.element_bytes) && rank_one(dims) == rank_one(&request.dims)
-            })
-        })
-    });
-    all && allowed.next().is_none()
-}
-
-/// A scalar is passed as one dim of 1.
-fn rank_one(dims: &[i32]) -> &[i32] {
-    if dims.is_empty() { &[1] } else { dims }
 }

@@ -5,18 +5,14 @@ mod fixture;
 
 use qaic_qpc::container::Container;
 use qaic_qpc::crc::{CrcSegment, crc32};
-use qaic_qpc::dtype::ElementType;
 use qaic_qpc::elf;
 use qaic_qpc::error::QpcError;
 use qaic_qpc::io_desc::IoDesc;
 use qaic_qpc::limits::Limits;
 use qaic_qpc::mappings;
 use qaic_qpc::metadata::Metadata;
-use qaic_qpc::network_desc::{
-    IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, Transform, TransformKind,
-};
+use qaic_qpc::network_desc::{IoBinding, NetworkDesc, Transform, TransformKind};
 use qaic_qpc::program_info::QpcInfo;
-use qaic_qpc::shape::{RequestedShape, ShapeMatch};
 use qaic_qpc::transform::{Operation, TransferPlan};
 use qaic_qpc::writer::{self, SegmentData};
 
@@ -97,49 +93,6 @@ fn names_of_mappings_end_at_a_nul_and_are_never_empty() {
         NetworkDesc { inputs: vec![called("a\0b"), called(""), called("\0")], ..NetworkDesc::default() };
     let names = mappings::user_mappings(&network).unwrap().into_iter().map(|mapping| mapping.buffer_name);
     assert_eq!(names.collect::<Vec<_>>(), ["a", "noname", "noname"]);
-}
-
-fn shaped(entries: &[[&[i32]; 2]]) -> NetworkDesc {
-    let tensor = |dims: &[i32]| TensorShape { dtype: ElementType::Float32, dims: dims.to_vec() };
-    let binding = |dims: &[i32]| {
-        let tensor = IoDescriptor { dims: dims.to_vec(), ..IoDescriptor::default() };
-        IoBinding { io_initial: tensor.clone(), io_transformed: tensor, ..IoBinding::default() }
-    };
-    NetworkDesc {
-        inputs: vec![binding(&[8, 4])],
-        outputs: vec![binding(&[])],
-        allowed_shapes: entries
-            .iter()
-            .map(|shapes| IoShapes { shapes: shapes.iter().map(|dims| tensor(dims)).collect() })
-            .collect(),
-        ..NetworkDesc::default()
-    }
-}
-
-#[allow(clippy::unnecessary_wraps)] // What a list of requests holds.
-fn request(element_bytes: u64, dims: &[i32]) -> Option<RequestedShape> {
-    Some(RequestedShape { element_bytes, dims: dims.to_vec() })
-}
-
-#[test]
-fn shapes_match_the_first_fitting_entry() {
-    let network = shaped(&[[&[1, 4], &[]], [&[8, 4], &[1]], [&[8, 4], &[2]]]);
-    let found = |x, y| network.match_shapes(&[x, y]);
-    assert_eq!(found(request(4, &[1, 4]), request(4, &[1])), Some(ShapeMatch::Entry(0)));
-    assert_eq!(found(request(4, &[8, 4]), request(4, &[])), Some(ShapeMatch::Entry(1)));
-    assert_eq!(found(request(4, &[8, 4]), None), Some(ShapeMatch::Entry(1)));
-    assert_eq!(found(None, request(4, &[2])), Some(ShapeMatch::Entry(2)));
-    assert_eq!(found(request(2, &[8, 4]), None), None);
-    assert_eq!(found(request(4, &[4, 8]), None), None);
-    assert_eq!(network.match_shapes(&[None]), None);
-    assert_eq!(network.match_shapes(&[None, None, None]), None);
-}
-
-#[test]
-fn without_allowed_shapes_the_bindings_are_the_only_combination() {
-    let network = shaped(&[]);
-    assert_eq!(network.match_shapes(&[request(4, &[8, 4]), request(4, &[1])]), Some(ShapeMatch::Static));
-    assert_eq!(network.match_shapes(&[request(4, &[1, 4]), None]), None);
 }
 
 /// An ELF file with two loadable segments, `b"abcd"` followed by four zeros in memory, and `b"xy"`.

@@ -28,43 +28,33 @@ pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Metadata, QpcError
         network_name: section.text("networkName", head.u64(8), budget)?,
         semaphore_init_state: section.each(
             "semaphoreInitState",
-            head.u64(16),
-            head.u16(124),
-            4,
+            (head.u64(16), head.u16(124), 4),
             budget,
             |record, _| Ok(record.u32(0)),
         )?,
         l2tcm_init_state: l2tcm.to_vec(),
         dma_requests: section.each(
             "dmaRequests",
-            head.u64(32),
-            head.u16(126),
-            48,
+            (head.u64(32), head.u16(126), 48),
             budget,
             |record, budget| dma_request(&section, record, budget),
         )?,
         nsp_multicast_tables: section.each(
             "nspMulticastTables",
-            head.u64(40),
-            head.u16(122),
-            16,
+            (head.u64(40), head.u16(122), 16),
             budget,
             |record, budget| nsp_table(&section, record, budget),
         )?,
         host_multicast_table: host_table(&section, head.u64(48), budget)?,
         thread_descriptors: section.each(
             "threadDescriptors",
-            head.u64(56),
-            head.u16(128),
-            16,
+            (head.u64(56), head.u16(128), 16),
             budget,
             |record, _| Ok(ThreadDescriptor { entry_point: record.u64(0), type_mask: record.u8(8) }),
         )?,
         constant_mappings: section.each(
             "constantMappings",
-            head.u64(64),
-            head.u16(130),
-            16,
+            (head.u64(64), head.u16(130), 16),
             budget,
             |record, _| {
                 Ok(ConstantMapping {
@@ -107,7 +97,7 @@ fn dma_request(
 ) -> Result<DmaRequest, QpcError> {
     let (semaphores, doorbells) = (u16::from(record.u8(40)), u16::from(record.u8(41)));
     Ok(DmaRequest {
-        semaphore_ops: section.each("semaphoreOps", record.u64(0), semaphores, 8, budget, |op, _| {
+        semaphore_ops: section.each("semaphoreOps", (record.u64(0), semaphores, 8), budget, |op, _| {
             Ok(SemaphoreOp {
                 sem_num: op.u16(0),
                 sem_value: op.u16(2),
@@ -117,7 +107,7 @@ fn dma_request(
                 out_sync_fence: op.u8(7),
             })
         })?,
-        doorbell_ops: section.each("doorbellOps", record.u64(8), doorbells, 16, budget, |op, _| {
+        doorbell_ops: section.each("doorbellOps", (record.u64(8), doorbells, 16), budget, |op, _| {
             Ok(DoorbellOp { offset: op.u64(0), data: op.u32(8), mc_id: op.u16(12), size: op.u8(14) })
         })?,
         host_offset: record.u64(16),
@@ -138,7 +128,7 @@ fn nsp_table(
     budget: &mut Budget,
 ) -> Result<NspMulticastTable, QpcError> {
     let multicast_entries =
-        section.each("multicastEntries", record.u64(0), record.u16(8), 24, budget, |entry, _| {
+        section.each("multicastEntries", (record.u64(0), record.u16(8), 24), budget, |entry, _| {
             Ok(NspMulticastEntry {
                 base_addr_offset: entry.u64(0),
                 mask: entry.u32(8),
@@ -160,7 +150,7 @@ fn host_table(
     }
     let record = section.record("hostMulticastTable", offset, 16)?;
     let multicast_entries =
-        section.each("multicastEntries", record.u64(0), record.u16(8), 8, budget, |entry, _| {
+        section.each("multicastEntries", (record.u64(0), record.u16(8), 8), budget, |entry, _| {
             Ok(HostMulticastEntry { mask: entry.u32(0), size: entry.u32(4) })
         })?;
     Ok(HostMulticastTable { multicast_entries })
@@ -196,9 +186,7 @@ impl<'a> Section<'a> {
     fn each<T>(
         &self,
         field: &'static str,
-        offset: u64,
-        count: u16,
-        element: u16,
+        (offset, count, element): (u64, u16, u16),
         budget: &mut Budget,
         read: impl Fn(&Record<'a>, &mut Budget) -> Result<T, QpcError>,
     ) -> Result<Vec<T>, QpcError> {
