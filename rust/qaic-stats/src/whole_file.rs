@@ -16,7 +16,7 @@ pub fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<
     let written = work(&mut file).and_then(|()| file.flush());
     let finished = written.and_then(|()| fs::rename(&unfinished, path));
     if finished.is_err() {
-        // The error on its way says what went wrong; a failure of this is not reported.
+        // The caller gets the first error; a failure to remove the file is not reported.
         let _ = fs::remove_file(&unfinished);
     }
     finished

@@ -51,7 +51,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// The records of a buffer, in the layout called `name`, else in the one that its first bytes tell.
+/// The records of a buffer, in the layout called `name`, else in that of its first bytes.
 ///
 /// # Errors
 ///
