@@ -1,6 +1,6 @@
 //! Bytes of a container: a mapped file, or a copy in memory.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +18,22 @@ const READ_BELOW_BYTES: u64 = 1 << 20;
 const O_NONBLOCK: i32 = 0o4000;
 const EINVAL: i32 = 22;
 
+/// Opens a regular file for reading, without waiting for the writer of a pipe. Returns the file and its size in bytes.
+///
+/// A file that the kernel generates has the size 0 and may have no end, so the caller reads no more than the size.
+pub fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    if !metadata.is_file() {
+        // What the system says of operations that a kind of file has not.
+        return Err(io::Error::from_raw_os_error(EINVAL));
+    }
+    Ok((file, metadata.len()))
+}
+
 /// Read-only bytes with a stable address.
 #[derive(Debug)]
 pub enum FileBytes {
@@ -32,27 +48,19 @@ impl FileBytes {
     /// Opens a file: mapped when `mmap` and it is large, read otherwise.
     pub fn open(path: &Path, mmap: bool) -> Result<Self, MemoryError> {
         let failed = |source| MemoryError::Io { path: path.to_owned(), source: Arc::new(source) };
-        let mut file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
-        if !metadata.is_file() {
-            // What the system says of operations that a kind of file has not.
-            return Err(failed(io::Error::from_raw_os_error(EINVAL)));
-        }
-        if mmap && metadata.len() >= READ_BELOW_BYTES {
+        let (file, size) = open_regular(path).map_err(failed)?;
+        if mmap && size >= READ_BELOW_BYTES {
             // SAFETY: the mapping is private and read-only; a file changed underneath shows other bytes, which every
             // parser treats as untrusted, and a shrunk one is the documented hazard of this mode.
             let mapping = unsafe { Mmap::map(&file) }.map_err(failed)?;
             return Ok(Self::Mapped(mapping));
         }
         let mut bytes = Vec::new();
-        let len_bytes = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+        let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
         bytes
             .try_reserve_exact(len_bytes)
-            .map_err(|_| MemoryError::OutOfMemory { bytes: metadata.len(), what: "the container" })?;
-        file.read_to_end(&mut bytes).map_err(failed)?;
+            .map_err(|_| MemoryError::OutOfMemory { bytes: size, what: "the container" })?;
+        file.take(size).read_to_end(&mut bytes).map_err(failed)?;
         Ok(Self::Owned(bytes.into_boxed_slice()))
     }
 }
@@ -110,7 +118,7 @@ impl Deref for FileBytes {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed assumption fails the test
 
-    use std::fs::{self, File};
+    use std::fs;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
     use std::{env, process};
@@ -142,6 +150,13 @@ mod tests {
         fn drop(&mut self) {
             fs::remove_file(&self.0).unwrap();
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn file_that_the_kernel_generates_is_not_read_without_end() {
+        let bytes = FileBytes::open(Path::new("/proc/self/pagemap"), true).unwrap();
+        assert!(bytes.is_empty());
     }
 
     #[test]

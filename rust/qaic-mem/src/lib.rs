@@ -110,7 +110,7 @@ pub use bytemuck::Pod;
 pub use dma_buf::DmaBuf;
 pub use drop_list::{Deferred, DropList};
 pub use error::MemoryError;
-pub use file_bytes::FileBytes;
+pub use file_bytes::{FileBytes, open_regular};
 pub use foreign::{ForeignMemory, ForeignMemoryMut, Owner};
 pub use large_pages::reserve_large;
 pub use loan::{Lender, Loan};

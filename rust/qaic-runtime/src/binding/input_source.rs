@@ -1,12 +1,11 @@
 //! Contents of inputs that no client computed: random bytes, and the contents of files.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qaic_mem::HostSliceMut;
+use qaic_mem::{HostSliceMut, open_regular};
 
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::request::Part;
@@ -174,7 +173,9 @@ impl BufferSlot {
         let mut bytes = Vec::new();
         // One byte more than fits shows that a file is too large, whatever its size.
         let limit = (self.len_bytes as u64).saturating_add(1);
-        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(unreadable)?;
+        open_regular(path)
+            .and_then(|(file, _)| file.take(limit).read_to_end(&mut bytes))
+            .map_err(unreadable)?;
         if bytes.len() == self.len_bytes || (self.is_partial && bytes.len() < self.len_bytes) {
             return Ok(bytes);
         }
