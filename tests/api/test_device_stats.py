@@ -21,7 +21,7 @@ import emulated_cards
 import engine_version
 import qaic
 import qaic.stats
-from child_process import run_script
+from child_process import WATCHDOG_S, run_script
 from qaic import _core
 from qaic.errors import DeviceTimeoutError
 from session_models import affine, endless, model, save
@@ -272,7 +272,8 @@ def test_more_operations_than_room_are_cut_and_said(opened):
     (short,) = measured(session, feed)
     assert short.run.complete
     with Measured(session) as probe:
-        session.run({**feed, "n": np.int64(100_000)})
+        # Without a limit, cards wait for an inference for 30 seconds.
+        session.run({**feed, "n": np.int64(100_000)}, timeout=WATCHDOG_S)
     samples = probe.profiler.drain()
     buffer = qaic.stats.open(samples.stats(0), qpc=session.program_file)
     buffer.check()

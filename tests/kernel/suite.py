@@ -108,6 +108,7 @@ LEFT_OUT = {
     "tests/session/test_session_placement.py": _SEVERAL,
     "tests/session/test_session_state_rows.py": _NUMBERS,
     "tests/api/test_shared_cores.py": "is about virtual cards",
+    "tests/session/test_host_memory.py": "is about virtual cards",
     "tests/api/test_visible_devices.py": _SEVERAL,
     "tests/qaicrt/test_documented_signatures.py": _ABOVE,
     "tests/rt/test_context.py": _SEVERAL,
