@@ -14,7 +14,7 @@ from compiler_oracle import info, kinds, lowered, model_of, node, run, whole
 
 TYPES = [np.int8, np.int16, np.int32, np.int64]
 #: where the division is, and what the operands are
-PLACES = ["main", "nested", "function", "constants", "constant divisor"]
+PLACES = ["main", "nested", "function", "constants", "constant dividend", "constant divisor"]
 
 
 def _elem_type(dtype):
@@ -47,9 +47,11 @@ def _program(op, dividend, divisor, place, fmod=0, opset=17):
         opsets = [helper.make_opsetid("", opset)]
         functions = [helper.make_function("f", "Divide", ["a", "b"], ["quotient"], [division], opsets)]
         nodes = [helper.make_node("Divide", ["a", "b"], ["quotient"], domain="f")]
-    constants = {"constants": {"a": dividend, "b": divisor}, "constant divisor": {"b": divisor}}.get(
-        place, {}
-    )
+    constants = {
+        "constants": {"a": dividend, "b": divisor},
+        "constant dividend": {"a": dividend},
+        "constant divisor": {"b": divisor},
+    }.get(place, {})
     feeds = {"a": dividend, "b": divisor, "x": np.zeros(size, dividend.dtype)}
     feeds = {name: value for name, value in feeds.items() if name not in constants}
     inputs = [info(name, size, elem_type) for name in feeds]
@@ -99,10 +101,11 @@ def test_divisions_give_the_numbers_of_onnx(operands, place, kind):
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 14, 21])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_every_operator_set_is_guarded(opset, dtype):
+@pytest.mark.parametrize("place", ["main", "constant dividend", "constant divisor"])
+def test_every_operator_set_is_guarded(opset, dtype, place):
     dividend = np.array([np.iinfo(dtype).min, 9], dtype)
     divisor = np.array([-1, -1], dtype)
-    program, feeds = _program("Div", dividend, divisor, "main", opset=opset)
+    program, feeds = _program("Div", dividend, divisor, place, opset=opset)
     got = run(whole(program), feeds)["y"][:2]
     np.testing.assert_array_equal(got, _expected("Div", dividend, divisor, 0))
 
@@ -158,6 +161,34 @@ def test_a_size_that_a_cast_makes_zero_is_an_error_of_the_inference(kind):
     # Older engines compute the guard when they load the program.
     with pytest.raises(Exception, match=r"division by zero|out of data bounds"):
         run(whole(lowered(model)), {"x": np.zeros(2**16, np.float32), "a": np.array([7], dtype)})
+
+
+_WIDE = [-(2**32), -(2**31), -256, -129, -128, -1, 1, 127, 128, 255, 256, 2**31, 2**32 - 1, 2**32, 2**40]
+
+
+@given(
+    st.lists(st.sampled_from(_WIDE), min_size=1, max_size=3),
+    st.sampled_from([np.int8, np.int16, np.int32]),
+    st.sampled_from(["Div", "Mod"]),
+)
+def test_a_cast_of_a_constant_may_make_a_divisor_that_traps(values, dtype, op):
+    divisor = np.array(values, np.int64).astype(dtype)
+    limits = np.iinfo(dtype)
+    dividend = np.resize(np.array([limits.min, limits.max, 7], dtype), len(values))
+    elem_type = _elem_type(dtype)
+    model = model_of(
+        [node("Cast", ["wide"], ["b"], to=elem_type), node(op, ["a", "b"], ["y"])],
+        [info("a", [len(values)], elem_type)],
+        [info("y", [len(values)], elem_type)],
+        [("wide", np.array(values, np.int64))],
+    )
+    if divisor.all():
+        got = run(whole(lowered(model)), {"a": dividend})["y"]
+        np.testing.assert_array_equal(got, _expected(op, dividend, divisor, 0))
+    else:
+        # The compiler finds the zero, or the engine does when it loads the program or runs it.
+        with pytest.raises(Exception, match=r"division by zero|out of data bounds"):
+            run(whole(lowered(model)), {"a": dividend})
 
 
 def test_division_of_sizes_or_by_constants_stays_one_operation():
