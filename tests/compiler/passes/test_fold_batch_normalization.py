@@ -67,6 +67,17 @@ def test_convolution_with_another_reader_stays(kept):
     assert content(model) == found
 
 
+@pytest.mark.parametrize("computed", ["k", "b", "scale", "shift", "mean", "variance"])
+def test_numbers_that_an_input_changes_stay(computed):
+    proto = normalized()
+    for vertex in proto.graph.node:
+        vertex.input[:] = ["given" if name == computed else name for name in vertex.input]
+    proto.graph.input.append(info("given", [4, 3, 3, 3] if computed == "k" else [4]))
+    model, context = before(INTEGERS, proto, convert_to_quantize=True)
+    assert not applied(INTEGERS, model, context)
+    assert ops(model) == ["Conv", "BatchNormalization"]
+
+
 def test_nodes_that_a_file_names_stay_apart(tmp_path):
     file = tmp_path / "precision.yaml"
     file.write_text("FP16NodeInstanceNames: [c]\n")
