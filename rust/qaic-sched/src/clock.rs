@@ -1,7 +1,7 @@
-//! The clock of deadlines and measured times.
+//! The monotonic clock of deadlines and measured times.
 //!
-//! It is monotonic and begins when the process first asks. A forked child goes on with the clock of its parent. Under
-//! `--cfg loom` no time passes: every run of a model is the same.
+//! The clock starts at its first use in the process. A forked child continues the clock of its parent. Under `--cfg
+//! loom` no time passes, so that every run of a model is the same.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,20 +21,20 @@ fn epoch() -> Epoch {
     })
 }
 
-/// Nanoseconds since the clock began.
+/// Nanoseconds since the start of the clock.
 pub fn now_ns() -> u64 {
     let elapsed = if cfg!(loom) { Duration::from_nanos(1) } else { epoch().begin.elapsed() };
     // Enough for 584 years.
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Time of the clock in `after` from now.
+/// Clock time `after` from now.
 pub fn after(after: Duration) -> u64 {
     now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// UTC nanoseconds at the begin of the clock; 0 where the system's date is before 1970. Later changes of that date do not
-/// change it.
+/// UTC nanoseconds at the start of the clock; 0 if the system's date is before 1970. Later changes of the system's
+/// date have no effect.
 pub fn epoch_utc_ns() -> u64 {
     epoch().utc_ns
 }

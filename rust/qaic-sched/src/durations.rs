@@ -1,14 +1,15 @@
-//! How long inferences took lately, per combination of shapes: a hint where the next one costs less, which decides nothing that
-//! cannot be undone.
+//! Recent durations of inferences, per combination of shapes. The scheduler uses the durations as a hint to select
+//! the cheaper thread; every such decision can be undone.
 
 use qaic_sync::atomic::{AtomicU64, Ordering};
 
-/// Nanoseconds that inferences took lately, for each combination of shapes. Shapes that never ran have the largest duration.
+/// Recent durations of inferences in nanoseconds, for each combination of shapes. Shapes that never ran have the
+/// largest duration.
 #[derive(Debug)]
 pub(crate) struct Durations(Box<[AtomicU64]>);
 
 impl Durations {
-    /// Makes the durations of `variants` combinations that never ran.
+    /// Creates the durations of `variants` combinations that never ran.
     pub(crate) fn new(variants: usize) -> Self {
         Self((0..variants.max(1)).map(|_| AtomicU64::new(u64::MAX)).collect())
     }
@@ -24,15 +25,15 @@ impl Durations {
         self.of(variant) == u64::MAX
     }
 
-    /// Takes note of one that was called away from its caller.
+    /// Records an inference that had to release its caller's thread.
     pub(crate) fn note_called_away(&self, variant: usize) {
         if let Some(typical) = self.0.get(variant) {
             typical.store(u64::MAX - 1, Ordering::Relaxed);
         }
     }
 
-    /// Takes note of one. It grows slowly: an inference that was long because its thread had no CPU says nothing about the
-    /// next.
+    /// Records the duration of an inference. The stored value grows slowly, because an inference may be slow only
+    /// because its thread had no CPU.
     pub(crate) fn note(&self, variant: usize, took_ns: u64) {
         let Some(typical) = self.0.get(variant) else { return };
         let known = typical.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Reasons for which the scheduler refuses an inference, or ends it.
+//! Errors of the scheduler.
 
-/// Reason for which an inference was refused, or ended before its job did.
+/// Reason why the scheduler refused an inference, or ended it before its job did.
 ///
 /// ```
 /// let error = qaic_sched::Error::Timeout { what: "an inference", timeout_ms: 20 };
@@ -33,21 +33,21 @@ pub enum Error {
     #[error("the object was made before the process was forked")]
     Forked,
 
-    /// More inferences were submitted than there is room for.
+    /// More inferences were submitted than the queue has room for.
     #[error("all {capacity} places for inferences are in use")]
     QueueFull {
-        /// Room.
+        /// Number of places in the queue.
         capacity: u32,
     },
 
-    /// More requests were asked for than have numbers.
+    /// No request number is free.
     #[error("{most} requests exist, and there are no more")]
     TooManyRequests {
-        /// Number of requests at most.
+        /// Maximum number of requests.
         most: u32,
     },
 
-    /// The job of a request is not in its place: a bug.
+    /// The job of a request is missing, which is a bug.
     #[error("request {number} has no job")]
     NoJob {
         /// Number of the request.

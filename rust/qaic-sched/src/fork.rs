@@ -1,8 +1,8 @@
 //! Detection of forked processes.
 //!
-//! A child has a copy of its parent's memory and one thread, the one that forked. Locks that another thread of the parent held
-//! stay locked, and threads that would answer do not exist. So an object remembers the process that made it, and in another
-//! process it refuses to work before it touches a lock.
+//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other threads of the
+//! parent held stay locked, and threads that would answer do not exist. Each object therefore remembers the process
+//! that created it. In another process, the object refuses to work before it touches a lock.
 
 // A model checker has no use for statics, and cannot make them.
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,12 +11,13 @@ use crate::Error;
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Announces, in the child, that the process was just forked, while the child has one thread.
+/// Announces, in the child, that the process was just forked. Must be called while the child has one thread.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process that made an object. Forks are counted: to ask for the process id costs a system call.
+/// The process that created an object. The guard compares fork counts, because reading the process id costs a system
+/// call.
 ///
 /// ```standalone_crate
 /// let guard = qaic_sched::ForkGuard::new();
@@ -35,28 +36,28 @@ impl Default for ForkGuard {
 }
 
 impl ForkGuard {
-    /// Guards what this process makes.
+    /// Creates a guard for objects that this process creates.
     pub fn new() -> Self {
         // The only writer is the child's only thread, before it goes on.
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Guards what the process that is `generation` forks from the first one makes.
+    /// Creates a guard for objects of the process that is `generation` forks away from the first process.
     pub const fn of(generation: u32) -> Self {
         Self(generation)
     }
 
-    /// Forks between the first process and the one that made the object.
+    /// Number of forks between the first process and the process that created the object.
     pub const fn generation(self) -> u32 {
         self.0
     }
 
-    /// Returns whether this process made the object, and not one that it was forked from.
+    /// Returns whether this process created the object itself, rather than inheriting it in a fork.
     pub fn is_current(self) -> bool {
         self == Self::new()
     }
 
-    /// Refuses what was made before a fork.
+    /// Fails if the object was created before a fork.
     pub fn check(self) -> Result<(), Error> {
         if self.is_current() { Ok(()) } else { Err(Error::Forked) }
     }

@@ -1,4 +1,4 @@
-//! The seam to what executes inferences.
+//! Interfaces between the scheduler and the code that executes inferences.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use crate::on_device::Permit;
 use crate::{Error, Request, clock};
 
-/// Asked by work that waits, a few times a second, and whenever it wakes: true ends the wait.
+/// Callback of waiting code, called a few times a second and at every wakeup. Returning true ends the wait.
 pub type CancellationCheck<'a> = &'a mut dyn FnMut() -> bool;
 
-/// One in this many inferences of a request is timed.
+/// Ratio of timed inferences: one in this many inferences of a request is timed.
 const TIMED_EVERY: u32 = 16;
 
 /// Properties of a device that decide which thread runs an inference.
 pub trait Executor: Debug + Send + Sync {
-    /// Returns whether an execution occupies a CPU of the host from its begin to its end.
+    /// Returns whether an execution occupies a CPU of the host from start to end.
     fn executes_on_host(&self) -> bool;
 
-    /// Returns whether an execution ends within microseconds for all inputs. Then it runs on the thread that
-    /// submits it.
+    /// Returns whether an execution ends within microseconds for all inputs. Such an execution runs on the thread
+    /// that submits it.
     fn is_bounded(&self) -> bool {
         false
     }
 
-    /// Returns whether the device works through its submissions by itself: several inferences are then
-    /// submitted before the oldest is waited for.
+    /// Returns whether the device is asynchronous, which means that it works through its submissions without a host
+    /// thread. The scheduler then submits several inferences before it waits for the oldest.
     fn queues_on_device(&self) -> bool {
         false
     }
@@ -33,13 +33,15 @@ pub trait Executor: Debug + Send + Sync {
 
 /// Ends an execution from any thread.
 pub trait Canceller: Debug + Send + Sync {
-    /// Asks the running execution to end soon; one that was submitted and is not waited for yet counts as running, and
-    /// ends when it is. Without one, nothing happens: an execution that begins later is not affected, so a canceller that
-    /// must be sure asks again until the execution has ended. Never blocks.
+    /// Asks the running execution to end soon. A submitted execution that no thread waits for counts as running, and
+    /// ends when a thread waits for it.
+    ///
+    /// If no execution is running, this call has no effect, not even on later executions. A caller that must be sure
+    /// repeats the call until the execution has ended. Never blocks.
     fn cancel(&self);
 }
 
-/// The work of a request's inferences, one after the other. One thread at a time has it.
+/// The work of a request's inferences, one at a time. One thread at a time owns the job.
 pub trait Job: Debug + Send + Sized + 'static {
     /// Failure of an inference.
     type Error: Clone + Debug + From<Error> + Send;
@@ -47,13 +49,13 @@ pub trait Job: Debug + Send + Sized + 'static {
     /// Called when an inference has ended.
     type Completion: Send;
 
-    /// Ends the inference under way.
+    /// Returns the canceller of the current inference.
     fn canceller(&self) -> Arc<dyn Canceller>;
 
-    /// Number of the combination of shapes that the next inference has.
+    /// Index of the combination of shapes of the next inference.
     fn variant(&self) -> usize;
 
-    /// Records that the inference begins at once, on the thread of its caller.
+    /// Records that the inference begins immediately, on the thread of its caller.
     fn begin_at_once(&mut self);
 
     /// Returns whether a completion must be called when the inference has ended.
@@ -62,23 +64,24 @@ pub trait Job: Debug + Send + Sized + 'static {
     /// Takes the completion of the inference that has ended.
     fn take_completion(&mut self) -> Option<Self::Completion>;
 
-    /// Calls a completion; `number` is that of the request among those of its set.
+    /// Calls a completion. `number` is the number of the request in its set.
     fn completed(completion: Self::Completion, number: u32);
 
-    /// Returns whether an inference failed because it was asked to end.
+    /// Returns whether an inference failed because it was cancelled or timed out.
     fn is_interrupted(error: &Self::Error) -> bool;
 
-    /// Runs the whole inference on the calling thread, unless it was asked to end. Cancelled where `check` says so.
+    /// Runs the whole inference on the calling thread, unless it was asked to end. If `check` returns true, the
+    /// inference is cancelled.
     fn run(
         &mut self,
         request: &Request<Self>,
         check: Option<CancellationCheck<'_>>,
     ) -> Result<(), Self::Error>;
 
-    /// Gives the inference to a device that works by itself.
+    /// Submits the inference to an asynchronous device.
     fn submit(&mut self, request: &Request<Self>) -> Result<(), Self::Error>;
 
-    /// Waits for the device. Left to it where `check` says to wait no longer.
+    /// Waits for the device. If `check` returns true, the wait ends and the device keeps the inference.
     fn finish(
         &mut self,
         request: &Request<Self>,
@@ -97,11 +100,11 @@ pub trait Job: Debug + Send + Sized + 'static {
 pub enum Finished<E> {
     /// The inference has ended.
     Ended(Result<(), E>),
-    /// The wait was given up, and the device still has the inference.
+    /// The wait ended early, and the device still has the inference.
     LeftToDevice,
 }
 
-/// A job, and what the scheduler has for its present inference. Its owner is the thread that works on the inference.
+/// A job, and the scheduler's data about its current inference. The thread that works on the inference owns the task.
 ///
 /// ```
 /// # mod counted {
@@ -132,23 +135,23 @@ impl<J: Job> Task<J> {
         Self { job, permit: None, spent_ns: None, begun: 0 }
     }
 
-    /// Has the inference that was just begun be timed, or one of a few.
+    /// Enables timing for the inference that just began, or only for one of several if the duration is known.
     pub(crate) fn time_if(&mut self, is_unknown: bool) {
         self.begun = self.begun.wrapping_add(1);
         self.spent_ns = (is_unknown || self.begun.is_multiple_of(TIMED_EVERY)).then_some(0);
     }
 
-    /// Time that threads spent on the inference, where it was timed.
+    /// Time that threads spent on the inference, if it was timed.
     pub(crate) fn spent_ns(&self) -> Option<u64> {
         self.spent_ns
     }
 
-    /// Gives the inference its place on a device, until it ends.
+    /// Stores the inference's place on a device until the inference ends.
     pub(crate) fn permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
     }
 
-    /// Ends what belongs to one inference.
+    /// Releases everything that belongs to one inference.
     pub(crate) fn end(&mut self) -> Option<J::Completion> {
         self.permit = None;
         self.job.take_completion()

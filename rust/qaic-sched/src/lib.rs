@@ -1,11 +1,11 @@
 //! The scheduler of inferences: requests, the threads that run them, and the lists of completed ones.
 //!
-//! A [`Request`] carries one inference at a time. A [`Scheduler`] decides which thread runs the [`Job`] of a request, gives it to
-//! a device that works by itself, and ends it at its [`Deadline`]. [`RequestLists`] hold the requests of a set that are available
-//! or completed. A [`WaitScope`] ends the wait of a caller.
+//! A [`Request`] carries one inference at a time. A [`Scheduler`] selects the thread that runs the [`Job`] of a
+//! request, submits requests to asynchronous devices, and ends requests at their [`Deadline`]. [`RequestLists`]
+//! contain the available and the completed requests of a set. A [`WaitScope`] ends the wait of a caller.
 //!
-//! Nothing here does input or output, knows a device, or has unsafe code. `make loom` builds this crate as it is with loom's
-//! synchronization and runs its models (`rust/qaic-sync/loom/scheduler.rs`).
+//! This crate does no input or output, knows no device, and has no unsafe code. `make loom` builds the crate with
+//! loom's synchronization and runs its models (`rust/qaic-sync/loom/scheduler.rs`).
 #![forbid(unsafe_code)]
 
 // The job of the tests serves examples and models too.

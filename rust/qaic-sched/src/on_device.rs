@@ -1,16 +1,17 @@
-//! The requests that are on a device which works by itself.
+//! The requests that an asynchronous device is executing.
 
 use std::sync::Arc;
 
 use qaic_sync::Ring;
 use qaic_sync::atomic::{AtomicU32, Ordering, yield_now};
 
-/// Requests on the device at a time, for each thread that waits for it: enough to keep a card busy while the host prepares
-/// the next, and few enough that one which has ended is not left waiting for long.
+/// Number of requests on the device at a time, for each thread that waits for the device. This number keeps a card
+/// busy while the host prepares the next request. A larger number would let ended requests wait longer for their
+/// collection.
 pub(crate) const MOST_PER_THREAD: u32 = 64;
 
-/// Numbers in the order in which requests were handed over, which is the order in which a device usually ends them. The
-/// state word of a request says whether it is there: an entry may be stale, and a request has one at most.
+/// Request numbers in the order of submission, in which a device usually ends the requests. An entry may be stale:
+/// the state word of a request determines whether the request is on the device. A request has at most one entry.
 #[derive(Debug)]
 pub(crate) struct OnDevice {
     order: Ring,
@@ -20,7 +21,7 @@ pub(crate) struct OnDevice {
     permits: Arc<AtomicU32>,
 }
 
-/// A place on the device. It is free again when the permit is dropped.
+/// A place on the device. Dropping the permit frees the place.
 #[derive(Debug)]
 pub(crate) struct Permit(Arc<AtomicU32>);
 
@@ -31,14 +32,13 @@ impl Drop for Permit {
 }
 
 impl OnDevice {
-    /// None, with room for the entries of `requests`.
+    /// Creates an empty list, with room for the entries of `requests`.
     pub(crate) fn new(requests: u32) -> Self {
         let ring = || Ring::new(requests);
         Self { order: ring(), returned: ring(), permits: Arc::new(AtomicU32::new(0)) }
     }
 
-    /// Returns whether there is nothing to wait for; a request that another thread waits for is not in the
-    /// list.
+    /// Returns whether the list is empty. A request that another thread waits for is not in the list.
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.returned.is_empty()
     }
@@ -49,14 +49,14 @@ impl OnDevice {
         self.permits.fetch_add(0, Ordering::AcqRel) < most
     }
 
-    /// A place for a request that is about to be handed over; none when there are `most`.
+    /// Returns a place for a request that is about to be submitted; `None` if `most` places are in use.
     pub(crate) fn acquire(&self, most: u32) -> Option<Permit> {
         let more = |count| (count < most).then_some(count + 1);
         self.permits.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Permit(Arc::clone(&self.permits)))
     }
 
-    /// Adds the entry of a request whose state word was just given the bit.
+    /// Adds the entry of a request, after the list's bit was set in its state word.
     pub(crate) fn push(&self, number: u32, is_returned: bool) {
         let list = if is_returned { &self.returned } else { &self.order };
         // Where a program has more exec objects than it has room for, until another thread takes an entry.
@@ -65,7 +65,7 @@ impl OnDevice {
         }
     }
 
-    /// Takes the oldest whose `claim` succeeds.
+    /// Takes the oldest request whose `claim` succeeds.
     pub(crate) fn take_oldest(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
         std::iter::from_fn(|| self.returned.pop().or_else(|| self.order.pop())).find(|&number| claim(number))
     }

@@ -1,8 +1,8 @@
-//! A request: what carries one inference at a time through an activated program.
+//! A request: carries one inference at a time through an activated program.
 //!
-//! A [`Request`] has one state word ([`RequestState`]) and one [`Task`]. The thread that brings the word to *running* takes
-//! the task out of its slot and is the only one to work on it; it puts the task back before the step that leaves that
-//! phase. Other threads look at the word, ask the inference to end, and wait.
+//! A [`Request`] has one state word ([`RequestState`]) and one [`Task`]. The thread that changes the state word to
+//! *running* takes the task out of its slot, and is the only thread that works on the task. The thread puts the task
+//! back before it ends the *running* phase. Other threads read the state word, ask the inference to end, and wait.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use qaic_sync::{Generation, PriorPhase, Reason, RequestState, Slot};
 
 use crate::{Canceller, Error, Job, RequestLists, Task};
 
-/// A guard whose time is over.
+/// Guard value that means that the time on the caller's thread has expired.
 const CALLED_AWAY: u64 = u64::MAX;
 
 /// Name of a request in errors about waiting for it.
 pub const INFERENCE: &str = "an inference";
 
-/// Carries one inference at a time. It outlives its exec object, and is then used for another one: a thread that comes
-/// across its number in a queue holds no cores with it.
+/// Carries one inference at a time. A request outlives its exec object, and is then used for another one. A thread
+/// that finds the number of a request in a queue therefore holds no cores.
 ///
 /// ```
 /// # mod counted {
@@ -64,7 +64,7 @@ pub struct Request<J: Job> {
 }
 
 impl<J: Job> Request<J> {
-    /// A request without a job.
+    /// Creates a request without a job.
     pub(crate) fn new(number: u32, queue: u32, limit: Option<Duration>) -> Self {
         Self {
             state: RequestState::idle(),
@@ -82,24 +82,24 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Gives it the job of a new exec object.
+    /// Stores the job of a new exec object in the request.
     pub fn attach(&self, job: J) {
         *self.canceller.lock() = Some(job.canceller());
         self.task.put(Box::new(Task::new(job)));
     }
 
-    /// Takes the job of an exec object that is gone, whose inference has ended.
+    /// Removes the job of a dropped exec object, whose inference has ended.
     pub fn detach(&self) -> Option<Box<Task<J>>> {
         *self.canceller.lock() = None;
         self.task.take()
     }
 
-    /// Makes it one of an inference set; before its first inference.
+    /// Adds the request to an inference set; must be called before its first inference.
     pub fn join(&self, lists: &Arc<RequestLists>, number: u32) {
         let _ = self.lists.set((Arc::clone(lists), number));
     }
 
-    /// Has the inference that was just begun be collected from the list of its set, under an id.
+    /// Adds the inference that just began to the list of its set, under an id.
     pub fn list(&self, id: u64) {
         if let Some((lists, number)) = self.lists.get() {
             lists.submitted(*number, id);
@@ -113,7 +113,7 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Takes back a begin that came to nothing; the task is in its place.
+    /// Undoes the begin of an inference that was not submitted; the task must be in its slot.
     pub fn withdraw(&self, prior_phase: PriorPhase) {
         // Relaxed: as in `conclude`.
         self.deadline_ns.store(0, Ordering::Relaxed);
@@ -145,12 +145,13 @@ impl<J: Job> Request<J> {
         self.limit
     }
 
-    /// Combination of shapes of the inference under way.
+    /// Combination of shapes of the current inference.
     pub(crate) fn variant(&self) -> usize {
         self.variant.load(Ordering::Relaxed) as usize
     }
 
-    /// Notes the combination of shapes of the inference that was just begun. Relaxed: the state word publishes it.
+    /// Stores the combination of shapes of the inference that just began. Relaxed: the state word publishes the
+    /// value.
     pub(crate) fn set_variant(&self, variant: usize) {
         self.variant.store(u32::try_from(variant).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
@@ -165,7 +166,7 @@ impl<J: Job> Request<J> {
         self.task.put(task);
     }
 
-    /// Works on the job while no inference is under way, and none can begin.
+    /// Changes the job while no inference is in flight, and prevents inferences from beginning meanwhile.
     pub fn edit<T>(&self, change: impl FnOnce(&mut J) -> T) -> Result<T, Error> {
         self.state.edit().map_err(|_| Error::InFlight)?;
         // Also after a panic in `change`.
@@ -176,8 +177,8 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Reports the end of the inference that the calling thread owns: to the threads that wait, to the set,
-    /// or to the completion callback. Nothing of the program is held by then.
+    /// Reports the end of the inference that the calling thread owns to waiting threads, the set, or the completion
+    /// callback. The inference holds no resources of the program by then.
     pub fn complete(&self, mut task: Box<Task<J>>, outcome: Result<(), J::Error>) {
         let completion = task.end();
         self.task.put(task);
@@ -204,7 +205,7 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// The error of an inference, or the reason for which it was asked to end.
+    /// Returns the error of an inference. For an interrupted inference, returns the reason why it was asked to end.
     fn explained(&self, error: J::Error) -> J::Error {
         if !J::is_interrupted(&error) {
             return error;
@@ -218,7 +219,7 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// How the last inference ended; `Ok` where there never was one.
+    /// Outcome of the last inference; `Ok` if there was none.
     pub fn outcome(&self) -> Result<(), J::Error> {
         if !self.state.has_failed() {
             return Ok(());
@@ -231,7 +232,7 @@ impl<J: Job> Request<J> {
         self.state.reason().is_some()
     }
 
-    /// Ends a queued inference that no thread has taken; it has ended as cancelled then.
+    /// Ends a queued inference as cancelled, if no thread has taken it.
     pub fn revoke(&self, generation: Generation) -> bool {
         if !self.state.claim(generation) {
             return false;
@@ -240,7 +241,7 @@ impl<J: Job> Request<J> {
         true
     }
 
-    /// Ends the inference that the calling thread owns, whose task is in its place.
+    /// Ends the inference that the calling thread owns with an error; the task must be in its slot.
     pub fn fail(&self, error: J::Error) {
         match self.take_task() {
             Ok(task) => self.complete(task, Err(error)),
@@ -248,14 +249,14 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Asks an inference to end, unless it has ended; the first reason counts.
+    /// Asks an inference to end, unless it has ended. The first reason counts.
     pub fn ask_to_end(&self, generation: Generation, reason: Reason) {
         if self.state.ask_to_end(generation, reason) {
             self.cancel_on_device();
         }
     }
 
-    /// Has the device end the inference, which was asked to end.
+    /// Makes the device end the inference, which was asked to end.
     pub fn cancel_on_device(&self) {
         let canceller = self.canceller.lock().clone();
         if let Some(canceller) = canceller {
@@ -263,12 +264,12 @@ impl<J: Job> Request<J> {
         }
     }
 
-    /// Has the running inference let go of the calling thread at `guard_ns`.
+    /// Sets the time at which the running inference must release the calling thread.
     pub(crate) fn guard(&self, guard_ns: u64) {
         self.guard_ns.store(guard_ns, Ordering::Release);
     }
 
-    /// Ends [`Request::guard`]; true where the calling thread has to go on.
+    /// Ends [`Request::guard`]. Returns true if the calling thread must continue with other work.
     pub(crate) fn end_guard(&self) -> bool {
         let is_called_away = self.is_called_away();
         self.guard_ns.store(0, Ordering::Release);
@@ -281,13 +282,13 @@ impl<J: Job> Request<J> {
         self.guard_ns.load(Ordering::Acquire) == CALLED_AWAY
     }
 
-    /// When the thread of a caller has to go on that runs the inference.
+    /// Time at which the inference must release the caller's thread.
     pub(crate) fn guard_ns(&self) -> Option<u64> {
         Some(self.guard_ns.load(Ordering::Acquire)).filter(|&guard_ns| guard_ns != 0)
     }
 
-    /// Calls an inference away from its caller where the time of this guard is over; whether it is. The next inference has
-    /// another guard, or none.
+    /// Makes the inference release the caller's thread if the time of this guard has expired; returns true if so.
+    /// Later inferences have another guard, or none.
     pub(crate) fn call_away(&self, guard_ns: u64, now_ns: u64) -> bool {
         let is_over = guard_ns == CALLED_AWAY || guard_ns <= now_ns;
         let called = |now| (now == guard_ns).then_some(CALLED_AWAY);
@@ -297,14 +298,14 @@ impl<J: Job> Request<J> {
         is_over
     }
 
-    /// Has the running inference count as stuck after `limit`, at `deadline_ns`.
+    /// Sets the deadline of the running inference to `deadline_ns`, which results from `limit`.
     pub(crate) fn set_deadline(&self, limit: Duration, deadline_ns: u64) {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         self.limit_ms.store(limit_ms, Ordering::Relaxed);
         self.deadline_ns.store(deadline_ns.max(1), Ordering::Release);
     }
 
-    /// When the inference under way counts as stuck; `None` while nothing limits it.
+    /// Deadline of the inference in flight; `None` if it has no time limit.
     pub(crate) fn deadline(&self) -> Option<(Generation, u64)> {
         // The word first: a deadline that is seen then is of this inference, or of a later one, which the generation shows.
         let generation = self.state.under_way()?;
@@ -313,7 +314,7 @@ impl<J: Job> Request<J> {
     }
 }
 
-/// An idle request whose task is out of its slot.
+/// An idle request whose slot is empty while a thread edits the job.
 struct Edited<'a, J: Job> {
     request: &'a Request<J>,
     task: Option<Box<Task<J>>>,

@@ -1,6 +1,6 @@
-//! The requests of a set that are available, and those that have completed.
+//! The available and the completed requests of a set.
 //!
-//! Nothing here knows jobs, so that a thread which ends an inference keeps no cores.
+//! The lists contain only numbers, no jobs, so that a thread which ends an inference keeps no cores.
 
 use qaic_sync::{Collected, EventCount, FreeList, IdIndex, ReadyList, Ring};
 
@@ -39,23 +39,23 @@ impl RequestLists {
         }
     }
 
-    /// A request was submitted under an id, by its owner.
+    /// Records that the owner of a request submitted it under an id.
     pub fn submitted(&self, number: u32, id: u64) {
         self.ids.insert(id, number);
     }
 
-    /// Its submission was taken back.
+    /// Records that the submission of a request was withdrawn.
     pub(crate) fn withdrawn(&self, number: u32) {
         self.ids.remove(number);
     }
 
-    /// A request has completed, and needs an entry.
+    /// Adds an entry for a request that has completed.
     pub fn completed(&self, number: u32) {
         self.completed.push(number);
     }
 
-    /// A completed request was collected, by the calling thread. `await_another`: has a thread that waits until none is
-    /// outstanding hear of another, by its number.
+    /// Records that the calling thread collected a completed request. `await_another` marks another outstanding
+    /// request, by its number, so that its collection wakes the threads that wait until no request is outstanding.
     pub fn collected(&self, number: u32, collected: Collected, await_another: impl Fn(u32) -> bool) {
         self.ids.remove(number);
         // A thread that still waits has marked this inference, so it is seen; a mark that was left behind goes no further.
@@ -64,22 +64,22 @@ impl RequestLists {
         }
     }
 
-    /// Wakes the threads that wait for a completed request: there may be none to wait for any more.
+    /// Wakes the threads that wait for a completed request, because none may be left.
     pub(crate) fn settled(&self) {
         self.completed.waiters().notify_all();
     }
 
-    /// A request is available, and needs an entry.
+    /// Adds an entry for a request that is available again.
     pub fn put_back(&self, number: u32) {
         self.available.push(number);
     }
 
-    /// The next available request that can be claimed.
+    /// Claims the next available request.
     pub fn acquire(&self, claim: impl Fn(u32) -> bool) -> Option<u32> {
         self.available.take(claim)
     }
 
-    /// The next completed request that can be claimed.
+    /// Claims the next completed request.
     pub fn collect(&self, claim: impl Fn(u32) -> Option<Collected>) -> Option<(u32, Collected)> {
         let mut collected = None;
         let number = self.completed.take(|number| {
@@ -89,19 +89,19 @@ impl RequestLists {
         Some((number, collected?))
     }
 
-    /// Event that threads wait on for an available request.
+    /// Event for threads that wait for an available request.
     pub fn for_available(&self) -> &EventCount {
         self.available.waiters()
     }
 
-    /// Event that threads wait on for a completed request, or until there is none to wait for.
+    /// Event for threads that wait for a completed request, or for the absence of outstanding requests.
     pub fn for_completed(&self) -> &EventCount {
         self.completed.waiters()
     }
 
-    /// Returns true if no inference is in flight or completed, so that waiting for one is in
-    /// vain. If false, a thread that waits for completed ones and called this while it was listening is
-    /// notified once there is none: `await_one` notifies it of the inference of a number.
+    /// Returns true if no inference is in flight or completed, so that there is nothing to wait for. If this returns
+    /// false while the calling thread listens for completions, the thread is notified once there is nothing to wait
+    /// for. `await_one` requests that notification from the inference with a number.
     pub fn is_settled(&self, is_outstanding: impl Fn(u32) -> bool, await_one: impl Fn(u32) -> bool) -> bool {
         // A thread that is not listening need not be notified: it asks again before it sleeps.
         let found = if self.is_awaited() { self.ids.find(await_one) } else { self.ids.find(is_outstanding) };
@@ -112,7 +112,7 @@ impl RequestLists {
         self.completed.waiters().waiting() > 0
     }
 
-    /// Which requests carry the inferences of an id.
+    /// Index of the requests by the id of their inference.
     pub fn ids(&self) -> &IdIndex {
         &self.ids
     }

@@ -1,4 +1,4 @@
-//! The requests of a scheduler by number.
+//! Table of the requests of a scheduler, by number.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use qaic_sync::atomic::{AtomicU32, Mutex, Ordering};
 
 use crate::{Error, Job, Request};
 
-/// Bits of a number; the entries of run queues have room for no more.
+/// Number of bits of a request number, limited by the entries of run queues.
 pub(crate) const NUMBER_BITS: u32 = 16;
 
-/// Requests of the first segment; each further one doubles their number.
+/// Number of requests in the first segment. Each further segment doubles the number.
 const FIRST: u32 = 64;
 const SEGMENTS: usize = 11;
 
-/// A part of the table, made when its first request is.
+/// A part of the table, allocated with its first request.
 type Segment<J> = OnceLock<Box<[OnceLock<Arc<Request<J>>>]>>;
 
-/// Requests, made when they are first needed and kept as long as the scheduler. Looking one up takes no lock.
+/// Requests of a scheduler, created when first needed and kept as long as the scheduler. A lookup takes no lock.
 #[derive(Debug)]
 pub(crate) struct Requests<J: Job> {
     segments: [Segment<J>; SEGMENTS],
@@ -28,7 +28,7 @@ pub(crate) struct Requests<J: Job> {
 }
 
 impl<J: Job> Requests<J> {
-    /// None, for `queues` run queues; an inference may take as long as `limit`.
+    /// Creates an empty table for `queues` run queues. Inferences have the time limit `limit`.
     pub(crate) fn new(queues: u32, limit: Option<Duration>) -> Self {
         Self {
             segments: [const { OnceLock::new() }; SEGMENTS],
@@ -38,7 +38,7 @@ impl<J: Job> Requests<J> {
         }
     }
 
-    /// A request of a run queue that no exec object has.
+    /// Returns a request of a run queue that no exec object uses.
     pub(crate) fn take(&self, queue: u32) -> Result<Arc<Request<J>>, Error> {
         if let Some(unused) = self.unused.get(queue as usize)
             && let Some(number) = unused.lock().pop()
@@ -63,26 +63,26 @@ impl<J: Job> Requests<J> {
         Ok(request)
     }
 
-    /// Gives back a request whose exec object is gone.
+    /// Returns a request to the table after its exec object was dropped.
     pub(crate) fn give_back(&self, request: &Request<J>) {
         if let Some(unused) = self.unused.get(request.queue() as usize) {
             unused.lock().push(request.number());
         }
     }
 
-    /// The request of a number.
+    /// Returns the request with a number.
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<Request<J>>> {
         let (segment, index) = place(number);
         self.segments.get(segment)?.get()?.get(index)?.get()
     }
 
-    /// All there are.
+    /// Iterates over all existing requests.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Request<J>>> {
         (0..self.count.load(Ordering::Acquire)).filter_map(|number| self.get(number))
     }
 }
 
-/// Segment of a number, and the place there.
+/// Segment of a number, and the index in the segment.
 fn place(number: u32) -> (usize, usize) {
     let segment = (number / FIRST + 1).ilog2();
     let before = FIRST * ((1 << segment) - 1);

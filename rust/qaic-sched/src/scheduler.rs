@@ -1,20 +1,22 @@
-//! Decides which thread runs a request.
+//! Selects the thread that runs a request.
 //!
-//! **The rule.** A request goes to the run queue of its activation, and a worker is woken for it. A thread that waits for its
-//! own inference may take it from there. No thread runs the inference of another caller but a worker. No thread polls.
+//! **Basic rule.** A request enters the run queue of its activation, and a worker is woken for it. A thread that
+//! waits for its own inference may take it from the queue. Only workers run inferences of other callers. No thread
+//! polls.
 //!
-//! **On the thread of its caller** an inference runs where that costs less than to wake another thread: on a device that promises
-//! a bound ([`Executor::is_bounded`]); on the host where inferences with the same shapes were short lately, which is a hint and
-//! no promise. So the watchdog guards what runs there: one that takes longer than [`CALLER_LIMIT_NS`] is called away from its
-//! caller and begins again on a worker, and the caller goes on, or waits as for any other. The call that gives an inference to a
-//! device which works by itself is made by the caller too.
+//! **Execution on the caller's thread.** An inference runs on the thread of its caller if waking another thread would
+//! cost more. This applies to devices that promise a bound ([`Executor::is_bounded`]), and to the host if recent
+//! inferences with the same shapes were short. Recent durations are a hint and no promise, so the watchdog guards
+//! these inferences. An inference that takes longer than [`CALLER_LIMIT_NS`] releases its caller's thread and begins
+//! again on a worker. The caller then continues, or waits as for any other inference. The caller's thread also
+//! submits inferences to asynchronous devices.
 //!
-//! **Devices that work by themselves.** A request on the device belongs to no thread. A thread that waits for it, or for any,
-//! takes it from there and ends it. Workers do where no caller is going to.
+//! **Asynchronous devices.** A request on the device belongs to no thread. A thread that waits for this request, or
+//! for any request, takes it from the device and ends it. Workers do so if no caller is going to.
 //!
-//! **Order.** A run queue is first in, first out. That of a program that retains state is ordered: the thread with its turn
-//! runs one inference, and the state is complete before the turn goes on. Reads and writes of the state take their turn
-//! like inferences.
+//! **Order.** A run queue is first in, first out. The queue of a program that retains state is ordered: the thread
+//! with the turn runs one inference, and passes the turn on when the state is complete. Reads and writes of the state
+//! wait for their turn like inferences.
 
 use std::sync::Arc;
 use std::thread;
@@ -33,14 +35,15 @@ use crate::{
     CancellationCheck, Deadline, Error, Executor, Finished, ForkGuard, Job, Request, Task, WaitScope, clock,
 };
 
-/// Inferences shorter than this run on the thread that submits them: to wake a thread costs about as much.
+/// Duration below which an inference runs on the thread that submits it, because waking a thread costs about as much.
 pub(crate) const SHORT_NS: u64 = 20_000;
 
-/// How long an inference may keep the thread of its caller, which answers no signals meanwhile.
+/// Maximum time that an inference may occupy its caller's thread, which answers no signals in that time.
 const CALLER_LIMIT_NS: u64 = 20_000_000;
 
-/// Room for entries of ordered queues whose inferences were revoked, which keep their places, and for exec objects beyond those
-/// that the options of the program count. Models have none: they fill their queues.
+/// Extra capacity of the queues, for revoked inferences that keep their places in ordered queues, and for exec
+/// objects beyond the number in the program's options. Loom models have no extra capacity, so that they fill their
+/// queues.
 const SPARE: u32 = if cfg!(loom) { 0 } else { 768 };
 
 // An entry of a run queue: the number of a request and, above, bits of the generation; or a ticket of a state access.
@@ -64,28 +67,29 @@ pub(crate) const GENERATION_MASK: u32 = (1 << (31 - NUMBER_BITS)) - 1;
 /// ```
 #[derive(Clone, Debug)]
 pub struct SchedulerOptions {
-    /// One run queue per activation.
+    /// Number of run queues, one per activation.
     pub queues: u32,
     /// True if the inferences of a queue run one after the other.
     pub is_ordered: bool,
-    /// Inferences that can be queued at a time.
+    /// Number of inferences that can be queued at a time.
     pub capacity: u32,
-    /// Inferences of a queue that run at a time, on average.
+    /// Average number of inferences per queue that run at a time.
     pub threads: u32,
-    /// Combinations of shapes.
+    /// Number of combinations of shapes.
     pub variants: usize,
-    /// How long an inference may take.
+    /// Time limit of an inference.
     pub limit: Option<Duration>,
-    /// The device that runs them.
+    /// The device that runs the inferences.
     pub device: Arc<dyn Executor>,
     /// Called on each new worker.
     pub begin_worker: fn(),
-    /// Takes a line about something that was not expected.
+    /// Logs a line about an unexpected event.
     pub warn: fn(&str),
 }
 
 impl SchedulerOptions {
-    /// Workers, with `threads` for each queue. A device that computes on the host gains nothing from more than CPUs.
+    /// Maximum number of workers, with `threads` for each queue. A device that computes on the host uses at most one
+    /// per CPU.
     pub(crate) fn most_workers(&self, threads: u32) -> u32 {
         let all = threads.max(1).saturating_mul(self.queues.max(1));
         let useful =
@@ -93,7 +97,7 @@ impl SchedulerOptions {
         useful.min(self.capacity).max(1)
     }
 
-    /// Returns whether inferences are given to the device before others are waited for. If state is retained,
+    /// Returns whether inferences are submitted to the device before earlier ones have ended. If state is retained,
     /// each inference completes before the next begins.
     pub(crate) fn is_pipelined(&self) -> bool {
         self.device.queues_on_device() && !self.is_ordered
@@ -136,7 +140,7 @@ pub struct Scheduler<J: Job> {
     fork_guard: ForkGuard,
 }
 
-/// State that the workers share with the scheduler, which ends them when it is dropped.
+/// State shared by the scheduler and its workers. Dropping the scheduler ends the workers.
 #[derive(Debug)]
 pub(crate) struct Shared<J: Job> {
     pub(crate) options: SchedulerOptions,
@@ -153,16 +157,16 @@ pub(crate) struct Shared<J: Job> {
     is_stopping: AtomicBool,
 }
 
-/// A task whose inference has to begin again, on a worker.
+/// A task whose inference must begin again on a worker.
 #[derive(Debug)]
 pub(crate) struct CalledAway<J>(pub(crate) Box<Task<J>>);
 
-/// Another inference has the turn of the queue.
+/// Error: another inference has the turn of the queue.
 #[derive(Clone, Copy, Debug)]
 struct OutOfTurn;
 
 impl<J: Job> Scheduler<J> {
-    /// Makes a scheduler without threads; they begin when they are needed.
+    /// Creates a scheduler without threads; threads start when they are needed.
     pub fn new(options: SchedulerOptions) -> Arc<Self> {
         let (capacity, queues) = (options.capacity.max(1), options.queues.max(1));
         let room = capacity.saturating_add(SPARE);
@@ -182,30 +186,30 @@ impl<J: Job> Scheduler<J> {
         Arc::new(Self { shared: Arc::new(shared), fork_guard: ForkGuard::new() })
     }
 
-    /// A request for a new exec object of an activation.
+    /// Returns a request for a new exec object of an activation.
     pub fn take_request(&self, queue: u32) -> Result<Arc<Request<J>>, Error> {
         self.shared.requests.take(queue)
     }
 
-    /// Gives back the request of an exec object that is gone.
+    /// Returns the request of a dropped exec object to the scheduler.
     pub fn give_back_request(&self, request: &Request<J>) {
         self.shared.requests.give_back(request);
     }
 
-    /// Inferences that wait in a queue; only a guess while others come and go.
+    /// Number of inferences that wait in a queue; an estimate while others come and go.
     pub fn waiting(&self, queue: u32) -> usize {
         self.shared.queues.waiting(queue)
     }
 
-    /// From now on `threads` inferences of a queue run at a time, on average. Those that run go on.
+    /// Changes the average number of inferences per queue that run at a time. Running inferences continue.
     pub fn allow(&self, threads: u32) {
         if self.shared.workers.allow(self.shared.options.most_workers(threads)) && self.shared.has_work() {
             self.shared.call_worker();
         }
     }
 
-    /// Takes over an inference that the calling thread has begun and prepared, and that has to end by `deadline`. Where it fails,
-    /// nothing has begun, and the caller has to withdraw it; the task is in its place.
+    /// Takes over an inference that the calling thread has begun and prepared, and that has to end by `deadline`. If
+    /// this fails, no inference has begun: the task is in its slot, and the caller must withdraw the inference.
     pub fn submit(
         &self,
         request: &Request<J>,
@@ -243,13 +247,15 @@ impl<J: Job> Scheduler<J> {
         shared.enqueue(request, generation)
     }
 
-    /// Returns whether an inference may run on the calling thread, which answers signals only after it.
+    /// Returns whether an inference may run on the calling thread, which cannot answer signals until the inference
+    /// ends.
     pub fn may_run_here(&self, task: &Task<J>) -> bool {
         self.shared.on_device.is_some() || self.shared.suits_caller(task.variant(), CALLER_LIMIT_NS)
     }
 
-    /// Runs an inference that the calling thread has begun and prepared, on that thread; gives the task back where another
-    /// inference has the turn, the device has no room, or it takes too long. `check` may end it.
+    /// Runs an inference that the calling thread has begun and prepared, on that thread. Returns the task if another
+    /// inference has the turn, the device has no room, or the inference takes too long. `check` may end the
+    /// inference.
     pub fn run_here(
         &self,
         request: &Request<J>,
@@ -277,14 +283,16 @@ impl<J: Job> Scheduler<J> {
         shared.run_for_caller(request, task, turn, Some(check)).map_err(|CalledAway(task)| task)
     }
 
-    /// Works on behalf of a caller that waits for any inference: for the oldest that the device has, or, where the system gave no
-    /// threads, on what is queued. False when there was nothing, and when `check` said to wait no longer.
+    /// Makes progress for a caller that waits for any inference: waits for the oldest inference on the device, or
+    /// runs a queued one if the system provided no threads. Returns false if there was nothing to do, or if `check`
+    /// ended the wait.
     pub fn help(&self, check: CancellationCheck<'_>) -> bool {
         let shared = &self.shared;
         (shared.on_device.is_some() || shared.workers.are_missing()) && shared.work(Some(check))
     }
 
-    /// Takes a queued inference out of the queue and runs it for its caller, which waits for it; false where that is for a worker.
+    /// Takes a queued inference out of the queue and runs it for its waiting caller. Returns false if a worker must
+    /// run the inference.
     pub fn run_queued(
         &self,
         request: &Request<J>,
@@ -309,8 +317,8 @@ impl<J: Job> Scheduler<J> {
         true
     }
 
-    /// Waits for the inference of a request on the device, on the calling thread; false when it is not there, and when
-    /// `check` said to wait no longer.
+    /// Waits for the inference of a request on the device, on the calling thread. Returns false if the inference is
+    /// not on the device, or if `check` ended the wait.
     pub fn finish(
         &self,
         request: &Request<J>,
@@ -320,13 +328,13 @@ impl<J: Job> Scheduler<J> {
         request.state().take_from_device(generation) && self.shared.finish(request, check)
     }
 
-    /// Sees to it that what is on the device ends without a caller that waits for it.
+    /// Wakes or starts a worker that waits for the inferences on the device, in case no caller waits for them.
     pub fn watch_device(&self) {
         self.shared.call_worker();
     }
 
-    /// Sleeps on `event` until `take` gives something, a notification, or `limit`. Sees to it that what comes meanwhile is
-    /// worked on.
+    /// Sleeps on `event` until `take` returns a value, a notification arrives, or `limit` has passed. Ensures that
+    /// workers handle inferences that arrive in the meantime.
     pub fn sleep<T>(
         &self,
         event: &impl Event,
@@ -349,7 +357,7 @@ impl<J: Job> Scheduler<J> {
         taken.flatten()
     }
 
-    /// Works with the turn of an ordered queue, when it comes.
+    /// Calls `work` when the calling thread has the turn of an ordered queue.
     ///
     /// Blocking: until the inferences and accesses before it have ended, or until `scope` ends the wait.
     pub fn with_turn<T>(
@@ -430,12 +438,12 @@ impl<J: Job> Shared<J> {
         self.on_device.is_none() && (device.is_bounded() || is_short())
     }
 
-    /// Inferences on the device at a time.
+    /// Maximum number of inferences on the device at a time.
     fn most_on_device(&self) -> u32 {
         MOST_PER_THREAD.saturating_mul(self.workers.most()).min(self.options.capacity).max(1)
     }
 
-    /// Returns the turn of the queue that the calling thread needs to run a request at once, if it needs one.
+    /// Acquires the turn of the queue, if the calling thread needs the turn to run a request at once.
     fn turn_of(&self, request: &Request<J>) -> Result<Option<Turn<'_>>, OutOfTurn> {
         if !self.queues.is_ordered() {
             return Ok(None);
@@ -443,7 +451,7 @@ impl<J: Job> Shared<J> {
         self.queues.try_turn(request.queue()).map(Some).ok_or(OutOfTurn)
     }
 
-    /// Leaves a running request, whose task is in its place, to the threads of its queue.
+    /// Adds a running request, whose task is in its slot, to the run queue.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         request: &Request<J>,
@@ -470,8 +478,8 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Undoes the queueing of a request that found no room. Another thread may have cancelled it meanwhile, and begun the
-    /// next inference in reliance on the entry: that one fails then.
+    /// Undoes the queueing of a request that found no room. If another thread has cancelled the request and begun its
+    /// next inference in the meantime, that inference fails, because it relies on the queue entry.
     pub(crate) fn refuse(&self, request: &Request<J>, generation: Generation) -> Result<(), Error> {
         let full = Error::QueueFull { capacity: self.options.capacity };
         if !request.state().claim_entry() {
@@ -484,7 +492,7 @@ impl<J: Job> Shared<J> {
         Ok(())
     }
 
-    /// Gets a worker for what is there, unless all are at work.
+    /// Wakes or starts a worker for the available work, unless all workers are busy.
     pub(crate) fn call_worker(self: &Arc<Self>) {
         self.workers.call(self);
     }
@@ -499,7 +507,8 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Works on one request, or for the oldest that the device has; false when there was nothing to do.
+    /// Processes one request, or waits for the oldest request on the device. Returns false if there was nothing to
+    /// do.
     pub(crate) fn work(self: &Arc<Self>, check: Option<CancellationCheck<'_>>) -> bool {
         match &self.on_device {
             None => self.run_next(),
@@ -530,7 +539,8 @@ impl<J: Job> Shared<J> {
         true
     }
 
-    /// Claims the request of a popped entry; none where it is stale, or the turn went to a state access.
+    /// Claims the request of a popped entry. Returns `None` if the entry is stale, or if a state access received the
+    /// turn.
     fn claim<'a>(
         &'a self,
         entry: u32,
@@ -553,7 +563,7 @@ impl<J: Job> Shared<J> {
         is_claimed.then_some((request, turn))
     }
 
-    /// Runs a request that the calling thread owns, and says how it ended.
+    /// Runs a request that the calling thread owns, and reports its outcome.
     fn run<'a>(self: &'a Arc<Self>, request: &Request<J>, mut task: Box<Task<J>>, turn: Option<Turn<'a>>) {
         let turn = turn.map(|turn| ServedTurn { shared: self, turn: Some(turn) });
         let outcome = task.run(request, None);
@@ -561,8 +571,8 @@ impl<J: Job> Shared<J> {
         self.complete(request, task, outcome);
     }
 
-    /// Runs a request on the thread of its caller, which has to go on soon: gives the task back where the inference takes too
-    /// long.
+    /// Runs a request on the thread of its caller. Returns the task if the inference takes too long, because the
+    /// caller must continue soon.
     pub(crate) fn run_for_caller<'a>(
         self: &'a Arc<Self>,
         request: &Request<J>,
@@ -588,7 +598,7 @@ impl<J: Job> Shared<J> {
         Ok(())
     }
 
-    /// Has a request that was just begun end by `deadline`, wherever it is then.
+    /// Ends a request that just began at `deadline`, wherever it is by then.
     fn watch(self: &Arc<Self>, request: &Request<J>, deadline: Option<Deadline>) {
         if let Some(deadline) = deadline {
             let deadline_ns = clock::after(deadline.remaining());
@@ -597,7 +607,7 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Has an inference that begins now count as stuck after the time limit of its program.
+    /// Starts the time limit of the program for an inference that begins now.
     fn begin_limit(self: &Arc<Self>, request: &Request<J>) {
         let Some(limit) = request.limit() else { return };
         let deadline_ns = clock::after(limit);
@@ -607,7 +617,7 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Gives the next queued request to the device, if there is one and room for it.
+    /// Submits the next queued request to the device, if there is one and the device has room.
     fn hand_over_next(self: &Arc<Self>, on_device: &OnDevice) -> bool {
         if self.queues.is_empty() {
             return false;
@@ -624,7 +634,7 @@ impl<J: Job> Shared<J> {
         true
     }
 
-    /// Gives a request that the calling thread owns to the device.
+    /// Submits a request that the calling thread owns to the device.
     fn hand_over(
         self: &Arc<Self>,
         on_device: &OnDevice,
@@ -641,7 +651,8 @@ impl<J: Job> Shared<J> {
         self.leave_to_device(on_device, request, false);
     }
 
-    /// Leaves a running request, whose task is in its place, to the device. One that was asked to end meanwhile ends here.
+    /// Leaves a running request, whose task is in its slot, to the device. Ends the request here if it was asked to
+    /// end in the meantime.
     fn leave_to_device(self: &Arc<Self>, on_device: &OnDevice, request: &Request<J>, is_returned: bool) {
         match request.state().leave_to_device() {
             Ok(true) => on_device.push(request.number(), is_returned),
@@ -652,8 +663,8 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Waits for a request that was taken from the device, and says how it ended; false where `check` said to wait no longer,
-    /// and the device has it again.
+    /// Waits for a request that was taken from the device, and reports its outcome. Returns false if `check` ended
+    /// the wait; the device then has the request again.
     pub(crate) fn finish(
         self: &Arc<Self>,
         request: &Request<J>,
@@ -677,7 +688,7 @@ impl<J: Job> Shared<J> {
         }
     }
 
-    /// Takes note of an inference that has ended, and reports its end.
+    /// Records the duration of an inference that has ended, and reports its end.
     fn complete(&self, request: &Request<J>, task: Box<Task<J>>, outcome: Result<(), J::Error>) {
         if let Some(took_ns) = task.spent_ns() {
             self.durations.note(request.variant(), took_ns);
@@ -685,7 +696,7 @@ impl<J: Job> Shared<J> {
         request.complete(task, outcome);
     }
 
-    /// Uses the room on the device that the calling thread has just made.
+    /// Uses the place on the device that the calling thread has just freed.
     fn serve_queue(self: &Arc<Self>) {
         if let Some(on_device) = &self.on_device {
             while self.hand_over_next(on_device) {}
@@ -693,7 +704,7 @@ impl<J: Job> Shared<J> {
     }
 }
 
-/// A turn whose end gets a worker for what waits behind it.
+/// A turn whose end wakes a worker for the entries behind it.
 struct ServedTurn<'a, J: Job> {
     shared: &'a Arc<Shared<J>>,
     turn: Option<Turn<'a>>,
@@ -708,7 +719,7 @@ impl<J: Job> Drop for ServedTurn<'_, J> {
     }
 }
 
-/// A caller that sleeps, also when what it waits for panics.
+/// Counts a caller as asleep until this object is dropped, also after a panic.
 struct Asleep<'a>(&'a AtomicU32);
 
 impl<'a> Asleep<'a> {

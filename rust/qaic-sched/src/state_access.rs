@@ -1,12 +1,12 @@
 //! Reads and writes of retained state, in the order of the queue.
 //!
-//! A thread that wants the state of an activation takes its place in the run queue like an inference. When its turn comes,
-//! the thread that serves the queue hands the turn over to it. A thread that no longer wants it leaves its ticket behind.
+//! A thread that accesses the state of an activation waits in the run queue like an inference. At its turn, the
+//! thread that serves the queue hands the turn over. A thread that stops waiting leaves its ticket in the queue.
 
 use qaic_sync::atomic::{AtomicU32, Ordering};
 use qaic_sync::{EventCount, FreeList, ReadyList};
 
-/// Threads that wait for a state at a time; further ones wait for a ticket.
+/// Number of threads that can wait for a state at a time; further threads wait for a ticket.
 pub(crate) const TICKETS: u32 = if cfg!(loom) { 1 } else { 64 };
 
 const FREE: u32 = 0;
@@ -14,7 +14,7 @@ const WAITING: u32 = 1;
 const GRANTED: u32 = 2;
 const ABANDONED: u32 = 3;
 
-/// Places of threads in the queues.
+/// Tickets of the threads that wait in the queues.
 #[derive(Debug)]
 pub(crate) struct StateAccess {
     tickets: Box<[Ticket]>,
@@ -28,7 +28,7 @@ struct Ticket {
 }
 
 impl StateAccess {
-    /// All tickets are free.
+    /// Creates tickets that are all free.
     pub(crate) fn new() -> Self {
         let free = ReadyList::lifo(TICKETS);
         (0..TICKETS).rev().for_each(|ticket| free.push(ticket));
@@ -36,19 +36,19 @@ impl StateAccess {
         Self { tickets: (0..TICKETS).map(ticket).collect(), free }
     }
 
-    /// A ticket, if one is free.
+    /// Takes a ticket, if one is free.
     pub(crate) fn take(&self) -> Option<u32> {
         let ticket = self.free.take(|_| true)?;
         self.state(ticket).store(WAITING, Ordering::Release);
         Some(ticket)
     }
 
-    /// Event that threads wait on for a ticket.
+    /// Event for threads that wait for a ticket.
     pub(crate) fn freed(&self) -> &EventCount {
         self.free.waiters()
     }
 
-    /// Event that the thread with a ticket waits on for the turn.
+    /// Event for the thread with a ticket that waits for its turn.
     pub(crate) fn granted(&self, ticket: u32) -> &EventCount {
         &self.tickets[ticket as usize].granted
     }
@@ -58,7 +58,8 @@ impl StateAccess {
         self.state(ticket).load(Ordering::Acquire) == GRANTED
     }
 
-    /// Gives the turn to the ticket's thread; false where it no longer wants it, and the caller keeps the turn.
+    /// Passes the turn to the ticket's thread. Returns false if that thread has stopped waiting; the caller then
+    /// keeps the turn.
     pub(crate) fn grant(&self, ticket: u32) -> bool {
         // Release: what earlier turns did is seen by the thread.
         let granted = self
@@ -73,7 +74,8 @@ impl StateAccess {
         granted
     }
 
-    /// Leaves a ticket in the queue; false where the turn was granted meanwhile, and the calling thread has it.
+    /// Leaves a ticket in the queue. Returns false if the turn was granted in the meantime; the calling thread then
+    /// has the turn.
     pub(crate) fn abandon(&self, ticket: u32) -> bool {
         self.state(ticket).compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Ends of blocking calls: a deadline, and a check for signals.
+//! End conditions of blocking calls: a deadline, and a check for signals.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::{CancellationCheck, Error, ForkGuard};
 
-/// How often a wait that answers signals asks whether one arrived.
+/// Interval of signal checks in a wait that answers signals.
 pub const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
-/// How often an inference that has to end is asked to, as a device may overlook it.
+/// Interval of repeated cancellations of an inference, because a device may miss one.
 pub const CANCEL_PERIOD: Duration = Duration::from_millis(1);
 
-/// How long a wait sleeps that answers no signals: what it waits for wakes it. No period guards against a lost wake-up, which
-/// the models exclude; an idle process would wake for it.
+/// Maximum sleep of a wait that answers no signals: only the awaited event wakes the thread. No timeout guards
+/// against a lost wakeup. The loom models exclude lost wakeups, and a timeout would wake idle processes.
 pub const UNTIL_WOKEN: Duration = Duration::MAX;
 
-/// How often a wait asks on a thread that no signal reaches.
+/// Interval of signal checks on a thread that receives no signals.
 const RARE_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -25,7 +25,7 @@ thread_local! {
     static WITHOUT_SIGNALS: Cell<Option<ForkGuard>> = const { Cell::new(None) };
 }
 
-/// A point in time, and the limit it came from.
+/// A point in time, and the limit that it was computed from.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,17 +41,17 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// `limit` from now; `None` where the clock cannot express that, which is no limit.
+    /// Returns the deadline `limit` from now; `None` if the clock cannot express that time, which means no limit.
     pub fn after(limit: Duration) -> Option<Self> {
         Instant::now().checked_add(limit).map(|at| Self { at, limit })
     }
 
-    /// The limit it came from.
+    /// The limit that the deadline was computed from.
     pub fn limit(self) -> Duration {
         self.limit
     }
 
-    /// When it is.
+    /// Time of the deadline.
     pub fn at(self) -> Instant {
         self.at
     }
@@ -61,12 +61,12 @@ impl Deadline {
         Instant::now() >= self.at
     }
 
-    /// Time left.
+    /// Time until the deadline.
     pub fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Returns the error for `what` that did not come in time.
+    /// Returns the timeout error for the event `what`.
     pub fn error(self, what: &'static str) -> Error {
         Error::Timeout { what, timeout_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX) }
     }
@@ -99,19 +99,19 @@ pub struct WaitScope<'a> {
 }
 
 impl<'a> WaitScope<'a> {
-    /// Waits until `deadline`, for ever without one, and answers no signals.
+    /// Creates a scope that ends at `deadline`, or never without one, and answers no signals.
     pub fn until(deadline: Option<Deadline>) -> Self {
         Self { deadline, ..Self::default() }
     }
 
-    /// Answers signals: `check` is asked about every [`CHECK_PERIOD`] and says whether the call is to end. On a thread that no
-    /// signal reaches it is asked once a second.
+    /// Adds a signal check: `check` is called about every [`CHECK_PERIOD`] and returns whether the call must end. A
+    /// thread that receives no signals calls it once a second.
     #[must_use]
     pub fn checked_by(self, check: CancellationCheck<'a>) -> Self {
         Self { check: Some(check), ..self }
     }
 
-    /// This scope for a part of its call, which has to end by `deadline` too.
+    /// Returns this scope for a part of its call that must also end by `deadline`.
     pub fn narrowed(&mut self, deadline: Option<Deadline>) -> WaitScope<'_> {
         let earlier = self.deadline.into_iter().chain(deadline).min_by_key(|deadline| deadline.at);
         WaitScope {
@@ -127,10 +127,9 @@ impl<'a> WaitScope<'a> {
         self.deadline
     }
 
-    /// Ends the wait for `what` once the deadline has passed or the check says so. Called whenever the wait wakes.
+    /// Fails if the deadline has passed or the check ends the wait for `what`. Callers call this at every wakeup.
     ///
-    /// Before anything was waited for it does nothing: to look at the clock, and to ask Python, costs more than a short
-    /// inference.
+    /// The first call does nothing, because reading the clock and asking Python costs more than a short inference.
     pub fn poll(&mut self, what: &'static str) -> Result<(), Error> {
         let is_first = !mem::replace(&mut self.has_waited, true);
         if is_first || self.deadline.is_none() && self.check.is_none() {
@@ -154,7 +153,7 @@ impl<'a> WaitScope<'a> {
         Ok(())
     }
 
-    /// How long the calling thread may sleep now, before it polls again.
+    /// Maximum time that the calling thread may sleep before the next poll.
     pub fn sleep_limit(&mut self) -> Duration {
         self.has_waited = true;
         let left = self.deadline.map_or(Duration::MAX, Deadline::remaining);
@@ -172,13 +171,13 @@ impl fmt::Debug for WaitScope<'_> {
     }
 }
 
-/// Turns off signal checks in the waits of the calling thread: Python delivers signals to the main thread
-/// only. Thousands of threads that wake twenty times a second to check would take a CPU from those that work.
+/// Disables signal checks in the waits of the calling thread, because Python delivers signals only to the main
+/// thread. Thousands of threads that wake twenty times a second would occupy a CPU.
 pub fn ignore_signals_on_this_thread() {
     WITHOUT_SIGNALS.set(Some(ForkGuard::new()));
 }
 
-/// How long a wait of the calling thread may last before it asks whether to end.
+/// Maximum time that the calling thread waits between two checks.
 fn check_period() -> Duration {
     let is_unreached = WITHOUT_SIGNALS.get().is_some_and(ForkGuard::is_current);
     if is_unreached { RARE_CHECK_PERIOD } else { CHECK_PERIOD }

@@ -1,5 +1,5 @@
-//! Ends inferences that take longer than they may, wherever they are and whether or not a thread waits; and calls those away that
-//! keep the thread of their caller for too long.
+//! Ends inferences that exceed their time limit, wherever they are, and even if no thread waits. Also moves
+//! inferences that occupy the thread of their caller for too long to a worker.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use qaic_sync::{Event, EventCount, Reason, Thread};
 use crate::scheduler::Shared;
 use crate::{CANCEL_PERIOD, Error, Job, UNTIL_WOKEN, clock};
 
-/// A thread that sleeps until the earliest deadline of a request. It is made with the first deadline.
+/// A thread that sleeps until the earliest deadline of a request. The first deadline starts the thread.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     // Earliest time at which there is something to do, on the process's clock; MAX where nothing is watched.
@@ -26,7 +26,7 @@ impl Watchdog {
         Self { next_ns: AtomicU64::new(u64::MAX), woken: EventCount::new(), thread: ManuallyDrop::default() }
     }
 
-    /// Watches a request that was just given a deadline.
+    /// Monitors a request that just received a deadline.
     pub(crate) fn watch<J: Job>(&self, shared: &Arc<Shared<J>>, deadline_ns: u64) {
         // RMW: either this sees that the thread is awake for an earlier one, and the thread then sees the request's deadline;
         // or the thread sleeps and is woken.
@@ -38,7 +38,7 @@ impl Watchdog {
         }
     }
 
-    /// Threads that sleep: 1, or 0 while the thread is awake or missing.
+    /// Number of sleeping threads: 1, or 0 while the thread is awake or not started.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn sleeping(&self) -> u32 {
         self.woken.waiting()
@@ -60,7 +60,7 @@ impl Watchdog {
         }
     }
 
-    /// Ends the thread, after the scheduler says that it stops.
+    /// Stops the thread, after the scheduler has announced the stop.
     pub(crate) fn stop(&self) {
         let handle = self.thread.lock().take();
         self.woken.notify_all();
@@ -71,7 +71,7 @@ impl Watchdog {
     }
 }
 
-/// The life of the thread.
+/// Main function of the watchdog thread.
 fn watch<J: Job>(shared: &Arc<Shared<J>>) {
     let watchdog = &shared.watchdog;
     while !shared.is_stopping() {
@@ -92,7 +92,7 @@ fn watch<J: Job>(shared: &Arc<Shared<J>>) {
     }
 }
 
-/// Ends what is late; when to look again.
+/// Ends inferences that are past their deadline. Returns the time of the next check.
 fn enforce<J: Job>(shared: &Arc<Shared<J>>) -> u64 {
     let now_ns = clock::now_ns();
     let mut next_ns = u64::MAX;

@@ -1,4 +1,4 @@
-//! The threads that empty the run queues. They are made when they are first needed.
+//! The threads that process the run queues. Each thread starts when it is first needed.
 
 use std::mem::{self, ManuallyDrop};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// None yet, and `most` at a time.
+    /// Creates an empty set of workers, with `most` workers at a time.
     pub(crate) fn new(most: u32) -> Self {
         Self {
             idle: EventCount::new(),
@@ -31,7 +31,7 @@ impl Workers {
         }
     }
 
-    /// Workers at a time.
+    /// Maximum number of workers at a time.
     pub(crate) fn most(&self) -> u32 {
         self.most.load(Ordering::Acquire)
     }
@@ -41,25 +41,25 @@ impl Workers {
         self.spawned.load(Ordering::Acquire) == 0
     }
 
-    /// Workers that wait for work; only a guess while they come and go.
+    /// Number of idle workers; an estimate while workers start and stop.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn sleeping(&self) -> u32 {
         self.idle.waiting()
     }
 
-    /// Has `most` work at a time from now on; true where that is more than before.
+    /// Changes the maximum number of workers. Returns true if the number has increased.
     pub(crate) fn allow(&self, most: u32) -> bool {
         self.most.swap(most, Ordering::AcqRel) < most
     }
 
-    /// Wakes an idle worker, or makes one.
+    /// Wakes an idle worker, or starts one.
     pub(crate) fn call<J: Job>(&self, shared: &Arc<Shared<J>>) {
         if !self.idle.notify_one() && self.spawned.load(Ordering::Relaxed) < self.most() {
             self.spawn(shared);
         }
     }
 
-    /// Counts the calling worker off where there are more than may work.
+    /// Removes the calling worker from the count if there are more workers than allowed.
     fn is_surplus(&self) -> bool {
         let fewer = |spawned| (spawned > self.most()).then(|| spawned - 1);
         self.spawned.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
@@ -93,7 +93,7 @@ impl Workers {
         }
     }
 
-    /// Ends all, after the scheduler says that it stops.
+    /// Ends all workers, after the scheduler has announced the stop.
     pub(crate) fn stop(&self) {
         let handles = mem::take(&mut *self.handles.lock());
         self.idle.notify_all();
@@ -102,7 +102,7 @@ impl Workers {
     }
 }
 
-/// The life of a worker.
+/// Main function of a worker thread.
 fn work<J: Job>(shared: &Arc<Shared<J>>) {
     let workers = &shared.workers;
     while !shared.is_stopping() {
