@@ -1,10 +1,10 @@
-//! Locks, condition variables and atomics, in one place so that a model checker or a counter can take their place.
+//! Locks, condition variables and atomics in one module, so that a model checker or a counter can replace them.
 //!
-//! Under `--cfg loom` (`make loom`) everything here comes from loom, which then tries the interleavings and the stale
-//! reads that the memory model allows. A wait that would end by itself after a time does not end there, so that a lost
-//! wake-up shows as a deadlock. With the feature `count`, each lock and each read-modify-write is counted.
+//! Under `--cfg loom` (`make loom`), all of them come from loom, which then explores the interleavings and the stale
+//! reads that the memory model allows. Timed waits have no timeout under loom, so that a lost wakeup causes a
+//! deadlock. With the feature `count`, each lock and each read-modify-write is counted.
 //!
-//! A poisoned lock is taken over: every critical section here leaves its data consistent at each step.
+//! Poisoned locks remain usable: every critical section of this crate leaves its data consistent at each step.
 
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
@@ -39,19 +39,19 @@ pub use std::thread::yield_now;
 pub struct Mutex<T>(primitive::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An unlocked value.
+    /// Creates an unlocked mutex.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
         Self(primitive::Mutex::new(value))
     }
 
-    /// An unlocked value.
+    /// Creates an unlocked mutex.
     #[cfg(loom)]
     pub fn new(value: T) -> Self {
         Self(primitive::Mutex::new(value))
     }
 
-    /// The value, locked.
+    /// Locks the value.
     ///
     /// Blocking: while another thread holds the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -60,7 +60,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value, locked, unless another thread holds the lock.
+    /// Locks the value, unless another thread holds the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         #[cfg(feature = "count")]
         crate::count::lock();
@@ -72,7 +72,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Waits for a change of what a [`Mutex`] guards.
+/// Waits for a change of the data that a [`Mutex`] guards.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,7 +102,7 @@ impl Condvar {
         self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for a notification. A limit of zero has passed; no other does.
+    /// Waits for a notification. Only a limit of zero expires.
     #[cfg(loom)]
     pub fn wait_at_most<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         if limit.is_zero() {

@@ -1,4 +1,4 @@
-//! Counts what threads do with locks and atomics, for the test that bounds it per inference.
+//! Counts the operations of threads on locks and atomics, for the test that limits their number per inference.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,7 +10,7 @@ thread_local! {
     static LOADS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Operations of the calling thread since it began.
+/// Number of operations of the calling thread since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations {
     /// Attempts to take a lock, successful or not.

@@ -1,6 +1,6 @@
-//! Threads that sleep until an item is available, where the items are in atomics elsewhere.
+//! Sleep and wakeup of threads that wait for items in atomics elsewhere.
 //!
-//! A notification costs one operation on an atomic while no thread sleeps.
+//! A notification costs one atomic operation while no thread sleeps.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use crate::atomic::{AtomicU32, Condvar, Mutex, Ordering};
 
 /// An event that threads sleep on.
 pub trait Event {
-    /// Waits until `try_take` has something, until a notification, or for `limit`.
+    /// Waits until `try_take` returns an item, until a notification, or for `limit`.
     ///
-    /// Blocking: at most `limit`. `try_take` is asked before and after sleeping, with no lock held; a caller that still
-    /// needs an item calls again. What it reads must be published with release and read with acquire.
+    /// Blocking: at most `limit`. `try_take` is called before and after sleeping, without any lock; a caller that
+    /// still needs an item calls `wait` again. Data that `try_take` reads must be published with release and read
+    /// with acquire.
     fn wait<T>(&self, limit: Duration, try_take: impl FnMut() -> Option<T>) -> Option<T>;
 }
 
-/// An event count: threads that wait for the same kind of thing.
+/// An event count for threads that wait for the same kind of item.
 ///
-/// "The same" matters: [`EventCount::notify_one`] wakes any one of them, and one that cannot use what was added leaves
-/// the others asleep. Where threads wait for different things (each for its own inference, say), each thing has its own
-/// event count, 16 bytes without anything behind them.
+/// The kind must be the same, because [`EventCount::notify_one`] wakes an arbitrary thread. If that thread cannot use
+/// the item, the other threads stay asleep. Threads that wait for different items, such as their own inferences, need
+/// one event count per item; each takes 16 bytes.
 ///
-/// There is no spinning before sleep: what is waited for here takes a device longer than any spin worth its heat, and a
-/// thread that could do the work itself does so instead of waiting.
+/// Threads do not spin before they sleep: a device takes longer than any useful spin, and a thread that can do the
+/// work itself does so instead of waiting.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,24 +35,24 @@ pub trait Event {
 /// ```
 #[derive(Debug, Default)]
 pub struct EventCount {
-    /// Threads between registering and leaving. Only read-modify-write operations change it, so all of them form one
-    /// order, and a later one acquires what an earlier one released.
+    /// Number of threads between registering and leaving. Only read-modify-write operations change the number. They
+    /// form one order, in which each operation acquires the releases of all earlier ones.
     listening: AtomicU32,
-    /// Notifications that found a thread listening. Written with `parking` locked.
+    /// Number of notifications that found a listening thread. Written while `parking` is locked.
     events: AtomicU32,
-    /// Held from the last look at `events` until the thread sleeps.
+    /// Lock that a thread holds from its last read of `events` until it sleeps.
     parking: Mutex<()>,
     changed: Condvar,
 }
 
 impl EventCount {
-    /// No thread listens.
+    /// Creates an event count without listening threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Wakes one waiting thread, after something for one thread was added, and says whether there was any. If not, a
-    /// thread that begins to wait later finds what was added.
+    /// Wakes one waiting thread after an item for one thread was added. Returns whether a thread was waiting. If not,
+    /// a thread that begins to wait later finds the item.
     pub fn notify_one(&self) -> bool {
         let is_heard = self.advance();
         if is_heard {
@@ -60,14 +61,14 @@ impl EventCount {
         is_heard
     }
 
-    /// Wakes all waiting threads, after something changed that concerns all.
+    /// Wakes all waiting threads, after a change that concerns all of them.
     pub fn notify_all(&self) {
         if self.advance() {
             self.changed.notify_all();
         }
     }
 
-    /// Returns whether a thread listens; it then cannot fall asleep without another look.
+    /// Returns whether a thread listens. A listening thread does not fall asleep without calling `try_take` again.
     fn advance(&self) -> bool {
         // An exchange of nothing for nothing. It is in one order with the registrations: a thread that registers later
         // acquires from it what was added before, and needs no notification; one that registered earlier makes it fail.
@@ -82,7 +83,7 @@ impl EventCount {
         true
     }
 
-    /// Threads that wait; only a guess while they come and go.
+    /// Number of waiting threads; an estimate while threads come and go.
     pub fn waiting(&self) -> u32 {
         self.listening.load(Ordering::Relaxed)
     }
@@ -108,7 +109,7 @@ impl Event for EventCount {
     }
 }
 
-/// A thread's place among those listening, given up even when what it tries panics.
+/// Registration of a listening thread, removed on drop, also after a panic in `try_take`.
 struct Listening<'a>(&'a AtomicU32);
 
 impl<'a> Listening<'a> {

@@ -1,12 +1,11 @@
-//! A value that one thread at a time works on.
+//! A value that one thread at a time uses.
 
 use std::fmt;
 
 use crate::slot::Slot;
 
-/// Holds a value that any thread may work on while no other does. A thread that comes meanwhile is refused and does not
-/// wait, so this is no lock: those that share the value see to it that they come one after another, or say that it is in
-/// use.
+/// Holds a value that any thread may use while no other does. A thread that finds the value in use is refused and
+/// does not wait. Users of the value must therefore take turns by other means, or report that the value is in use.
 ///
 /// ```
 /// let cell = qaic_sync::ExclusiveCell::new(1);
@@ -19,20 +18,20 @@ pub struct ExclusiveCell<T> {
 }
 
 impl<T> ExclusiveCell<T> {
-    /// A value that no thread has.
+    /// Creates a cell whose value is unused.
     pub fn new(value: T) -> Self {
         Self { value: Slot::new(Box::new(value)) }
     }
 
-    /// Works on the value, unless a thread does: then `None`. Never blocks. After a panic in `work` the value is there as it was
-    /// left.
+    /// Calls `work` with the value; returns `None` if a thread uses the value. Never blocks. After a panic in `work`,
+    /// the value keeps its last state.
     pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut taken = Taken { cell: self, value: self.value.exchange_shared(None) };
         taken.value.as_mut().map(|value| work(value))
     }
 }
 
-/// A value that goes back when this is dropped.
+/// A value that returns to its cell on drop.
 struct Taken<'a, T> {
     cell: &'a ExclusiveCell<T>,
     value: Option<Box<T>>,

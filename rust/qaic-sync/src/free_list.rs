@@ -1,13 +1,13 @@
 //! A last-in-first-out list of numbers below a bound, for any number of threads.
 //!
-//! The nodes are the numbers themselves, in an array made once, so a node never goes away under a thread that looks at
-//! it, and a tag beside the top distinguishes two times at which the same number was on top.
+//! The nodes are the numbers themselves, in an array that is allocated once, so no node disappears while a thread
+//! reads it. A tag next to the top distinguishes two times at which the same number was on top.
 
 use std::fmt;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Stack of the numbers `0..capacity`, each in it at most once.
+/// Stack of the numbers `0..capacity`. Each number is in the stack at most once.
 ///
 /// ```
 /// let list = qaic_sync::FreeList::empty(2);
@@ -16,28 +16,30 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 /// assert_eq!([list.pop(), list.pop(), list.pop()], [Some(1), Some(0), None]);
 /// ```
 pub struct FreeList {
-    /// Tag in the upper half, number on top plus one in the lower; 0 there is the empty stack, and so is [`AWAITED`].
+    /// Tag in the upper half; the top number plus one in the lower half. A lower half of 0 or [`AWAITED`] is the
+    /// empty stack.
     ///
-    /// Each push counts the tag up. A pop reads the top `n` and what lies below it, then exchanges the one for the other;
-    /// had `n` gone and come back in between, with something else below it, a push would have changed the tag. The tag
-    /// wraps after 2^32 pushes: the exchange would be wrong only for a thread that stood still between its two steps for
-    /// exactly a multiple of that, with `n` on top again.
+    /// Each push increments the tag. A pop reads the top `n` and the number below it, then replaces the one with the
+    /// other. If `n` was removed and pushed again in between, with another number below it, a push has changed the
+    /// tag, and the exchange fails. The tag wraps after 2^32 pushes. The exchange would be wrong only if a thread
+    /// paused between its two steps for exactly a multiple of 2^32 pushes, with `n` on top again.
     top: AtomicU64,
-    /// For a number in the stack, what lies below it, as in `top`. [`OUT`] for others, in debug builds.
+    /// For each number in the stack, the number below it, in the format of `top`. For other numbers, [`OUT`] in debug
+    /// builds.
     below: Box<[AtomicU32]>,
 }
 
 /// Mark of a number that is not in the stack.
 const OUT: u32 = u32::MAX;
 
-/// A thread may sleep until there is a number. Of an empty stack.
+/// Mark of an empty stack: a thread may sleep until the stack has a number.
 const AWAITED: u64 = 1 << 31;
 
 impl FreeList {
-    /// Numbers a stack can be made for.
+    /// Maximum capacity of a stack.
     pub(crate) const MAX_CAPACITY: u32 = 1 << 30;
 
-    /// An empty stack for the numbers `0..capacity`.
+    /// Creates an empty stack for the numbers `0..capacity`.
     ///
     /// # Panics
     ///
@@ -51,15 +53,15 @@ impl FreeList {
         Self { top: AtomicU64::new(0), below: (0..capacity).map(|_| AtomicU32::new(OUT)).collect() }
     }
 
-    /// Numbers it has room for.
+    /// Capacity of the stack.
     pub(crate) fn capacity(&self) -> usize {
         self.below.len()
     }
 
-    /// Puts a number that is not in the stack on top. True: a thread may sleep until there is one
+    /// Pushes a number that is not in the stack. Returns true if a thread may sleep until the stack has a number
     /// ([`FreeList::await_next`]).
     ///
-    /// What the caller did before is visible to the thread that pops the number.
+    /// Earlier writes of the caller are visible to the thread that pops the number.
     ///
     /// # Panics
     ///
@@ -83,7 +85,7 @@ impl FreeList {
         }
     }
 
-    /// Takes the number on top; none only when the stack was empty.
+    /// Takes the top number; `None` only if the stack was empty.
     pub fn pop(&self) -> Option<u32> {
         // Acquires, from all pushes that led to this top, `below` and what the callers did before.
         let mut top = self.top.load(Ordering::Acquire);
@@ -106,7 +108,8 @@ impl FreeList {
         }
     }
 
-    /// Has the push of the next number say that a thread may sleep until then; false where there is a number.
+    /// Requests that the push of the next number reports that a thread may sleep until then. Returns false if the
+    /// stack has a number.
     pub(crate) fn await_next(&self) -> bool {
         // Relaxed: nothing is read through it. Release: the push of the next number comes after what the caller did.
         let awaited = |top: u64| (number_of(top) == 0).then_some(top | AWAITED);

@@ -1,14 +1,15 @@
-//! Which requests carry the inferences of an id, oldest first.
+//! An index of requests by the id of their inference, oldest first.
 //!
-//! Callers choose ids freely and may use one for several inferences at a time. Each id that has an inference has a list of
-//! its requests, and what a step costs depends neither on the length of that list nor on other ids. Ids fall into buckets. The
-//! first requests of the lists of a bucket form a chain; a list is a ring, so that its first request leads to the last.
+//! Callers choose ids freely and may use one id for several inferences at a time. Each id with an inference has a
+//! list of its requests. The cost of a step depends neither on the length of that list nor on other ids. The index
+//! hashes ids into buckets. The first requests of the lists of a bucket form a chain. A list is a ring, so its first
+//! request links to the last.
 //!
-//! The changes of a bucket come one after the other, without a lock. One that makes or removes a list at the head of the
-//! chain is one exchange of the word of the bucket. For any other a thread announces its change in that word, and every thread
-//! that finds an announced change makes it before it goes on. All of them write the same values to the same links, each
-//! link once a change: a link bears the stamp of the change that wrote it, and is exchanged, so a thread that comes late
-//! changes nothing.
+//! Changes of a bucket are serialized without a lock. A change that adds or removes a list at the head of the chain
+//! is one exchange of the bucket's word. For any other change, a thread announces the change in that word. Every
+//! thread that finds an announced change completes it before it continues. All threads write the same values to the
+//! same links, each link once per change. A link carries the stamp of the change that wrote it, and is written with
+//! an exchange, so a late thread changes nothing.
 
 use crossbeam_utils::CachePadded;
 
@@ -27,7 +28,7 @@ const FIRST_SHIFT: u32 = NUMBER_BITS + 2;
 const FIRST_MASK: u64 = (1 << (NUMBER_BITS + 1)) - 1;
 const CHANGE_SHIFT: u32 = FIRST_SHIFT + NUMBER_BITS + 1;
 
-/// The stamp of a link is the lower half of its word.
+/// Mask of a link's stamp, which is the lower half of the link's word.
 const STAMP_MASK: u64 = u32::MAX as u64;
 
 /// Marks the stamps of links that the owner of a request wrote before it was added.
@@ -52,7 +53,7 @@ pub struct IdIndex {
     latest: AtomicU64,
 }
 
-/// A request's place in the lists, for as long as it is in one.
+/// Links of a request in its list.
 #[derive(Debug)]
 struct Entry {
     id: AtomicU64,
@@ -63,10 +64,10 @@ struct Entry {
     additions: AtomicU32,
 }
 
-/// The bucket has changed meanwhile.
+/// Error: another thread has changed the bucket in the meantime.
 struct Stale;
 
-/// The state of a bucket: between two changes, or with one that was announced.
+/// State of a bucket: between two changes, or with an announced change.
 #[derive(Clone, Copy)]
 struct State<'a> {
     bucket: &'a AtomicU64,
@@ -83,17 +84,18 @@ impl State<'_> {
         plus_one(self.word >> FIRST_SHIFT & FIRST_MASK)
     }
 
-    /// Checks that values read since belong to this state.
+    /// Checks that values read since then belong to this state.
     fn check(self) -> Result<(), Stale> {
         if self.bucket.load(Ordering::Acquire) == self.word { Ok(()) } else { Err(Stale) }
     }
 
-    /// Begins the next change, with the first list that it leaves and what it announces; false in another state.
+    /// Begins the next change: stores the resulting first list and the announced request. Returns false if the bucket
+    /// is in another state.
     fn change(self, first: Option<u32>, announced: u64) -> bool {
         self.exchange(self.stamp() + 1, first, announced)
     }
 
-    /// Ends an announced change, with the first list that it leaves.
+    /// Completes an announced change and stores the resulting first list.
     fn settle(self, first: Option<u32>) {
         let _ = self.exchange(self.stamp(), first, 0);
     }
@@ -105,7 +107,7 @@ impl State<'_> {
         self.bucket.compare_exchange(self.word, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Writes a link, unless this change has written it: `value` is made of what it was.
+    /// Writes a link, unless this change has already written it. `value` computes the new value from the old one.
     fn write(self, link: &AtomicU64, value: impl FnOnce(u64) -> u64) -> Result<(), Stale> {
         let seen = link.load(Ordering::Acquire);
         if seen & STAMP_MASK == self.stamp() {
@@ -119,7 +121,7 @@ impl State<'_> {
     }
 }
 
-/// A number that may be missing, as it is stored.
+/// Encodes an optional number.
 fn with_one(number: Option<u32>) -> u64 {
     u64::from(number.map_or(0, |number| number + 1))
 }
@@ -158,7 +160,7 @@ fn number(word: u64) -> u32 {
 }
 
 impl IdIndex {
-    /// An empty index of the requests `0..count`, 65536 at most.
+    /// Creates an empty index of the requests `0..count`, at most 65536.
     pub fn new(count: u32) -> Self {
         let count = count.min(1 << NUMBER_BITS) as usize;
         let bucket = || CachePadded::new(AtomicU64::new(0));
@@ -175,12 +177,12 @@ impl IdIndex {
         }
     }
 
-    /// The id under which a request was added last; 0 at first.
+    /// Id with which a request was last added; 0 by default.
     pub fn id_of(&self, number: u32) -> Option<u64> {
         Some(self.entries.get(number as usize)?.id.load(Ordering::Acquire))
     }
 
-    /// Adds a request that is not in the index; for its owner.
+    /// Adds a request that is not in the index. Only the owner of the request may call this.
     pub fn insert(&self, id: u64, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
         // Relaxed: written by the owner before this one.
@@ -213,7 +215,7 @@ impl IdIndex {
         }
     }
 
-    /// Removes a request; for its owner, once after each [`IdIndex::insert`].
+    /// Removes a request, once after each [`IdIndex::insert`]. Only the owner of the request may call this.
     pub fn remove(&self, number: u32) {
         let Some(entry) = self.entries.get(number as usize) else { return };
         let bucket = self.bucket_of(entry.id.load(Ordering::Acquire));
@@ -232,8 +234,8 @@ impl IdIndex {
         }
     }
 
-    /// The oldest request of `id`. Requests come and go meanwhile: a caller looks at the request's state and at
-    /// [`IdIndex::id_of`] again before it takes it.
+    /// Returns the oldest request of `id`. Other threads add and remove requests concurrently: a caller checks the
+    /// request's state and [`IdIndex::id_of`] again before it takes the request.
     pub fn oldest(&self, id: u64, is_outstanding: impl Fn(u32) -> bool) -> Option<u32> {
         let bucket = self.bucket_of(id);
         loop {
@@ -243,8 +245,8 @@ impl IdIndex {
         }
     }
 
-    /// The first request in the index that `matches`; the one that was added last is asked about first. Requests come and go
-    /// meanwhile.
+    /// Returns the first request in the index that `matches`, starting with the request that was added last. Other
+    /// threads add and remove requests concurrently.
     pub fn find(&self, matches: impl Fn(u32) -> bool) -> Option<u32> {
         loop {
             let latest = self.latest.load(Ordering::Acquire);
@@ -269,7 +271,7 @@ impl IdIndex {
         &self.entries[number as usize]
     }
 
-    /// A state in which what was announced is made.
+    /// Returns a state without an announced change, after completing any such change.
     fn settled<'a>(&self, bucket: &'a AtomicU64) -> State<'a> {
         loop {
             let state = State { bucket, word: bucket.load(Ordering::Acquire) };
@@ -283,7 +285,8 @@ impl IdIndex {
         }
     }
 
-    /// Links a request, whose own links lead to the first and the last of its list, behind the last.
+    /// Appends a request to its list. The request's own links must already point to the first and the last request of
+    /// the list.
     fn append(&self, state: State<'_>, number: u32) -> Result<(), Stale> {
         let own = self.entry(number).peers.load(Ordering::Acquire);
         let (last, head) = (before(own), after(own));
@@ -295,7 +298,7 @@ impl IdIndex {
         }
     }
 
-    /// Takes a request out of its list, which goes with the last, and settles the state.
+    /// Removes a request from its list, and the list if it becomes empty, and completes the change.
     fn unlink(&self, state: State<'_>, number: u32) -> Result<(), Stale> {
         let own = self.entry(number).peers.load(Ordering::Acquire);
         let (last, next) = (before(own), after(own));
@@ -322,7 +325,7 @@ impl IdIndex {
         Ok(())
     }
 
-    /// The first request of the list of an id.
+    /// Returns the first request of the list of an id.
     fn list_of(&self, state: State<'_>, id: u64) -> Result<Option<u32>, Stale> {
         let mut head = state.first();
         while let Some(number) = head {
@@ -337,8 +340,8 @@ impl IdIndex {
         Ok(head)
     }
 
-    /// The link that leads to a request which is the first of its list, but not of the chain; none where it is not, or where the
-    /// link was written already.
+    /// Returns the link to a request that is the first of its list, but not of the chain. Returns `None` if the
+    /// request is not, or if the link was already written.
     fn link_to(&self, state: State<'_>, number: u32) -> Result<Option<&AtomicU64>, Stale> {
         let mut head = state.first();
         while let Some(before) = head {

@@ -1,14 +1,21 @@
-//! Lock-free structures that inference requests travel through.
+//! Lock-free structures for the numbers of inference requests.
 //!
-//! What travels are numbers, so nothing here owns foreign memory, needs unsafe code, or allocates after construction, but for
-//! an [`MpscQueue`], which has no bound. A [`Ring`] is first in, first out; a [`FreeList`] gives back what was put last,
-//! whose memory is still in the cache; a [`RunQueues`] serves one queue per activation. [`RequestState`] is the one state
-//! word of a request, and [`PendingState`] that of an inference which its caller asks about later. A [`ReadyList`] lists the
-//! requests in one state. An [`ObjectPool`] keeps what is used again, and an [`ExclusiveCell`] what one thread at a time works
-//! on. [`OwnerCounts`] count what many owners do. An [`EventCount`] lets threads sleep until there is something for them.
+//! The structures contain only numbers. They own no foreign memory, need no unsafe code, and allocate nothing after
+//! construction, except an [`MpscQueue`], which is unbounded.
 //!
-//! Each access to an atomic says what it publishes or what it relies on. `make loom` checks these files, as they are,
-//! against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
+//! * [`Ring`]: first in, first out.
+//! * [`FreeList`]: last in, first out, so that the returned item is still in the cache.
+//! * [`RunQueues`]: one queue per activation.
+//! * [`RequestState`]: the state word of a request.
+//! * [`PendingState`]: the state word of an inference that its caller asks about later.
+//! * [`ReadyList`]: the requests in one state.
+//! * [`ObjectPool`]: objects for reuse.
+//! * [`ExclusiveCell`]: a value that one thread at a time uses.
+//! * [`OwnerCounts`]: counters with many owners.
+//! * [`EventCount`]: sleep until an item is available.
+//!
+//! A comment at each access to an atomic states which data the access publishes or relies on. `make loom` checks
+//! these files unchanged against the interleavings that the memory model allows (`rust/qaic-sync/loom`).
 #![forbid(unsafe_code)]
 
 pub mod atomic;

@@ -1,7 +1,8 @@
-//! A queue without bounds from many producers to one consumer.
+//! An unbounded queue from many producers to one consumer.
 //!
-//! The scheme is Dmitry Vyukov's MPSC queue: a producer exchanges the last node for its own, then links the node before to it.
-//! In between, a consumer finds nothing behind the node before; the producer notifies it, if it sleeps, after the link.
+//! The algorithm is Dmitry Vyukov's MPSC queue: a producer exchanges the last node for its own, then links the
+//! previous node to it. Between these two steps, a consumer finds no successor of the previous node. After the link,
+//! the producer notifies a sleeping consumer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use crate::ExclusiveCell;
 use crate::slot::Exchanged;
 
-/// First in, first out, for any number of threads that push and one that drains. A push allocates a node and waits for no
-/// other thread.
+/// First-in-first-out queue for any number of pushing threads and one draining thread. A push allocates a node and
+/// waits for no other thread.
 ///
 /// ```
 /// let queue = qaic_sync::MpscQueue::new();
@@ -39,23 +40,23 @@ impl<T> Node<T> {
 }
 
 impl<T> MpscQueue<T> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> Self {
         let node = Node::new(None);
         Self { last: Exchanged::new(Arc::clone(&node)), first: ExclusiveCell::new(node) }
     }
 
-    /// Adds a value behind all others.
+    /// Adds a value at the end of the queue.
     ///
-    /// What the caller did before is visible to the thread that drains the value.
+    /// Earlier writes of the caller are visible to the thread that drains the value.
     pub fn push(&self, value: T) {
         let node = Node::new(Some(value));
         let before = self.last.exchange(Arc::clone(&node));
         drop(before.next.exchange(Some(node)));
     }
 
-    /// Passes the values to `work`, oldest first, until there is none whose producer has finished; not at all while another
-    /// thread drains. A value is dropped when a later one is drained, or with the queue.
+    /// Passes the values to `work`, oldest first, up to the first value whose push is unfinished. Does nothing while
+    /// another thread drains. A value is dropped when a later one is drained, or with the queue.
     pub fn drain(&self, mut work: impl FnMut(&T)) {
         let _ = self.first.try_with(|first| {
             while let Some(next) = first.next.exchange(None) {

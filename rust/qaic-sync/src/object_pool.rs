@@ -1,12 +1,11 @@
-//! Objects that are used again and again, by any number of threads.
+//! Objects that any number of threads reuse.
 
 use std::fmt;
 
 use crate::slot::Slot;
 
-/// Keeps unused objects, each in a slot of its own that one atomic exchange takes or fills.
-///
-/// So no thread waits for another, and a thread that finds nothing makes an object of its own.
+/// Keeps unused objects, each in its own slot that one atomic exchange empties or fills. No thread waits for another,
+/// and a thread that finds no object creates one.
 ///
 /// ```
 /// let pool = qaic_sync::ObjectPool::new(1);
@@ -18,17 +17,17 @@ pub struct ObjectPool<T> {
 }
 
 impl<T> ObjectPool<T> {
-    /// An empty pool that keeps at most `capacity` objects.
+    /// Creates an empty pool for at most `capacity` objects.
     pub fn new(capacity: usize) -> Self {
         Self { unused: (0..capacity).map(|_| Slot::empty()).collect() }
     }
 
-    /// An unused object, if there is one that no other thread is taking or giving back.
+    /// Takes an unused object, if there is one that no other thread is taking or returning.
     pub fn take(&self) -> Option<Box<T>> {
         self.unused.iter().find_map(|slot| slot.exchange_shared(None))
     }
 
-    /// Keeps an object if there is room, else drops one.
+    /// Returns an object to the pool, or drops one if the pool is full.
     pub fn give_back(&self, object: Box<T>) {
         let mut left = Some(object);
         for slot in &self.unused {

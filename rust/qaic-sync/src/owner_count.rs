@@ -1,14 +1,14 @@
-//! Counts of what many owners do, each of which counts its own.
+//! Counters with many owners, each of which has its own count.
 //!
-//! There is one thread at a time that writes an owner's count, so to count costs no exchange, and owners do not pass a cache
-//! line among processors.
+//! Only one thread at a time writes an owner's count. Counting therefore needs no exchange, and owners do not share a
+//! cache line.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::atomic::{AtomicU64, Mutex, Ordering};
 
-/// The counts of all owners, and of those that are gone.
+/// The counts of all owners, including dropped ones.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -30,7 +30,7 @@ struct Counts {
 }
 
 impl OwnerCounts {
-    /// Returns the current total. An increment that an owner is making may be missing.
+    /// Returns the current total. A concurrent increment may be missing.
     pub fn total(&self) -> u64 {
         let counts = self.0.lock();
         counts.live.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() + counts.gone
@@ -51,14 +51,14 @@ pub struct OwnerCount {
 }
 
 impl OwnerCount {
-    /// A new owner's, among those of others.
+    /// Creates the count of a new owner.
     pub fn of(counts: &Arc<OwnerCounts>) -> Self {
         let own = Arc::default();
         counts.0.lock().live.push(Arc::clone(&own));
         Self { own, counts: Arc::clone(counts) }
     }
 
-    /// Counts one more.
+    /// Increments the count.
     pub fn add_one(&mut self) {
         // Relaxed, and no exchange: there is one writer at a time, which came after the last.
         self.own.store(self.own.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

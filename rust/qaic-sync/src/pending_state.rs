@@ -1,4 +1,4 @@
-//! The state of an inference that a caller starts and asks about later, as one word.
+//! The state of an inference that a caller starts and asks about later, in one word.
 //!
 //! ```text
 //!              hold              publish               end
@@ -8,15 +8,18 @@
 //!                                            end
 //! ```
 //!
-//! *Prepared*: no thread has it. *Held*: the calling thread alone has its memory, to start it or to end it. *Started*: a
-//! request carries it, and the thread that ends the request ends this. *Ended*: nothing of the device is held for it.
+//! * *Prepared*: no thread holds the inference.
+//! * *Held*: the calling thread alone owns the inference's memory, to start or to end the inference.
+//! * *Started*: a request carries the inference, and the thread that ends the request ends the inference.
+//! * *Ended*: the inference holds no device resources.
 //!
-//! How it ended may be *settled* earlier: at its deadline while the device has it still, or when it is taken back. The step
-//! that settles it decides which thread learns of it, in exactly one way: the end is reported; or it comes before the call that
-//! starts the inference returns; or the thread that took it back knows it.
+//! The outcome may be *settled* earlier: at the deadline, while the device still has the inference, or when a caller
+//! withdraws the inference. The step that settles the outcome determines how it becomes known. Exactly one of these
+//! applies: the end is reported, the end precedes the return of the call that starts the inference, or the thread that
+//! withdrew the inference knows it.
 //!
-//! A request is named with its generation, so that a thread that asks for the end of this inference never hits the next one
-//! of that request.
+//! A request is referenced together with its generation, so that a thread that asks this inference to end never affects
+//! the next inference of that request.
 
 use std::fmt;
 use std::time::Duration;
@@ -31,23 +34,23 @@ const HELD: u32 = 1;
 const STARTED: u32 = 2;
 const ENDED: u32 = 3;
 
-/// Its outcome is known.
+/// The outcome is known.
 const SETTLED: u32 = 1 << 2;
-/// Set with `SETTLED`: it ended at its deadline.
+/// Set with `SETTLED`: the inference ended at its deadline.
 const LATE: u32 = 1 << 3;
-/// Set with `SETTLED`: a caller took it back.
+/// Set with `SETTLED`: a caller withdrew the inference.
 const TAKEN_BACK: u32 = 1 << 4;
-/// Set with `SETTLED`: it failed otherwise.
+/// Set with `SETTLED`: the inference failed for another reason.
 const FAILED: u32 = 1 << 5;
-/// A thread asked it to end.
+/// A thread asked the inference to end.
 const ASKED: u32 = 1 << 6;
-/// A thread is inside the call that starts it.
+/// A thread is inside the call that starts the inference.
 const STARTING: u32 = 1 << 7;
-/// It ended in that call.
+/// The inference ended in that call.
 const ENDED_IN_START: u32 = 1 << 8;
-/// A completion queue counts it as awaited.
+/// A completion queue counts the inference as awaited.
 const COUNTED: u32 = 1 << 9;
-/// A thread waits for a settled or an ended one, or did.
+/// A thread waits until the inference is settled or ended, or has waited.
 const AWAITED: u32 = 1 << 10;
 
 /// The request that carries an inference.
@@ -55,42 +58,43 @@ const AWAITED: u32 = 1 << 10;
 pub struct RequestKey {
     /// Number of the request.
     pub number: u32,
-    /// Which of the request's inferences it is.
+    /// Number of the inference among those of the request.
     pub generation: Generation,
 }
 
-/// How an inference ended.
+/// Outcome of an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// Well.
+    /// The inference succeeded.
     Succeeded,
-    /// Otherwise.
+    /// The inference failed.
     Failed,
-    /// Its time was up.
+    /// The deadline of the inference passed.
     Late,
-    /// A caller took it back.
+    /// A caller withdrew the inference.
     TakenBack,
 }
 
 /// The result of [`PendingState::take_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeBack {
-    /// It had not begun, and is taken back: the calling thread holds it and has to end it.
+    /// The inference had not begun and is withdrawn. The calling thread holds the inference and must end it.
     Held,
-    /// A request carries it. Where the calling thread takes it from there, [`PendingState::set_taken_back`] comes next.
+    /// A request carries the inference. If the calling thread takes the inference from the request, it must call
+    /// [`PendingState::set_taken_back`] next.
     Started(RequestKey),
-    /// It is too late, or was done before.
+    /// The inference has ended, or was withdrawn before.
     TooLate,
 }
 
 /// The result of [`PendingState::expire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expired {
-    /// It had not begun: the calling thread holds it, and has to end and to report it.
+    /// The inference had not begun. The calling thread holds the inference, and must end and report it.
     Held,
-    /// Another thread, or the device, has it; the calling thread has to report it.
+    /// Another thread or the device has the inference. The calling thread must report the end.
     Settled,
-    /// Its outcome was known.
+    /// The outcome was already known.
     Known,
 }
 
@@ -105,8 +109,8 @@ pub struct End {
 
 /// The state word of a pending inference, the request that carries it, and the threads that wait for its end.
 ///
-/// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did before
-/// them.
+/// Every step is one exchange with acquire and release. The thread of a step therefore sees all that the threads of
+/// earlier steps did before theirs.
 ///
 /// ```
 /// use qaic_sync::{PendingState, RequestKey, RequestState, Settled};
@@ -127,7 +131,7 @@ pub struct PendingState {
 }
 
 impl PendingState {
-    /// The state of an inference that no thread has.
+    /// Creates the state of an inference that no thread holds.
     pub fn prepared() -> Self {
         Self {
             word: AtomicU32::new(PREPARED),
@@ -141,8 +145,8 @@ impl PendingState {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Exchanges the word for what `next` gives for it; returns the word before, or the word that `next` refused. Wakes the
-    /// threads that wait where the step settles or ends the inference.
+    /// Changes the word to the result of `next`. Returns the word before, or the word for which `next` returned
+    /// `None`. Wakes the waiting threads if the step settles or ends the inference.
     fn step(&self, mut next: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut word = self.word();
         loop {
@@ -163,22 +167,23 @@ impl PendingState {
         }
     }
 
-    /// Holds a prepared inference, to start it; false where it has begun or ended.
+    /// Holds a prepared inference, to start it. Returns false if it has begun or ended.
     pub fn hold(&self) -> bool {
         let next = |word: u32| (word & PHASE == PREPARED).then_some(word | HELD | STARTING);
         self.step(next).is_ok()
     }
 
-    /// Undoes [`PendingState::hold`]. One that was asked to end meanwhile, or whose time is up, stays held: the calling thread
-    /// has to end it.
+    /// Undoes [`PendingState::hold`]. Fails if the inference was asked to end in the meantime or its deadline has
+    /// passed; the calling thread then still holds it and must end it.
     pub fn release(&self) -> Result<(), AskedToEnd> {
         let next =
             |word: u32| (word & (ASKED | SETTLED) == 0).then_some(word & !(PHASE | STARTING) | PREPARED);
         self.step(next).map(drop).map_err(|_| AskedToEnd)
     }
 
-    /// Publishes which request carries the held inference, before that request is handed to another thread. Fails where it was
-    /// asked to end meanwhile, or its time is up: the calling thread has to end the request.
+    /// Publishes the request that carries the held inference, before another thread receives that request. Fails if
+    /// the inference was asked to end in the meantime or its deadline has passed; the calling thread must then end
+    /// the request.
     pub fn publish(&self, key: RequestKey) -> Result<(), AskedToEnd> {
         // Relaxed: the step publishes both.
         self.number.store(key.number, Ordering::Relaxed);
@@ -189,7 +194,8 @@ impl PendingState {
         }
     }
 
-    /// Ends the call that starts it. Marks it as counted with `is_counted`, unless it has ended: then false.
+    /// Ends the call that starts the inference. With `is_counted`, marks it as counted; returns false if it has
+    /// already ended.
     pub fn leave_start(&self, is_counted: bool) -> bool {
         let counted = if is_counted { COUNTED } else { 0 };
         let next = |word: u32| {
@@ -199,13 +205,13 @@ impl PendingState {
         self.step(next).is_ok_and(|before| before & PHASE != ENDED)
     }
 
-    /// Marks it as counted, unless it is or has ended: then false.
+    /// Marks the inference as counted. Returns false if it is already counted or has ended.
     pub fn count(&self) -> bool {
         let next = |word: u32| (word & PHASE != ENDED && word & COUNTED == 0).then_some(word | COUNTED);
         self.step(next).is_ok()
     }
 
-    /// Takes it back, if no thread has begun it.
+    /// Withdraws the inference if no thread has begun it.
     pub fn take_back(&self) -> TakeBack {
         let next = |word: u32| {
             let is_free = word & (PHASE | SETTLED) == PREPARED;
@@ -218,19 +224,20 @@ impl PendingState {
         }
     }
 
-    /// Settles it as taken back, for a thread that has claimed its request and is about to end it; false where its outcome is
-    /// known.
+    /// Settles the inference as withdrawn, for a thread that has claimed its request and is about to end it. Returns
+    /// false if the outcome is known.
     pub fn set_taken_back(&self) -> bool {
         self.step(|word| (word & SETTLED == 0).then_some(word | SETTLED | TAKEN_BACK)).is_ok()
     }
 
-    /// Asks it to end, unless it has; the request to ask as well, if one carries it. One that no thread has ends when it is started.
+    /// Asks the inference to end, unless it has ended. Returns the request that carries it, if any, which the caller
+    /// must also ask. An inference that no thread has begun ends when it is started.
     pub fn ask_to_end(&self) -> Option<RequestKey> {
         let before = self.step(|word| (word & PHASE != ENDED).then_some(word | ASKED)).ok()?;
         (before & PHASE == STARTED).then(|| self.published())
     }
 
-    /// Settles it as late, unless its outcome is known.
+    /// Settles the inference as late, unless its outcome is known.
     pub fn expire(&self) -> Expired {
         let next = |word: u32| {
             let held = if word & PHASE == PREPARED { HELD } else { 0 };
@@ -243,7 +250,8 @@ impl PendingState {
         }
     }
 
-    /// Ends it, by the thread that holds it or ended its request. Nothing that others wait for may be left to do.
+    /// Ends the inference, on the thread that holds it or ended its request. All work that other threads wait for
+    /// must be complete.
     pub fn end(&self, has_failed: bool) -> End {
         let next = |word: u32| {
             let mut after = word & !COUNTED | ENDED | SETTLED;
@@ -257,7 +265,7 @@ impl PendingState {
         End { needs_report: before & (SETTLED | STARTING) == 0, is_counted: before & COUNTED != 0 }
     }
 
-    /// How it ended, if that is known; the device may have it still.
+    /// Outcome of the inference, if it is known; the device may still have the inference.
     pub fn settled(&self) -> Option<Settled> {
         let word = self.word();
         if word & SETTLED == 0 {
@@ -293,7 +301,7 @@ impl PendingState {
         self.word() & COUNTED != 0
     }
 
-    /// The request that carries it.
+    /// The request that carries the inference.
     pub fn request_key(&self) -> Option<RequestKey> {
         (self.word() & PHASE == STARTED).then(|| self.published())
     }
@@ -308,7 +316,7 @@ impl PendingState {
 }
 
 impl Event for PendingState {
-    /// Waits until it is settled, or ended: `try_take` must have something then.
+    /// Waits until the inference is settled or ended; `try_take` must return a value then.
     fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
         // As in `RequestState`: the step that the thread waits for finds the bit, or the second look finds what it did.
         self.changed.wait(limit, || {

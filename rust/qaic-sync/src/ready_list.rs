@@ -1,20 +1,21 @@
-//! The numbers of the requests in one state, and the threads that wait for one.
+//! The requests in one state, by number, and the threads that wait for one of them.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{Event, EventCount, FreeList, Ring};
 
-/// A list of numbers that a [`ReadyList`] is kept in.
+/// A list of numbers that a [`ReadyList`] stores its entries in.
 pub trait Numbers {
-    /// Adds a number that is not in the list; there is room for all. True: a thread may sleep until there is one.
+    /// Adds a number that is not in the list; the list has room for all numbers. Returns true if a thread may sleep
+    /// until the list has a number.
     fn put(&self, number: u32) -> bool;
 
-    /// Takes the next number; none only when there was none.
+    /// Takes the next number; `None` only if the list was empty.
     fn take(&self) -> Option<u32>;
 
-    /// Has the next [`Numbers::put`] say that a thread may sleep until then; false where there is a number. What the caller
-    /// did before is visible to the thread that puts it.
+    /// Requests that the next [`Numbers::put`] reports that a thread may sleep until then. Returns false if the list
+    /// has a number. Earlier writes of the caller are visible to the thread of that `put`.
     fn await_next(&self) -> bool;
 
     /// Returns whether the list is empty.
@@ -59,22 +60,22 @@ impl Numbers for FreeList {
     }
 }
 
-/// The requests in one state, whose entries may be stale, and the threads that wait for one.
+/// The requests in one state, and the threads that wait for one of them. Entries may be stale.
 ///
-/// The state word of a request ([`crate::RequestState`]) says whether the request has an entry. The step that brings a
-/// request into the state sets that bit, and pushes an entry only where the bit was clear. The step that claims a popped
-/// entry clears the bit and moves the request on, if it is in the state, in one exchange. A request may leave the state
-/// by another way and leave a stale entry behind; a claim of that one moves nothing. So a request has one entry at most,
-/// however often it came and went, and nothing ever runs full; and when it comes back while its old entry is there, that
-/// entry stands for it, at its old place.
+/// The state word of a request ([`crate::RequestState`]) records whether the request has an entry. The step that
+/// brings a request into the state sets that bit, and pushes an entry only if the bit was clear. Another step claims
+/// a popped entry: one exchange clears the bit and, if the request is in the state, moves the request to its next
+/// state. A request may leave the state by another step, which leaves a stale entry behind; a claim of a stale entry
+/// moves nothing. A request therefore has at most one entry, and the list never overflows. If the request returns
+/// while its old entry exists, that entry represents the request, at its old position.
 ///
-/// Nothing is lost: a bit that is found set belongs to an entry whose claim is yet to come, because the claim clears the
-/// bit in the same order of exchanges. Nothing comes twice: only the exchange decides.
+/// No request is lost: a bit that is found set belongs to an entry that is not claimed yet, because the claim clears
+/// the bit in the same order of exchanges. No request is returned twice, because only the exchange decides.
 ///
-/// **Waking.** A thread that finds the list empty while a thread waits marks it as awaited, in the word that the next
-/// push exchanges. That push takes the mark and wakes one thread; while no thread waits, a push costs nothing but its own
-/// exchange. The thread that takes an entry while others wait marks the list again, or wakes the next where it finds another
-/// entry.
+/// **Waking.** A thread that finds the list empty and is about to wait marks the list as awaited, in the word that
+/// the next push exchanges. That push clears the mark and wakes one thread. While no thread waits, a push costs only
+/// its own exchange. A thread that takes an entry while others wait marks the list again, or wakes the next thread if
+/// there is another entry.
 ///
 /// ```
 /// let list = qaic_sync::ReadyList::fifo(2);
@@ -89,7 +90,7 @@ pub struct ReadyList<L> {
 }
 
 impl ReadyList<Ring> {
-    /// An empty list of the numbers `0..capacity`, first in, first out.
+    /// Creates an empty first-in-first-out list of the numbers `0..capacity`.
     ///
     /// # Panics
     ///
@@ -100,7 +101,7 @@ impl ReadyList<Ring> {
 }
 
 impl ReadyList<FreeList> {
-    /// An empty list of the numbers `0..capacity`, last in, first out.
+    /// Creates an empty last-in-first-out list of the numbers `0..capacity`.
     ///
     /// # Panics
     ///
@@ -111,7 +112,7 @@ impl ReadyList<FreeList> {
 }
 
 impl<L: Numbers> ReadyList<L> {
-    /// Adds the entry of a request whose state word was just given the bit, and wakes one thread that waits for one.
+    /// Adds the entry of a request, after the list's bit was set in its state word, and wakes one waiting thread.
     ///
     /// # Panics
     ///
@@ -125,8 +126,8 @@ impl<L: Numbers> ReadyList<L> {
 
     /// Takes the next request whose `claim` succeeds. Never blocks.
     ///
-    /// `claim` exchanges the state word, with acquire, and says whether the request was in the state; it is called for
-    /// stale entries too.
+    /// `claim` exchanges the state word with acquire, and returns whether the request was in the state. `claim` is
+    /// also called for stale entries.
     pub fn take(&self, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
         let taken = loop {
             match self.list.take() {
@@ -143,26 +144,27 @@ impl<L: Numbers> ReadyList<L> {
         Some(taken)
     }
 
-    /// Returns whether a thread waits, the calling one included. A thread that is about to wait, and is not
-    /// seen, looks again before it sleeps.
+    /// Returns whether a thread waits, including the calling thread. A thread that begins to wait later, and is
+    /// missed here, checks the list before it sleeps.
     fn is_awaited(&self) -> bool {
         self.waiters.waiting() > 0
     }
 
-    /// Event that threads wait on for a request in the state: each looks by [`ReadyList::take`], before and
-    /// after its sleep.
+    /// Event for threads that wait for a request in the state. Each thread calls [`ReadyList::take`] before and after
+    /// it sleeps.
     pub fn waiters(&self) -> &EventCount {
         &self.waiters
     }
 
-    /// As [`ReadyList::take`], waiting for a request.
+    /// Takes a request as [`ReadyList::take`] does, and waits for one.
     ///
-    /// Blocking: at most `limit`; may come back early with nothing.
+    /// Blocking: at most `limit`; may return early without a request.
     pub fn wait(&self, limit: Duration, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
         self.waiters.wait(limit, || self.take(&mut claim))
     }
 
-    /// Returns whether there is no entry, stale ones included; only a guess among threads.
+    /// Returns whether the list has no entries, including stale ones; an estimate while other threads change the
+    /// list.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

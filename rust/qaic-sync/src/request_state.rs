@@ -1,4 +1,4 @@
-//! The state of a request, as one word that threads step with atomic exchanges.
+//! The state of a request, in one word that threads change with atomic exchanges.
 //!
 //! ```text
 //!               acquire           begin                 enqueue
@@ -11,15 +11,19 @@
 //!      +-------- completed  <---------------+--------------->  on device
 //! ```
 //!
-//! The step that brings a request to *running* makes the calling thread its only owner, until the step that leaves that
-//! phase. Available, idle and completed requests have no inference under way; *completed* is for requests whose end is
-//! collected from a list, others become idle at once.
+//! The step that changes the phase to *running* makes the calling thread the only owner of the request, until the step
+//! that ends that phase. Available, idle and completed requests have no inference in flight. *Completed* is the phase of
+//! requests whose outcome is collected from a list; other requests become idle at once.
 //!
-//! The word also holds, in the same order of exchanges: a generation that counts the inferences, so that a thread that
-//! names one inference never hits the next; why the inference was asked to end; whether it failed; whether a thread edits the
-//! idle request; one bit for each list that the request has an entry in ([`crate::ReadyList`]); and whether a thread may
-//! sleep until the inference ends, or until it was collected, so that what no thread waits for costs no more than its
-//! exchange.
+//! The word also contains the following state. All of it changes in the same order of exchanges.
+//!
+//! * A generation, which counts the inferences, so that a thread that refers to one inference never affects the next.
+//! * The reason why the inference was asked to end.
+//! * The result: whether the inference failed.
+//! * A bit that is set while a thread edits the idle request.
+//! * One bit for each list that the request has an entry in ([`crate::ReadyList`]).
+//! * Bits that are set if a thread may sleep until the inference ends, or until it was collected. Without such a thread,
+//!   a step costs only its exchange.
 
 use std::fmt;
 
@@ -36,7 +40,7 @@ const RUNNING: u64 = 3;
 const ON_DEVICE: u64 = 4;
 const COMPLETED: u64 = 5;
 
-/// The end is collected from a list.
+/// The outcome is collected from a list.
 const COLLECTABLE: u64 = 1 << 3;
 const CANCELLED: u64 = 1 << 4;
 const TIMED_OUT: u64 = 1 << 5;
@@ -46,9 +50,9 @@ const QUEUE_ENTRY: u64 = 1 << 8;
 const AVAILABLE_ENTRY: u64 = 1 << 9;
 const COMPLETED_ENTRY: u64 = 1 << 10;
 const DEVICE_ENTRY: u64 = 1 << 11;
-/// A thread waits for the end, or did.
+/// A thread waits for the end of the inference, or has waited.
 const AWAITED: u64 = 1 << 12;
-/// A thread waits until no inference is outstanding, and this one is.
+/// A thread waits until no inference is outstanding, while this inference is outstanding.
 const COLLECTION_AWAITED: u64 = 1 << 13;
 
 /// Bits that belong to one inference.
@@ -58,12 +62,12 @@ const OF_INFERENCE: u64 = COLLECTABLE | CANCELLED | TIMED_OUT | FAILED;
 const GENERATION: u64 = !0x3FFF;
 const NEXT_GENERATION: u64 = 0x4000;
 
-/// One of the inferences that a request carries, one after the other.
+/// Number of an inference among all inferences of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(pub(crate) u64);
 
 impl Generation {
-    /// The lower bits of its number, for entries of ordered queues.
+    /// The lower bits of the inference's number, for entries of ordered queues.
     #[allow(clippy::cast_possible_truncation)] // the lower bits
     pub fn low_bits(self) -> u32 {
         (self.0 / NEXT_GENERATION) as u32
@@ -73,61 +77,61 @@ impl Generation {
 /// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It may be acquired.
+    /// The request can be acquired.
     Available,
-    /// A caller has it, and no inference is under way.
+    /// A caller has acquired the request, and no inference is in flight.
     Idle,
-    /// Its inference waits for a thread.
+    /// The request's inference waits for a thread.
     Queued,
-    /// A thread works on it.
+    /// A thread works on the inference.
     Running,
-    /// The device has it, and no thread waits for it.
+    /// The device has the inference, and no thread waits for it.
     OnDevice,
-    /// Its inference has ended and was not collected.
+    /// The inference has ended and was not collected.
     Completed,
 }
 
-/// Why an inference is asked to end.
+/// Reason why an inference is asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A caller cancelled it.
+    /// A caller cancelled the inference.
     Cancelled,
-    /// It took longer than it may.
+    /// The inference exceeded its time limit.
     TimedOut,
 }
 
-/// An inference is under way, or another thread edits the request.
+/// Error: an inference is in flight, or another thread edits the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight;
 
-/// The inference was asked to end meanwhile; the calling thread still owns it.
+/// Error: the inference was asked to end in the meantime; the calling thread still owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedToEnd;
 
 /// State of a request when an inference began, for [`RequestState::withdraw`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorPhase {
-    /// It was available, and its entry in that list may be there still.
+    /// The request was available, and the list of available requests may still contain its entry.
     Available,
-    /// A caller had it.
+    /// A caller had acquired the request.
     Idle,
 }
 
 /// An inference that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// Which one.
+    /// Number of the inference.
     pub generation: Generation,
     /// State of the request before.
     pub prior_phase: PriorPhase,
 }
 
-/// Why a request cannot be made available.
+/// Reason why a request cannot be made available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutBackError {
-    /// Its inference has not ended.
+    /// The request's inference has not ended.
     InFlight,
-    /// It is available.
+    /// The request is already available.
     Available,
     /// This inference has ended and was not collected.
     Completed(Generation),
@@ -140,7 +144,7 @@ pub struct Collected {
     pub was_awaited: bool,
 }
 
-/// A begin that came to nothing.
+/// Result of undoing a begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
     /// True if the request must be pushed to the list of available ones.
@@ -151,8 +155,8 @@ pub struct Withdrawn {
 
 /// The state word of a request, and the threads that wait for the end of its inference.
 ///
-/// Every step is one exchange with acquire and release: its thread sees what the threads of all earlier steps did
-/// before them.
+/// Every step is one exchange with acquire and release. The thread of a step therefore sees all that the threads of
+/// earlier steps did before theirs.
 ///
 /// ```
 /// use qaic_sync::{Phase, Reason, RequestState};
@@ -171,12 +175,12 @@ pub struct RequestState {
 }
 
 impl RequestState {
-    /// A request that its caller has.
+    /// Creates the state of a request that a caller has acquired.
     pub fn idle() -> Self {
         Self::of(IDLE)
     }
 
-    /// A request that is available and has an entry in that list.
+    /// Creates the state of an available request with an entry in the list of available requests.
     pub fn available() -> Self {
         Self::of(AVAILABLE | AVAILABLE_ENTRY)
     }
@@ -189,7 +193,8 @@ impl RequestState {
         self.word.load(Ordering::Acquire)
     }
 
-    /// One step: to what `next` gives for the word; the words before and after, or the word that `next` refused.
+    /// Changes the word to the result of `next`. Returns the words before and after, or the word for which `next`
+    /// returned `None`.
     fn step(&self, mut next: impl FnMut(u64) -> Option<u64>) -> Result<(u64, u64), u64> {
         let mut word = self.word();
         loop {
@@ -201,7 +206,8 @@ impl RequestState {
         }
     }
 
-    /// A step of the owner of a running request, which can only meet other bits than the phase.
+    /// Changes the word of a running request, on its owner's thread. Other threads can only change other bits than
+    /// the phase.
     fn step_always(&self, mut next: impl FnMut(u64) -> u64) -> (u64, u64) {
         loop {
             if let Ok(stepped) = self.step(|word| Some(next(word))) {
@@ -210,12 +216,12 @@ impl RequestState {
         }
     }
 
-    /// State of the request.
+    /// Current phase of the request.
     pub fn phase(&self) -> Phase {
         phase_of(self.word())
     }
 
-    /// The inference that has begun and not ended.
+    /// The inference that has begun and not ended, if there is one.
     pub fn under_way(&self) -> Option<Generation> {
         let word = self.word();
         is_in_flight(word).then_some(Generation(word & GENERATION))
@@ -236,8 +242,9 @@ impl RequestState {
         is_outstanding(self.word())
     }
 
-    /// Has the step that collects the outstanding inference, or withdraws it, say that a thread may sleep until then. False
-    /// where none is outstanding. What the caller did before is visible to the thread that takes that step.
+    /// Requests that the step that collects or withdraws the outstanding inference reports that a thread may sleep
+    /// until then. Returns false if no inference is outstanding. Earlier writes of the caller are visible to the
+    /// thread of that step.
     pub fn await_collection(&self) -> bool {
         // Also where it is marked: that step has to come after this one.
         self.step(|word| is_outstanding(word).then_some(word | COLLECTION_AWAITED)).is_ok()
@@ -248,7 +255,8 @@ impl RequestState {
         self.word() & FAILED != 0
     }
 
-    /// Begins an inference, which the calling thread owns. `is_collectable`: its end is collected from a list.
+    /// Begins an inference, which the calling thread then owns. With `is_collectable`, its outcome is collected from
+    /// a list.
     pub fn begin(&self, is_collectable: bool) -> Result<Submitted, InFlight> {
         let next = |word: u64| {
             let is_free = matches!(word & PHASE, AVAILABLE | IDLE) && word & EDITED == 0;
@@ -278,8 +286,9 @@ impl RequestState {
         }
     }
 
-    /// Leaves the running request to the threads of its queue. True: it has to be pushed there. With `is_single`, it has
-    /// one entry however often it came; else every inference has its own.
+    /// Leaves the running request to the threads of its queue. Returns true if the request must be pushed to the
+    /// queue. With `is_single`, a request has one entry, however often it is enqueued; otherwise every inference has
+    /// its own entry.
     pub fn enqueue(&self, is_single: bool) -> Result<bool, AskedToEnd> {
         let bit = if is_single { QUEUE_ENTRY } else { 0 };
         let next =
@@ -288,8 +297,9 @@ impl RequestState {
         Ok(before & bit == 0)
     }
 
-    /// Claims a popped entry of a queue, or one that found no room there. False: the inference has ended meanwhile. The caller
-    /// owns the request otherwise, maybe with a later inference that relied on the entry.
+    /// Claims a popped entry of a queue, or an entry that found no room in the queue. Returns false if the inference
+    /// has ended in the meantime. Otherwise the caller owns the request, possibly with a later inference that relies
+    /// on the entry.
     pub fn claim_entry(&self) -> bool {
         let claimed = self.step(|word| {
             let word = word & !QUEUE_ENTRY;
@@ -298,12 +308,13 @@ impl RequestState {
         claimed.is_ok_and(|(before, _)| before & PHASE == QUEUED)
     }
 
-    /// Takes a queued inference, to run it or to end it; false where another thread has.
+    /// Takes a queued inference, to run or to end it. Returns false if another thread has taken it.
     pub fn claim(&self, generation: Generation) -> bool {
         self.exchange(generation, QUEUED, RUNNING)
     }
 
-    /// [`RequestState::claim`] of the inference whose number ends in `low_bits`, of `bits` bits.
+    /// Takes a queued inference as [`RequestState::claim`] does, if the bits of its number in `mask` equal
+    /// `low_bits`.
     pub fn claim_numbered(&self, low_bits: u32, mask: u32) -> bool {
         self.step(|word| {
             let is_meant = Generation(word & GENERATION).low_bits() & mask == low_bits & mask;
@@ -312,7 +323,8 @@ impl RequestState {
         .is_ok()
     }
 
-    /// Leaves the running request to the device. True: it has to be pushed to the list of those.
+    /// Leaves the running request to the device. Returns true if the request must be pushed to the list of requests
+    /// on the device.
     pub fn leave_to_device(&self) -> Result<bool, AskedToEnd> {
         let next = |word: u64| {
             (word & (CANCELLED | TIMED_OUT) == 0).then_some((word & !PHASE) | ON_DEVICE | DEVICE_ENTRY)
@@ -321,18 +333,20 @@ impl RequestState {
         Ok(before & DEVICE_ENTRY == 0)
     }
 
-    /// Takes an inference from the device, to wait for it or to end it; false where it is not there.
+    /// Takes an inference from the device, to wait for it or to end it. Returns false if the inference is not on the
+    /// device.
     pub fn take_from_device(&self, generation: Generation) -> bool {
         self.exchange(generation, ON_DEVICE, RUNNING)
     }
 
-    /// Claims a popped entry of the list of requests on the device; true: the calling thread owns the request.
+    /// Claims a popped entry of the list of requests on the device. Returns true if the calling thread now owns the
+    /// request.
     pub fn claim_device_entry(&self) -> bool {
         self.claim_listed(DEVICE_ENTRY, ON_DEVICE, RUNNING)
     }
 
-    /// The inference of a running request has ended. Wakes the threads that wait for it. True: the request has to be pushed to
-    /// the list of completed ones.
+    /// Ends the inference of a running request, and wakes the threads that wait for the end. Returns true if the
+    /// request must be pushed to the list of completed requests.
     pub fn complete(&self, has_failed: bool) -> bool {
         let failed = if has_failed { FAILED } else { 0 };
         let (before, after) = self.step_always(|word| {
@@ -343,7 +357,8 @@ impl RequestState {
         after & PHASE == COMPLETED && before & COMPLETED_ENTRY == 0
     }
 
-    /// Takes a completed request; none where it is not that inference, or another thread has.
+    /// Collects a completed inference. Returns `None` if the request is not completed with this inference, or if
+    /// another thread has collected it.
     pub fn collect(&self, generation: Generation) -> Option<Collected> {
         let stepped = self.step(|word| {
             let is_meant = word & GENERATION == generation.0 && word & PHASE == COMPLETED;
@@ -367,7 +382,8 @@ impl RequestState {
         self.claim_listed(AVAILABLE_ENTRY, AVAILABLE, IDLE)
     }
 
-    /// Makes a request available that a caller has. True: it has to be pushed to that list.
+    /// Makes a request of a caller available. Returns true if the request must be pushed to the list of available
+    /// requests.
     pub fn put_back(&self) -> Result<bool, PutBackError> {
         let next =
             |word: u64| (word & PHASE == IDLE).then_some((word & !PHASE) | AVAILABLE | AVAILABLE_ENTRY);
@@ -382,7 +398,7 @@ impl RequestState {
         })
     }
 
-    /// Keeps inferences from beginning, until [`RequestState::edited`]; for one thread at a time.
+    /// Prevents inferences from beginning, until [`RequestState::edited`]. Only one thread at a time can edit.
     pub fn edit(&self) -> Result<(), InFlight> {
         let next = |word: u64| (!is_in_flight(word) && word & EDITED == 0).then_some(word | EDITED);
         self.step(next).map(drop).map_err(|_| InFlight)
@@ -393,7 +409,7 @@ impl RequestState {
         self.word.fetch_and(!EDITED, Ordering::AcqRel);
     }
 
-    /// Asks an inference to end; the first reason counts. False where it has ended.
+    /// Asks an inference to end. The first reason counts. Returns false if the inference has ended.
     pub fn ask_to_end(&self, generation: Generation, reason: Reason) -> bool {
         let bit = match reason {
             Reason::Cancelled => CANCELLED,
@@ -407,7 +423,7 @@ impl RequestState {
         self.step(next).is_ok()
     }
 
-    /// Why the present inference was asked to end.
+    /// Reason why the current inference was asked to end.
     pub fn reason(&self) -> Option<Reason> {
         match self.word() & (CANCELLED | TIMED_OUT) {
             0 => None,
@@ -416,7 +432,7 @@ impl RequestState {
         }
     }
 
-    /// Wakes the threads that wait for the end, after the step that found `before`.
+    /// Wakes the threads that wait for the end of the inference, if `before`, the word before the step, marks any.
     fn notify(&self, before: u64) {
         if before & AWAITED != 0 {
             self.ended.notify_all();
@@ -441,7 +457,7 @@ impl RequestState {
 }
 
 impl Event for RequestState {
-    /// Waits for the end of an inference: `try_take` must have something once that inference is not under way.
+    /// Waits for the end of an inference. `try_take` must return a value once that inference is not in flight.
     fn wait<T>(&self, limit: Duration, mut try_take: impl FnMut() -> Option<T>) -> Option<T> {
         // The calling thread is listening when it sets the bit. The step that ends the inference finds the bit then, and
         // notifies; or it came before, and the second look finds the end.

@@ -1,9 +1,9 @@
 //! A bounded first-in-first-out queue of numbers for any number of producers and consumers.
 //!
-//! Positions count up for ever, a slot is used by every `capacity`th position, and a stamp in the slot says for which
-//! position it is ready, as in Dmitry Vyukov's bounded MPMC queue. Here stamp and number share one word, and the exchange
-//! of that word is the whole step: a number is in the ring as soon as its position is claimed, and a slot is free as soon
-//! as its number is. So a ring that is found empty is empty, and one that is found full is full.
+//! Positions increase forever, and every `capacity`th position uses the same slot. A stamp in the slot identifies the
+//! position that the slot is ready for, as in Dmitry Vyukov's bounded MPMC queue. In this queue, stamp and number
+//! share one word, and one exchange of that word is the whole step. A number is in the ring as soon as its position
+//! is claimed, and a slot is free as soon as its number is claimed. An empty or full result is therefore exact.
 
 use std::fmt;
 
@@ -19,41 +19,41 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 /// assert_eq!([ring.pop(), ring.pop(), ring.pop()], [Some(1), Some(2), None]);
 /// ```
 pub struct Ring {
-    /// Position of the next number to take. Numbers before this position were taken.
+    /// Position of the next number to take. All earlier numbers were taken.
     head: CachePadded<AtomicU32>,
-    /// Position of the next free place. Positions before this one were filled.
+    /// Position of the next free slot. All earlier positions were filled.
     tail: CachePadded<AtomicU32>,
-    /// Stamp in the upper half, number in the lower. The stamp of a slot for position `p` is `p` when the slot waits for
-    /// a number, `p + 1` when it has one, `p + capacity` when that was taken: the slot then waits for the next lap. One
-    /// that waits has [`AWAITED`] or 0 in place of a number.
+    /// Slots with a stamp in the upper half and a number in the lower. The stamp of a slot for position `p` is `p` if
+    /// the slot waits for a number, `p + 1` if the slot has one, and `p + capacity` after the number was taken: the
+    /// slot then waits for the next lap. A waiting slot has [`AWAITED`] or 0 instead of a number.
     ///
-    /// Stamps and positions wrap. A thread that stood still between two of its steps while a multiple of 2^32 numbers
-    /// went through (or up to a capacity less) would take one lap for another.
+    /// Stamps and positions wrap. A thread that pauses between two of its steps, while a multiple of 2^32 numbers (or
+    /// up to a capacity less) passes through, would mistake one lap for another.
     slots: Box<[AtomicU64]>,
 }
 
-/// A thread may sleep until the slot has a number.
+/// Mark: a thread may sleep until the slot has a number.
 const AWAITED: u64 = 1;
 
-/// State of a slot for a thread that looks at it for a position.
+/// State of a slot for a thread that reads it for a position.
 enum Look {
-    /// It waits for the number of this position.
+    /// The slot waits for the number of this position.
     Waits,
-    /// It has that number.
+    /// The slot has the number of this position.
     Holds,
-    /// It has the number of a lap before.
+    /// The slot has the number of the previous lap.
     HoldsLapBefore,
-    /// Other threads have come further: the first position that the slot does not tell to be over, for one that puts and
-    /// for one that takes.
+    /// Other threads have advanced further. The fields are the first positions that may still be open, for a push and
+    /// for a pop.
     Ahead { put: u32, take: u32 },
 }
 
 impl Ring {
-    /// Numbers a ring can be made for.
+    /// Maximum capacity of a ring.
     pub(crate) const MAX_CAPACITY: u32 = 1 << 30;
 
-    /// A ring with room for `capacity` numbers: the next power of two, two at least. With one slot, "has a number" and
-    /// "waits for the next" would be the same stamp.
+    /// Creates a ring with room for `capacity` numbers, rounded up to a power of two of at least two. With one slot,
+    /// the stamps for "has a number" and "waits for the next" would be equal.
     ///
     /// # Panics
     ///
@@ -72,15 +72,15 @@ impl Ring {
         }
     }
 
-    /// Numbers it has room for.
+    /// Number of slots.
     pub(crate) fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Adds a number, or gives it back when there is no room. True: a thread may sleep until there is one
-    /// ([`Ring::await_next`]).
+    /// Adds a number, or returns it as an error if the ring is full. Returns true if a thread may sleep until the
+    /// ring has a number ([`Ring::await_next`]).
     ///
-    /// What the caller did before is visible to the thread that pops the number.
+    /// Earlier writes of the caller are visible to the thread that pops the number.
     pub fn push(&self, value: u32) -> Result<bool, u32> {
         // Acquire, here and of slots: a thread that fills a position comes after those that filled the ones before, so that
         // a thread that sees this number sees those as well.
@@ -106,7 +106,7 @@ impl Ring {
         }
     }
 
-    /// Takes the oldest number; none only when the ring was empty.
+    /// Takes the oldest number; `None` only if the ring was empty.
     pub fn pop(&self) -> Option<u32> {
         loop {
             let (head, word) = self.front();
@@ -123,7 +123,8 @@ impl Ring {
         }
     }
 
-    /// Has the push of the next number say that a thread may sleep until then; false where there is a number.
+    /// Requests that the next push reports that a thread may sleep until then. Returns false if the ring has a
+    /// number.
     pub fn await_next(&self) -> bool {
         loop {
             let (head, word) = self.front();
@@ -137,26 +138,27 @@ impl Ring {
         }
     }
 
-    /// The oldest number; for the only consumer of a ring, which then finds it there.
+    /// Returns the oldest number without taking it. Only for a ring with a single consumer, which can then take that
+    /// number.
     pub(crate) fn peek(&self) -> Option<u32> {
         let (head, word) = self.front();
         #[allow(clippy::cast_possible_truncation)] // the lower half
         matches!(self.look(word, head), Look::Holds).then_some(word as u32)
     }
 
-    /// Returns whether there is no number.
+    /// Returns whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.peek().is_none()
     }
 
-    /// Numbers in the ring; only a guess while others push and pop.
+    /// Number of elements; an estimate while others push and pop.
     pub(crate) fn len(&self) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let count = self.tail.load(Ordering::Acquire).wrapping_sub(head).cast_signed();
         usize::try_from(count).unwrap_or(0).min(self.slots.len())
     }
 
-    /// The position of the oldest number, or of the next where there is none, and its slot's word.
+    /// Returns the position of the oldest number, or of the next one if the ring is empty, and the word of its slot.
     fn front(&self) -> (u32, u64) {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
@@ -178,7 +180,7 @@ impl Ring {
         &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
-    /// Positions from one use of a slot to the next.
+    /// Distance between two positions that use the same slot.
     #[allow(clippy::cast_possible_truncation)] // at most 2^30
     fn lap(&self) -> u32 {
         self.slots.len() as u32
@@ -215,7 +217,7 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// A slot's word: a stamp, and a number.
+/// Combines a stamp and a number into the word of a slot.
 fn word_of(stamp: u32, number: u32) -> u64 {
     u64::from(stamp) << 32 | u64::from(number)
 }

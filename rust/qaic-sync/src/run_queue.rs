@@ -1,15 +1,15 @@
-//! One queue per activation: each first in, first out; in ordered ones, one request after the other.
+//! Run queues, one per activation, each first in, first out. An ordered queue runs one request at a time.
 
 use crate::Ring;
 use crate::atomic::{AtomicBool, Ordering, yield_now};
 
-/// Room for entries in the order in which queues are served. Beyond, a thread that pushes waits for one that takes.
+/// Capacity of the list that orders the queues. When the list is full, a pushing thread waits for a taking thread.
 const MOST_READY: u32 = 1 << 16;
 
-/// Entries that wait in queues, and the order in which queues are served.
+/// Queues of entries, and the order in which the queues are served.
 ///
-/// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops it, and no other thread
-/// takes an entry meanwhile.
+/// In ordered queues, a thread that takes an entry has the [`Turn`] of the queue until it drops the turn. No other
+/// thread takes an entry in the meantime.
 ///
 /// ```
 /// let queues = qaic_sync::RunQueues::new(1, 4, true);
@@ -35,7 +35,7 @@ struct RunQueue {
     is_scheduled: AtomicBool,
 }
 
-/// The right to work on the entries of an ordered queue, given up when it is dropped.
+/// The exclusive right to work on the entries of an ordered queue, released on drop.
 #[derive(Debug)]
 pub struct Turn<'a> {
     queues: &'a RunQueues,
@@ -52,7 +52,7 @@ pub struct Taken<'a> {
 }
 
 impl RunQueues {
-    /// Empty queues, with room for `capacity` entries in each.
+    /// Creates empty queues, with room for `capacity` entries in each.
     pub fn new(count: u32, capacity: u32, is_ordered: bool) -> Self {
         let queue = |_| RunQueue { pending: Ring::new(capacity), is_scheduled: AtomicBool::new(false) };
         let entries = if is_ordered { 1 } else { capacity };
@@ -60,22 +60,22 @@ impl RunQueues {
         Self { all: (0..count).map(queue).collect(), ready, is_ordered }
     }
 
-    /// Returns whether the entries of a queue are worked on one after the other.
+    /// Returns whether the entries of a queue are processed one at a time.
     pub fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
-    /// Returns whether there is nothing to take now.
+    /// Returns whether all queues are empty or have their turn taken.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// Entries that wait in a queue; only a guess while others come and go.
+    /// Number of entries in a queue; an estimate while others come and go.
     pub fn waiting(&self, queue: u32) -> usize {
         self.all.get(queue as usize).map_or(0, |queue| queue.pending.len())
     }
 
-    /// Puts an entry at the end of a queue; gives it back where there is no room, or no such queue.
+    /// Adds an entry at the end of a queue. Returns the entry as an error if the queue is full or does not exist.
     pub fn push(&self, queue: u32, entry: u32) -> Result<(), u32> {
         let Some(run_queue) = self.all.get(queue as usize) else { return Err(entry) };
         run_queue.pending.push(entry)?;
@@ -87,7 +87,7 @@ impl RunQueues {
         Ok(())
     }
 
-    /// The turn of an ordered queue in which nothing waits and no thread works.
+    /// Takes the turn of an ordered queue that is empty and that no thread works on.
     pub fn try_turn(&self, queue: u32) -> Option<Turn<'_>> {
         let run_queue = self.all.get(queue as usize)?;
         // Acquire: sees what the last turn did. The look comes after the exchange: an entry that came before has a
@@ -123,7 +123,7 @@ impl RunQueues {
 }
 
 impl Turn<'_> {
-    /// Hands the turn to another thread, which makes it again by [`RunQueues::adopt_turn`].
+    /// Releases the turn to another thread, which receives it through [`RunQueues::adopt_turn`].
     pub fn hand_over(self) -> u32 {
         let queue = self.queue;
         std::mem::forget(self);
@@ -132,7 +132,7 @@ impl Turn<'_> {
 }
 
 impl RunQueues {
-    /// The turn that [`Turn::hand_over`] gave away.
+    /// Returns the turn that [`Turn::hand_over`] released.
     pub fn adopt_turn(&self, queue: u32) -> Turn<'_> {
         Turn { queues: self, queue }
     }

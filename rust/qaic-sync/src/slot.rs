@@ -1,4 +1,4 @@
-//! A place for one value that threads take and put back.
+//! A slot for one value that threads take and put back.
 
 use std::fmt;
 #[cfg(not(loom))]
@@ -55,8 +55,9 @@ impl<P> Exchanged<P> {
     }
 }
 
-/// Holds one value, or nothing while a thread has it. The owner of a [`crate::RequestState`]'s running phase takes the
-/// value out, so that a second thread never meets an empty slot; one that does anyway gets nothing and no damage.
+/// Holds one value, or nothing while a thread has the value. The thread that owns the running phase of a
+/// [`crate::RequestState`] takes the value, so no second thread finds an empty slot. A thread that does so anyway
+/// gets `None` and causes no damage.
 ///
 /// ```
 /// let slot = qaic_sync::Slot::new(Box::new(7));
@@ -68,24 +69,24 @@ pub struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// An empty slot.
+    /// Creates an empty slot.
     pub fn empty() -> Self {
         Self { value: Exchanged::new(None) }
     }
 
-    /// A slot that holds `value`.
+    /// Creates a slot that holds `value`.
     pub fn new(value: Box<T>) -> Self {
         let slot = Self::empty();
         slot.put(value);
         slot
     }
 
-    /// Takes the value out; none while another thread has it.
+    /// Takes the value; `None` while another thread has it.
     pub fn take(&self) -> Option<Box<T>> {
         self.exchange(None)
     }
 
-    /// Puts a value in. What was there is dropped.
+    /// Puts a value into the slot. Any previous value is dropped.
     pub fn put(&self, value: Box<T>) {
         drop(self.exchange(Some(value)));
     }

@@ -36,7 +36,7 @@ impl Thread {
         self.0.is_finished()
     }
 
-    /// Waits for the end of the thread; a panic of it is gone with it.
+    /// Waits for the end of the thread, and ignores a panic of the thread.
     ///
     /// Blocking: until the thread has ended.
     pub fn join(self) {
