@@ -1,4 +1,4 @@
-//! The root of a process's use of devices.
+//! The context through which a process uses devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,14 +16,15 @@ use crate::process::ForkGuard;
 use crate::process::fork::ForkLocal;
 use crate::process::log::Logger;
 
-/// Contexts of one process see the same devices, so that cores taken through one are missing in the others. A forked
-/// process has devices of its own: what its parent runs on them goes on there.
+/// Device registries of the process. All contexts of a process share them, so cores taken through one context are
+/// unavailable in the others. A forked process gets its own registries: inferences of the parent continue in the
+/// parent.
 static REGISTRIES: ForkLocal<Vec<SharedRegistry>> = ForkLocal::new();
 
-/// The refusal of a context without devices.
+/// Error of a context that has no devices.
 const NO_DEVICE: DeviceError = DeviceError::NotFound { id: 0, existing: Vec::new() };
 
-/// Number of the next context; they are never used again.
+/// Number of the next context. Numbers are never reused.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
@@ -32,7 +33,7 @@ struct SharedRegistry {
     registry: Arc<Registry>,
 }
 
-/// Holds the devices. Programs keep their context alive.
+/// Holds the devices. Each program keeps its context alive.
 #[derive(Debug)]
 pub struct Context {
     id: u32,
@@ -44,8 +45,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context over the devices that `options` describe; equal options give the same devices, whichever of them are
-    /// shown.
+    /// Returns a context over the devices that `options` describe. Equal options give the same devices, regardless of
+    /// which devices are visible.
     pub fn new(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let shown = options.visible_devices.as_deref();
         let options = &RegistryOptions { visible_devices: None, ..options.clone() };
@@ -61,14 +62,14 @@ impl Context {
         Ok(Self::with_registry(registry, devices))
     }
 
-    /// A context over devices of its own: no other context sees them or takes their cores.
+    /// Returns a context over its own devices: no other context sees them or takes their cores.
     pub fn isolated(options: &RegistryOptions) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::new(options)?);
         let devices = visible(registry.devices(), options.visible_devices.as_deref())?;
         Ok(Self::with_registry(registry, devices))
     }
 
-    /// A context over the cards of a kernel that the caller brings along.
+    /// Returns a context over the cards of the `kernel` that the caller provides.
     pub fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Arc<Self>, RuntimeError> {
         let registry = Arc::new(Registry::of_cards(kernel)?);
         let devices = registry.devices().to_vec();
@@ -80,7 +81,7 @@ impl Context {
         Arc::new(Self { id, fork_guard: ForkGuard::new(), registry, devices, logger: Logger::new(id) })
     }
 
-    /// Its number in this process.
+    /// Number of the context in this process.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -90,12 +91,12 @@ impl Context {
         &self.logger
     }
 
-    /// Kind of the devices of `placement`; `None` when its first does not exist.
+    /// Kind of the devices of `placement`; `None` if its first device does not exist.
     pub(crate) fn kind_of(&self, placement: &Placement) -> Option<DeviceKind> {
         self.device(placement.first()?).ok().map(|device| device.kind())
     }
 
-    /// The devices it shows, in order of id.
+    /// Visible devices of the context, in order of id.
     pub fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }
@@ -110,11 +111,11 @@ impl Context {
         self.device(id).is_err() && self.registry.device(id).is_ok()
     }
 
-    /// Devices for a program whose user names none, out of `candidates`: one, or as many as the program was partitioned for.
-    /// Those come first that have the cores for an activation free; where fewer have, the activation will say so. Takes
-    /// nothing.
+    /// Chooses devices among `candidates` for a program whose user names none: one device, or as many as the program
+    /// was partitioned for. Devices with enough free cores for an activation come first. If too few devices have free
+    /// cores, the activation fails later. This call takes no cores.
     ///
-    /// Blocking: devices are asked what is free, if there is a choice.
+    /// Blocking: asks the devices for their free cores if there is a choice.
     pub fn choose(&self, candidates: &[DeviceId], image: &Image) -> Result<Placement, RuntimeError> {
         let candidates = candidates.iter().map(|id| self.device(*id)).collect::<Result<Vec<_>, _>>()?;
         for (at, first) in candidates.iter().enumerate() {
@@ -129,8 +130,8 @@ impl Context {
         Ok(first.ok_or(NO_DEVICE)?)
     }
 
-    /// The devices that a client lists, each once and in its order; all without a list, or with an empty one. Fails when one
-    /// does not exist, and where there are none.
+    /// Returns the devices that a client lists, each once, in the order of the list. Without a list, or with an empty
+    /// one, returns all devices. Fails if a listed device does not exist, or if the context has no devices.
     pub fn select<E: From<RuntimeError>>(
         &self,
         listed: impl IntoIterator<Item = Result<DeviceId, E>>,
@@ -152,8 +153,8 @@ impl Context {
         Ok(chosen)
     }
 
-    /// Devices of a program: `device` out of `candidates`, else those of a `mapping`; where its user names neither, those of
-    /// [`Self::choose`].
+    /// Returns the devices of a program: `device` out of `candidates`, or the devices of `mapping`. If the user names
+    /// neither, [`Self::choose`] selects the devices.
     ///
     /// Blocking: as [`Self::choose`] in that case.
     pub fn place(
@@ -172,8 +173,8 @@ impl Context {
         Ok(Placed { placement, is_chosen })
     }
 
-    /// As many devices as a program was partitioned for, as [`Self::choose`]; the first one for a program of one device, which
-    /// is where clients that name none expect it.
+    /// Returns as many devices as a program was partitioned for, as [`Self::choose`] does. A program for one device
+    /// gets the first device, because clients that name no device expect it there.
     ///
     /// Blocking: as [`Self::choose`].
     pub fn choose_in_order(&self, image: &Image) -> Result<Placement, RuntimeError> {
@@ -186,9 +187,10 @@ impl Context {
         })
     }
 
-    /// The first of `candidates` with enough free cores and memory for one activation of a program. Takes nothing.
+    /// Finds the first of `candidates` with enough free cores and memory for one activation of a program. This call
+    /// takes no cores.
     ///
-    /// Blocking: devices are asked what is free.
+    /// Blocking: asks the devices for their free resources.
     pub fn find_free(&self, candidates: &[DeviceId], image: &Image) -> Result<DeviceId, RuntimeError> {
         let info = image.program_info()?;
         let program = info.programs.first();
@@ -211,7 +213,8 @@ impl Context {
         Err(refusal.unwrap_or(NO_DEVICE).into())
     }
 
-    /// As many devices of a kind as are needed, those with free cores first, otherwise in the order of `candidates`.
+    /// Returns as many devices of a kind as are needed: devices with free cores first, the others in the order of
+    /// `candidates`.
     fn choose_free(
         &self,
         needed: u32,
@@ -248,26 +251,27 @@ impl Context {
         Ok(Placement { devices: free })
     }
 
-    /// The hand on the `noop` device with this id.
+    /// Controls of the `noop` device with this id.
     pub fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         self.registry.noop_control(id)
     }
 
-    /// The hand on the emulated card with this id.
+    /// Controls of the emulated card with this id.
     #[cfg(feature = "emu")]
     pub fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
         self.registry.emu_control(id)
     }
 
-    /// The hands on the emulated cards of all contexts that this process has had, whatever their options were.
+    /// Controls of the emulated cards of all contexts that this process has created, whatever their options.
     #[cfg(feature = "emu")]
     pub fn emulated_cards() -> Vec<qaic_emu::Control> {
         REGISTRIES
             .with(|registries| registries.iter().flat_map(|entry| entry.registry.emulated_cards()).collect())
     }
 
-    /// Loads a container on the devices of `placement`, where it executes as one program. Takes no cores; every
-    /// activation takes them on all of the devices or on none. A container that has checksums is compared with them.
+    /// Loads a container on the devices of `placement`, where it executes as one program. Loading takes no cores;
+    /// each activation takes cores on all of the devices or on none. If the container has checksums, its contents are
+    /// verified.
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(
@@ -281,7 +285,7 @@ impl Context {
         leased_program::load(&devices, placement, image, options)
     }
 
-    /// Returns a "busy" error before a costly load if the cores of all activations together are not free.
+    /// Returns a "busy" error before a costly load if the devices lack free cores for all activations together.
     /// Activation checks again.
     pub(crate) fn check_free_cores(
         &self,
@@ -297,8 +301,8 @@ impl Context {
         Ok(())
     }
 
-    /// The devices of `placement`, in its order. Fails when one does not exist or is named twice, and in a forked
-    /// process, which has a context of its own.
+    /// Returns the devices of `placement`, in the same order. Fails if a device does not exist or is named twice.
+    /// Also fails in a forked process, which must create its own context.
     pub(crate) fn placed_on(&self, placement: &Placement) -> Result<Vec<&Arc<dyn Device>>, RuntimeError> {
         self.fork_guard.check()?;
         placement.check()?;

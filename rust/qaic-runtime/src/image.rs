@@ -1,4 +1,4 @@
-//! An opened container: its bytes and what was parsed of them. Shared by everything made from it.
+//! An opened container: its bytes and their parsed descriptors. All objects made from the container share it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use crate::error::{InputError, RuntimeError};
 /// Name of the container in the directory of a compiled program.
 const FILE_NAME: &str = "programqpc.bin";
 
-/// Containers inside containers are opened this deep.
+/// Maximum depth of containers inside containers.
 pub(crate) const MAX_NESTING: u32 = 2;
 
-/// A container. Opening one reads its header, tables and descriptors, never its constants, so the cost does not depend
-/// on the size of the file.
+/// A container. Opening a container reads its header, tables and descriptors, but never its constants. The cost
+/// therefore does not depend on the size of the file.
 #[derive(Debug)]
 pub struct Image {
     path: Option<PathBuf>,
@@ -39,14 +39,14 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens a file; see [`FileBytes::open`] for what `mmap` decides.
+    /// Opens a file; see [`FileBytes::open`] for the meaning of `mmap`.
     ///
     /// Blocking: reads the file's descriptors.
     pub fn open(path: &Path, mmap: bool) -> Result<Arc<Self>, RuntimeError> {
         Self::inspect(path, mmap)?.into_program()
     }
 
-    /// Takes a container that is in memory.
+    /// Opens a container that is in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Arc<Self>, RuntimeError> {
         Self::inspect_bytes(bytes)?.into_program()
     }
@@ -60,8 +60,8 @@ impl Image {
         Ok(Self::parse(Arc::new(bytes), range, Some(path.to_owned()), 0)?)
     }
 
-    /// The file that a client means by `base`: `name` in that directory, else the container in the directory of a compiled
-    /// program, else `base` itself. Pipes and devices are refused, for opening one would wait for its writer.
+    /// Returns the file that a client means by `base`: `name` in that directory, or the container in the directory of
+    /// a compiled program, or `base` itself. Pipes and devices are refused, because opening one waits for its writer.
     pub fn locate(base: PathBuf, name: Option<PathBuf>) -> Result<PathBuf, RuntimeError> {
         let path = match name {
             Some(name) => base.join(name),
@@ -78,7 +78,7 @@ impl Image {
         Ok(path)
     }
 
-    /// [`Image::inspect`] for bytes in memory.
+    /// Opens bytes in memory as [`Image::inspect`] opens a file.
     pub fn inspect_bytes(bytes: Vec<u8>) -> Result<Arc<Self>, RuntimeError> {
         let range = 0..bytes.len();
         Ok(Self::parse(Arc::new(FileBytes::Owned(bytes.into_boxed_slice())), range, None, 0)?)
@@ -113,7 +113,7 @@ impl Image {
         self.container.require_program().is_ok()
     }
 
-    /// The container that segment `name` is, over the same bytes; `None` when it is not one.
+    /// Returns the container in segment `name`, over the same bytes; `None` if the segment is not a container.
     pub fn inner(&self, name: &str) -> Result<Option<Arc<Self>>, QpcError> {
         let Some(segment) = self.container.segment(name) else { return Ok(None) };
         if !is_container(segment.payload(self.bytes())) {
@@ -127,7 +127,7 @@ impl Image {
         Self::parse(Arc::clone(&self.bytes), range, None, self.depth + 1).map(Some)
     }
 
-    /// The file, if it came from one.
+    /// Path of the file, if the image was opened from one.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -142,12 +142,12 @@ impl Image {
         &self.container
     }
 
-    /// The network descriptor, empty when this is not a program.
+    /// The network descriptor, empty if the image is not a program.
     pub fn network(&self) -> &NetworkDesc {
         &self.network
     }
 
-    /// The plan of a program for the host, decoded when it is first asked for; `None` of a program for silicon.
+    /// Returns the program's plan for the host, decoded at the first call; `None` for a program for silicon.
     pub(crate) fn plan(&self) -> Result<Option<&Plan>, PlanError> {
         let file = || self.segment(names::NETWORK_ELF).unwrap_or_default();
         self.plan.get_or_init(|| Plan::of_elf(file())).as_ref().map(Option::as_ref).map_err(Clone::clone)
@@ -158,7 +158,7 @@ impl Image {
         QpcInfo::new(&self.container, self.bytes(), &self.network)
     }
 
-    /// The tensors of the program, in the form that clients decode.
+    /// Returns the tensors of the program, in the form that clients decode.
     pub fn io_desc(&self) -> Result<IoDesc, QpcError> {
         IoDesc::from_network(&self.network)
     }
@@ -168,7 +168,7 @@ impl Image {
         ConstantsDesc::decode(self.segment(names::CONSTANTS_DESC).unwrap_or_default())
     }
 
-    /// The metadata of the program; `None` where its ELF file has none.
+    /// Returns the metadata of the program; `None` if its ELF file has none.
     pub fn metadata(&self) -> Result<Option<LocatedMetadata>, QpcError> {
         let file = self.segment(names::NETWORK_ELF).unwrap_or_default();
         match LocatedMetadata::from_elf(file, &Limits::default()) {
@@ -197,7 +197,8 @@ fn is_container(payload: &[u8]) -> bool {
     payload.starts_with(&MAGIC.to_le_bytes())
 }
 
-/// There is no other sign of inner containers in the format than their first bytes and the segment that orders them.
+/// Returns true if the container holds other containers. The format marks them only by their first bytes and by the
+/// segment that orders them.
 fn holds_containers(container: &Container, bytes: &[u8]) -> bool {
     container.is_multi_device()
         || container.segments.iter().any(|segment| is_container(segment.payload(bytes)))

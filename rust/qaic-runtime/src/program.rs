@@ -1,4 +1,4 @@
-//! A container on one or several devices, through the states created, loaded and activated.
+//! A container on one or several devices: created, loaded, then activated.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -21,23 +21,23 @@ use crate::profiling::{ActiveSample, Arrival, SubscriptionRegistry, observer};
 use crate::request::{Scheduler, is_stats_bound};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
-/// Inferences of a program that can be enqueued at a time, unless it says otherwise: the elements of a card's ring
+/// Default number of inferences of a program that can be enqueued at a time: the number of elements of a card's ring
 /// (docs/reference/card.md).
 pub(crate) const DEFAULT_EXEC_OBJS: u32 = 512;
 
-/// Wait for one completion on devices that have a limit of their own (docs/reference/card.md).
+/// Default length of one wait for a completion, on devices that have such a limit (docs/reference/card.md).
 const DEVICE_TRY: Duration = Duration::from_secs(5);
 
-/// How long the completion of an inference is waited for (docs/reference/card.md).
+/// Time limits of the wait for the completion of an inference (docs/reference/card.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitLimits {
-    /// Milliseconds of one wait; 0 is the device's default: 5000 ms, and no limit on `cpu`, because a slow host is not a
-    /// stuck card.
+    /// Milliseconds of one wait. 0 means the device's default: 5000 ms, but no limit on `cpu`, because a slow host is
+    /// not a stuck card.
     pub try_ms: u32,
     /// Further waits after one has timed out.
     pub retries: u32,
-    /// A card is asked in waits of this length, that a cancelled inference ends soon; `None` asks once per wait, and then
-    /// the end of a cancelled one is noticed only between them.
+    /// Milliseconds of one call to the card within a wait. Short slices let a cancelled inference end soon. With
+    /// `None`, each wait is a single call, and the end of a cancelled inference is noticed only between waits.
     pub slice_ms: Option<u32>,
 }
 
@@ -48,7 +48,8 @@ impl Default for WaitLimits {
 }
 
 impl WaitLimits {
-    /// All waits together, where the runtime has to end them: a card's driver limits its waits itself.
+    /// Returns the total length of all waits, if the runtime has to enforce it: a card's driver limits its waits
+    /// itself.
     pub fn total(self, kind: DeviceKind) -> Option<Duration> {
         let one = match (self.try_ms, kind) {
             (0, DeviceKind::Cpu) | (_, DeviceKind::Card) => return None,
@@ -59,16 +60,16 @@ impl WaitLimits {
     }
 }
 
-/// How a program is loaded and run.
+/// Options for loading and running a program.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
     /// Options of the load on the device.
     pub load: LoadOptions,
-    /// When an inference counts as stuck.
+    /// Time limits after which an inference counts as stuck.
     pub wait: WaitLimits,
-    /// Threads that run enqueued inferences, per activation; a host device uses no more than it has CPUs.
+    /// Number of threads per activation that run enqueued inferences. A host device uses at most one thread per CPU.
     pub threads_per_queue: u32,
-    /// Inferences that can be enqueued at a time.
+    /// Number of inferences that can be enqueued at a time.
     pub exec_objs: u32,
     /// True if the program's user named no device; its inferences then go through a queue that all devices
     /// share.
@@ -87,8 +88,8 @@ impl Default for ProgramOptions {
     }
 }
 
-/// One instance of a container. Activating it takes the program's cores; deactivating it, or dropping it and its exec
-/// objects, gives them back.
+/// One instance of a container. Activation takes the program's cores. Deactivation releases them, as does dropping
+/// the program and its exec objects.
 #[derive(Debug)]
 pub struct Program {
     context: Arc<Context>,
@@ -118,7 +119,7 @@ struct ProgramState {
     is_ending: bool,
 }
 
-/// A program that holds cores, with what lives as long as it does.
+/// A program that holds cores, with the objects that live as long as its activation.
 #[derive(Debug)]
 pub(crate) struct Activated {
     activation: Arc<dyn Activation>,
@@ -136,8 +137,8 @@ pub(crate) struct Activated {
 }
 
 impl Program {
-    /// A program that is not yet loaded. Fails when a device does not exist or a binding's transform sequence is not
-    /// valid.
+    /// Creates a program that is not yet loaded. Fails if a device does not exist or the transform sequence of a
+    /// binding is invalid.
     pub fn new(
         context: &Arc<Context>,
         image: &Arc<Image>,
@@ -150,8 +151,8 @@ impl Program {
         })
     }
 
-    /// `count` programs that share the threads which run their inferences; `set_size` is what an inference set has of exec
-    /// objects for each.
+    /// Creates `count` programs that share the threads which run their inferences. `set_size` is the number of exec
+    /// objects that an inference set has for each program.
     pub(crate) fn with_queues(
         context: &Arc<Context>,
         image: &Arc<Image>,
@@ -207,13 +208,13 @@ impl Program {
             .collect())
     }
 
-    /// Uses what `other`, made together with this program, has loaded.
+    /// Shares the loaded data of `other`, which was created together with this program.
     pub(crate) fn share_loaded(&self, other: &Self) {
         let loaded = other.state.lock().loaded.clone();
         self.state.lock().loaded = loaded;
     }
 
-    /// Refuses a context that is not its own.
+    /// Fails if `context` is not the context of the program.
     pub fn check_context(&self, context: &Arc<Context>) -> Result<(), RuntimeError> {
         if Arc::ptr_eq(context, &self.context) {
             return Ok(());
@@ -222,7 +223,7 @@ impl Program {
         Err(InputError::Argument { what }.into())
     }
 
-    /// The devices' context.
+    /// The context of the program's devices.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -232,17 +233,17 @@ impl Program {
         &self.image
     }
 
-    /// The devices.
+    /// The devices of the program.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// How it is loaded and run.
+    /// Options for loading and running the program.
     pub(crate) fn options(&self) -> &ProgramOptions {
         &self.options
     }
 
-    /// Transfers for each permitted combination of shapes, at least one.
+    /// Transfers for each permitted combination of shapes; at least one.
     pub(crate) fn variants(&self) -> &[Arc<TransferPlan>] {
         &self.variants
     }
@@ -255,8 +256,8 @@ impl Program {
         &self.scheduler
     }
 
-    /// Has `threads` run enqueued inferences, per activation, in place of what the options say. Programs of one inference
-    /// set share their threads. Never blocks.
+    /// Sets the number of threads per activation that run enqueued inferences, instead of the number in the options.
+    /// Programs of one inference set share their threads. Never blocks.
     pub(crate) fn allow_threads(&self, threads: u32) {
         if self.fork_guard.is_current() {
             self.scheduler.allow(threads);
@@ -273,22 +274,22 @@ impl Program {
         self.io_options
     }
 
-    /// A number no other program of this process has.
+    /// Number of the program, unique in this process.
     pub fn unique_id(&self) -> u32 {
         self.unique_id
     }
 
-    /// A number the user gave it; 0 at first.
+    /// Number that the user assigned to the program; 0 by default.
     pub fn id(&self) -> u32 {
         self.user_id.load(Ordering::Relaxed)
     }
 
-    /// Gives it a number.
+    /// Assigns a number to the program.
     pub fn set_id(&self, id: u32) {
         self.user_id.store(id, Ordering::Relaxed);
     }
 
-    /// Inferences that ended well.
+    /// Number of inferences that succeeded.
     pub fn completed(&self) -> u64 {
         self.completed.total()
     }
@@ -298,8 +299,8 @@ impl Program {
         &self.completed
     }
 
-    /// Registry from which profilers learn of the program's inferences; the activations of an inference set
-    /// share one.
+    /// Registry that informs profilers of the program's inferences. The activations of an inference set share one
+    /// registry.
     pub fn subscriptions(&self) -> &Arc<SubscriptionRegistry> {
         &self.subscriptions
     }
@@ -314,7 +315,7 @@ impl Program {
         self.fork_guard.is_current() && self.state.lock().activated.strong_count() > 0
     }
 
-    /// Prepares the program on its devices. A no-op when it is loaded.
+    /// Prepares the program on its devices. Does nothing if the program is loaded.
     ///
     /// Blocking: reads and prepares the weights.
     pub fn load(&self) -> Result<(), RuntimeError> {
@@ -322,7 +323,7 @@ impl Program {
         self.loaded(&mut self.state.lock()).map(drop)
     }
 
-    /// Gives back what [`Self::load`] took. Fails while exec objects exist; then nothing changes.
+    /// Releases the resources that [`Self::load`] took. Fails without any change while exec objects exist.
     pub fn unload(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -337,9 +338,10 @@ impl Program {
         Ok(())
     }
 
-    /// Takes the cores, loading first if needed, and keeps them until [`Self::deactivate`]. A no-op when it did.
+    /// Takes the cores, loading the program first if needed, and keeps them until [`Self::deactivate`]. Does nothing
+    /// if the program is activated.
     ///
-    /// Blocking: as [`Self::load`] when it is not loaded.
+    /// Blocking: as [`Self::load`] if the program is not loaded.
     pub fn activate(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -348,8 +350,8 @@ impl Program {
         Ok(())
     }
 
-    /// Gives the cores back: at once, or with the last exec object while some exist, which may be used until then. A
-    /// no-op when it holds none.
+    /// Releases the cores at once, or with the last exec object if any exist. Existing exec objects remain usable.
+    /// Does nothing if the program holds no cores.
     pub fn deactivate(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let released = self.state.lock().deactivate();
@@ -358,7 +360,7 @@ impl Program {
         Ok(())
     }
 
-    /// The activation for something that needs it to last; [`Activated::leave`] ends that.
+    /// Returns the activation for a user that needs it to last, until [`Activated::leave`].
     pub(crate) fn enter(&self, activate: bool) -> Result<Arc<Activated>, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -374,8 +376,8 @@ impl Program {
         Ok(activated)
     }
 
-    /// Copies the bytes from `offset` on of the state of input `input` into `into`, which they have to fill. It takes its turn
-    /// among the inferences.
+    /// Copies the bytes of the state of input `input` from `offset` on, until `into` is full. The copy waits for its
+    /// turn among the inferences.
     ///
     /// Blocking: until the inferences submitted before have ended, or until `scope` ends the wait.
     pub(crate) fn read_state(
@@ -393,8 +395,8 @@ impl Program {
         })
     }
 
-    /// Replaces the bytes from `offset` on of the state of input `input`; the next inference reads them. Blocking as
-    /// [`Self::read_state`].
+    /// Replaces the bytes of the state of input `input` from `offset` on; the next inference reads the new bytes.
+    /// Blocking as [`Self::read_state`].
     pub(crate) fn write_state(
         &self,
         input: usize,
@@ -410,7 +412,7 @@ impl Program {
         })
     }
 
-    /// Works on the present value of a state; `work` fails with its size.
+    /// Calls `work` with the current value of a state. An error of `work` contains the size of the state.
     fn with_state(
         &self,
         input: usize,
@@ -491,7 +493,7 @@ impl ProgramState {
         activated.map_or(0, |activated| activated.live_exec_objs.load(Ordering::Acquire))
     }
 
-    /// Lets go of what the user activated; the caller drops it.
+    /// Releases the user's activation; the caller drops the result.
     fn deactivate(&mut self) -> Option<Arc<Activated>> {
         self.is_ending = self.live_exec_objs() > 0;
         if !self.is_ending {
@@ -519,7 +521,7 @@ impl Activated {
         self.retained.is_some()
     }
 
-    /// The retained tensors, for the thread with the turn of the queue.
+    /// Returns the retained tensors to the thread whose turn it is in the queue.
     pub(crate) fn take_state(&self) -> Result<TakenState<'_>, RuntimeError> {
         let slot = self.retained.as_ref();
         let (slot, retained) = slot.and_then(|slot| Some((slot, slot.take()?))).ok_or_else(|| {
@@ -532,7 +534,7 @@ impl Activated {
         self.pairs.iter().any(|pair| pair.input == index)
     }
 
-    /// Has the next inference find the state of a new activation.
+    /// Resets the state, so that the next inference finds the state of a new activation.
     ///
     /// Blocking: until the inferences submitted before have ended.
     fn forget_state(&self) -> Result<(), RuntimeError> {
@@ -549,13 +551,13 @@ impl Activated {
         self.live_exec_objs.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// When an inference is submitted, where a profiler or the user wants it.
+    /// Returns the submission time of an inference, if a profiler or the user requests it.
     pub(crate) fn arrival(&self) -> Option<Arrival> {
         let is_wanted = self.subscriptions.is_on() || self.stats_output.is_some();
         is_wanted.then(|| Arrival::now(self.scheduler.waiting(self.queue)))
     }
 
-    /// The sample of an inference that begins, where a profiler or the caller asks for one.
+    /// Returns the sample of a starting inference, if a profiler or the caller requests one.
     pub(crate) fn begin_sample(&self, bindings: &Bindings, arrival: Arrival) -> Option<ActiveSample> {
         let is_asked = is_stats_bound(bindings, self.stats_output);
         if !is_asked && !self.subscriptions.is_on() {
@@ -565,7 +567,7 @@ impl Activated {
     }
 }
 
-/// The retained tensors of an activation, put back when this is dropped.
+/// Retained tensors of an activation, taken from it until this object is dropped.
 #[derive(Debug)]
 pub(crate) struct TakenState<'a> {
     slot: &'a Slot<Retained>,

@@ -14,7 +14,7 @@ use crate::process::{Detached, WaitScope};
 pub struct BenchmarkOutcome {
     /// Inferences that ended.
     pub completed: u64,
-    /// From the first submission to the last completion.
+    /// Time from the first submission to the last completion.
     pub elapsed: Duration,
 }
 
@@ -25,12 +25,12 @@ pub struct BenchmarkProgress {
 }
 
 impl BenchmarkProgress {
-    /// Zeros for every activation of `set`.
+    /// Creates counts of zero for every activation of `set`.
     pub fn new(set: &InferenceSet) -> Self {
         Self { completed: set.programs.iter().map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Inferences that ended, by activation.
+    /// Number of ended inferences per activation.
     pub fn completed(&self) -> impl Iterator<Item = u64> + '_ {
         self.completed.iter().map(|count| count.load(Ordering::Relaxed))
     }
@@ -50,11 +50,11 @@ impl BenchmarkProgress {
 
 impl InferenceSet {
     /// Keeps all free exec objects busy until `count` inferences have begun or `limit` has passed. `bind` binds each
-    /// before its first; `ended` is called for every one that ended, on the calling thread, and says whether to go on.
-    /// `progress` counts from zero.
+    /// exec object before its first inference. `ended` is called on the calling thread for every ended inference, and
+    /// returns whether to continue. `progress` counts from zero.
     ///
-    /// Blocking: until all that began have ended. Where `scope` ends the wait, and where `ended` says so, those under way are
-    /// cancelled.
+    /// Blocking: until all started inferences have ended. If `scope` ends the wait, or `ended` stops the benchmark,
+    /// the inferences in flight are cancelled.
     pub fn benchmark(
         &self,
         count: Option<u64>,

@@ -1,4 +1,4 @@
-//! Ends of inferences, collected for the one thread that sets the futures.
+//! A queue of ended inferences for the one thread that sets the futures.
 
 use std::cmp::{Ordering as By, Reverse};
 use std::collections::BinaryHeap;
@@ -14,14 +14,14 @@ use crate::error::{ErrorDetail, RuntimeError, StateError};
 use crate::process::{Deadline, ForkGuard, clock};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Watched inferences that have ended and are not cleared away one by one.
+/// Number of ended inferences that may stay in the watch list before it is cleaned up.
 const LEFT_OVER: usize = 64;
 
-/// Ends of inferences that were not reported yet, and the times at which inferences have to be looked after.
+/// Collects ended inferences that were not reported yet, and the times at which inferences must be checked.
 ///
-/// The thread that waits here sleeps until an inference ends, or until one has to be looked after: at its deadline, and again
-/// while it was asked to end and has not. What it does then is flat in the number of inferences that are awaited. A report
-/// takes no lock while that thread is awake.
+/// The waiting thread sleeps until an inference ends or must be checked: at its deadline, and repeatedly after a
+/// cancellation until it ends. The cost per wakeup does not depend on the number of awaited inferences. A report
+/// takes no lock while the waiting thread is awake.
 pub struct CompletionQueue {
     entries: MpscQueue<QueueEntry>,
     collector: ExclusiveCell<PlannedChecks>,
@@ -34,14 +34,15 @@ pub struct CompletionQueue {
 }
 
 enum QueueEntry {
-    /// An inference has ended. The thread that takes this out counts it off where it was counted.
+    /// An inference has ended. The thread that removes this event also decrements the count if the inference is
+    /// counted.
     Ended { token: u64, is_counted: bool },
-    /// An inference has to be looked after at a time.
+    /// An inference must be checked at a time.
     Watch { at_ns: u64, inference: Weak<PendingInference> },
 }
 
 impl CompletionQueue {
-    /// A queue without inferences.
+    /// Creates an empty queue.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -51,12 +52,12 @@ impl CompletionQueue {
         self.awaited.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts an inference off that is not reported, or not again.
+    /// Removes from the count an inference that is not reported, or not reported again.
     pub(super) fn count_off(&self) {
         self.awaited.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Has an inference be looked after at a time, unless it has ended by then.
+    /// Schedules a check of an inference, unless it ends before that time.
     pub(super) fn watch(&self, at: Instant, inference: &Weak<PendingInference>) {
         let at_ns = clock::after(at.saturating_duration_since(Instant::now()));
         self.entries.push(QueueEntry::Watch { at_ns, inference: Weak::clone(inference) });
@@ -66,13 +67,14 @@ impl CompletionQueue {
         }
     }
 
-    /// Reports an end.
+    /// Reports the end of an inference.
     pub(super) fn add(&self, token: u64, is_counted: bool) {
         self.entries.push(QueueEntry::Ended { token, is_counted });
         self.changed.notify_one();
     }
 
-    /// Ends a [`CompletionQueue::wait`], the next one if there is none now. In a forked process there is none.
+    /// Wakes the thread in [`CompletionQueue::wait`], or ends the next call if no thread waits. Does nothing in a
+    /// forked process.
     pub fn wake(&self) {
         if self.fork_guard.is_current() {
             self.is_woken.store(true, Ordering::Release);
@@ -80,14 +82,16 @@ impl CompletionQueue {
         }
     }
 
-    /// Inferences that the device has not let go of, or whose end was not reported; none of a parent process.
+    /// Number of inferences that the device still holds, or whose end was not reported. Inferences of a parent
+    /// process are not counted.
     pub fn awaited(&self) -> usize {
         if self.fork_guard.is_current() { self.awaited.load(Ordering::Acquire) as usize } else { 0 }
     }
 
-    /// Tokens of inferences that ended, in order; none after `limit`, or after `wake`.
+    /// Returns the tokens of ended inferences, in order; none after `limit`, or after `wake`.
     ///
-    /// Blocking: until then. One thread at a time: a second one is refused.
+    /// Blocking: until an inference ends, `limit` passes or `wake` is called. Only one thread may wait at a time; a
+    /// second one is refused.
     pub fn wait(&self, limit: Duration) -> Result<Vec<u64>, RuntimeError> {
         self.fork_guard.check()?;
         let until = Deadline::after(limit);
@@ -166,7 +170,7 @@ impl fmt::Debug for CompletionQueue {
     }
 }
 
-/// Inferences by the time at which they have to be looked after, the earliest first.
+/// Inferences by the time of their next check, the earliest first.
 #[derive(Default)]
 struct PlannedChecks(BinaryHeap<Reverse<PlannedCheck>>);
 
@@ -207,7 +211,7 @@ impl PlannedChecks {
         self.0.push(Reverse(PlannedCheck { at_ns, inference }));
     }
 
-    /// Looks after those whose time has come.
+    /// Checks the inferences whose time has come.
     fn check_due(&mut self, now_ns: u64) {
         while let Some(Reverse(check)) = self.0.peek()
             && check.at_ns <= now_ns
@@ -225,7 +229,7 @@ impl PlannedChecks {
         }
     }
 
-    /// When the next has to be looked after.
+    /// Time of the next check.
     fn next_ns(&mut self) -> u64 {
         while let Some(Reverse(check)) = self.0.peek() {
             if check.inference().is_some() {
@@ -236,7 +240,7 @@ impl PlannedChecks {
         u64::MAX
     }
 
-    /// Lets go of those that have ended, where they are more than the `awaited` ones.
+    /// Removes ended inferences if they outnumber the `awaited` ones.
     fn clear_away(&mut self, awaited: usize) {
         if self.0.len() > 2 * awaited + LEFT_OVER {
             self.0.retain(|Reverse(check)| check.inference().is_some());

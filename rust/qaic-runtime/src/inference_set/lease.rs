@@ -11,7 +11,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::{WaitScope, log};
 use crate::request::ExecObj;
 
-/// An exec object on loan; dropping it ends its inference and returns it to the set.
+/// A leased exec object; dropping the lease ends the inference and returns the exec object to the set.
 #[derive(Debug)]
 pub struct Lease<'a> {
     pub(super) set: &'a InferenceSet,
@@ -20,13 +20,13 @@ pub struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// Its number.
+    /// Handle of the leased exec object.
     pub(crate) fn handle(&self) -> HandleId {
         self.handle
     }
 
-    /// Lends tensors in binding order and runs one inference of them; an output that is `None` is not delivered. All
-    /// inputs are in the program's first combination of shapes.
+    /// Lends tensors in binding order and runs one inference on them. An output that is `None` is not delivered. All
+    /// inputs have the program's first combination of shapes.
     ///
     /// Blocking: as [`ExecObj::run`].
     pub fn run(

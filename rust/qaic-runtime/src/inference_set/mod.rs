@@ -1,4 +1,4 @@
-//! A fixed number of exec objects over a number of activations, shared by any number of threads.
+//! A fixed number of exec objects over one or several activations, shared by any number of threads.
 
 mod benchmark;
 mod completion_queue;
@@ -26,17 +26,18 @@ pub use lease::Lease;
 pub use pending::PendingInference;
 pub(crate) use pending::PendingInput;
 
-/// Exec objects of a set at most. Each costs kilobytes, and none beyond the threads that call can ever run.
+/// Maximum number of exec objects of a set. Each costs kilobytes, and more than the number of calling threads can
+/// never run.
 const MAX_EXEC_OBJECTS: u32 = 1 << 16;
 
 /// Number of an exec object of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandleId(pub u32);
 
-/// `set_size` exec objects for each of `num_activations` activations of one container.
+/// Manages `set_size` exec objects for each of `num_activations` activations of one container.
 ///
-/// A handle is available, or acquired by a caller; submitted until its inference has ended; and completed until it is
-/// collected ([`qaic_sync::RequestState`]). None of the steps from acquiring to putting back takes a lock while no thread
+/// A handle is available, acquired by a caller, submitted until its inference has ended, or completed until it is
+/// collected ([`qaic_sync::RequestState`]). No step from acquiring to putting back takes a lock, unless a thread
 /// sleeps.
 #[derive(Debug)]
 pub struct InferenceSet {
@@ -49,15 +50,15 @@ pub struct InferenceSet {
     programs: Vec<Arc<Program>>,
 }
 
-/// Called when an inference has ended.
+/// Receives a call when an inference has ended.
 pub trait Completion: Debug + Send + Sync {
-    /// Called once, on the thread that ended the inference, which may be the one that submits it: it must not block. The
-    /// handle is still acquired; [`InferenceSet::outcome`] says how it went.
+    /// Called once, on the thread that ended the inference, which may be the submitting thread: this function must
+    /// not block. The handle is still acquired, and [`InferenceSet::outcome`] returns the outcome.
     fn completed(&self, handle: HandleId);
 }
 
 impl InferenceSet {
-    /// Loads the container once, activates it `num_activations` times and makes the exec objects.
+    /// Loads the container once, activates it `num_activations` times and creates the exec objects.
     ///
     /// Blocking: as [`Program::load`].
     pub fn new(
@@ -146,7 +147,7 @@ impl InferenceSet {
         &self.programs
     }
 
-    /// Position in [`Self::programs`] of the one a handle belongs to.
+    /// Position in [`Self::programs`] of the handle's program.
     pub(crate) fn activation_of(&self, handle: HandleId) -> u32 {
         let activations = u32::try_from(self.programs.len()).unwrap_or(u32::MAX);
         handle.0 % activations.max(1)
@@ -157,18 +158,18 @@ impl InferenceSet {
         self.execs.get(handle.0 as usize).ok_or_else(|| unknown_handle(handle))
     }
 
-    /// The request of a handle that exists.
+    /// The request of an existing handle.
     fn request(&self, number: u32) -> &Request {
         self.execs[number as usize].request()
     }
 
-    /// A free exec object if there is one now; none in a forked process. Never blocks.
+    /// Acquires a free exec object if there is one; always returns `None` in a forked process. Never blocks.
     pub fn try_acquire(&self) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
         self.lists.acquire(|number| self.request(number).state().claim_available_entry()).map(HandleId)
     }
 
-    /// A free exec object.
+    /// Acquires a free exec object.
     ///
     /// Blocking: until one is put back, or until `scope` ends the wait.
     pub fn acquire(&self, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
@@ -176,14 +177,14 @@ impl InferenceSet {
         self.wait_for(free, "a free exec object", Help::Nothing, scope, || self.try_acquire().map(Ok))
     }
 
-    /// [`Self::try_acquire`] for as long as the result lives.
+    /// Acquires an exec object as [`Self::try_acquire`] does, for the lifetime of the result.
     pub fn try_lease(&self) -> Option<Lease<'_>> {
         let handle = self.try_acquire()?;
         let exec = self.execs.get(handle.0 as usize)?;
         Some(Lease { set: self, handle, exec })
     }
 
-    /// [`Self::acquire`] for as long as the result lives.
+    /// Acquires an exec object as [`Self::acquire`] does, for the lifetime of the result.
     pub fn lease(&self, scope: &mut WaitScope<'_>) -> Result<Lease<'_>, RuntimeError> {
         let handle = match self.try_acquire() {
             Some(handle) => handle,
@@ -192,17 +193,18 @@ impl InferenceSet {
         Ok(Lease { set: self, handle, exec: self.exec_obj(handle)? })
     }
 
-    /// Starts the bound inference of a handle, under an id of the caller's choice, and returns at once. One that is known to
-    /// be short has ended then, and waits to be collected.
+    /// Starts the bound inference of a handle, under an id of the caller's choice, and returns at once. An inference
+    /// that is known to be short has already ended by then, and can be collected.
     ///
-    /// Fails with [`StateError::InFlight`] while the handle's last inference is under way or was not collected. A handle
-    /// that was put back and is still free may be submitted again: it leaves the list of free ones.
+    /// Fails with [`StateError::InFlight`] while the handle's last inference is in flight or was not collected. A
+    /// handle that was put back and is still free may be submitted again: submitting removes the handle from the list
+    /// of free ones.
     pub fn submit(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
         self.exec_obj(handle)?.submit(Some(id), None, detached)
     }
 
-    /// Starts the bound inference of a handle that was acquired, and returns at once. When it has ended, `completion` is
-    /// called, maybe before this returns; the handle stays acquired until it is put back.
+    /// Starts the bound inference of an acquired handle, and returns at once. `completion` is called when the
+    /// inference has ended, possibly before this function returns. The handle stays acquired until it is put back.
     pub fn submit_with(
         &self,
         handle: HandleId,
@@ -212,10 +214,10 @@ impl InferenceSet {
         self.exec_obj(handle)?.submit(None, Some(completion), detached)
     }
 
-    /// The next completed handle.
+    /// Returns the next completed handle.
     ///
-    /// Blocking: until an inference ends, or until `scope` ends the wait. Fails with
-    /// [`StateError::NothingSubmitted`] when there is none to wait for.
+    /// Blocking: until an inference ends, or until `scope` ends the wait. Fails with [`StateError::NothingSubmitted`]
+    /// if there is no inference to wait for.
     pub fn get_completed(&self, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         let completed = self.lists.for_completed();
         self.wait_for(completed, "a completed inference", Help::Any, scope, || {
@@ -226,7 +228,7 @@ impl InferenceSet {
         })
     }
 
-    /// A completed handle if there is one now; none in a forked process. Never blocks.
+    /// Returns a completed handle if there is one; always returns `None` in a forked process. Never blocks.
     pub fn try_get_completed(&self) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
         let (number, collected) =
@@ -234,7 +236,8 @@ impl InferenceSet {
         Some(self.collected(number, collected))
     }
 
-    /// [`Self::get_completed_id`] where the inference has ended; none otherwise, and in a forked process. Never blocks.
+    /// Returns the same handle as [`Self::get_completed_id`] if the inference has ended, otherwise `None`. Always
+    /// returns `None` in a forked process. Never blocks.
     pub fn try_get_completed_id(&self, id: u64) -> Option<HandleId> {
         self.fork_guard.check().ok()?;
         let ids = self.lists.ids();
@@ -247,10 +250,10 @@ impl InferenceSet {
         collected.map(|collected| self.collected(number, collected))
     }
 
-    /// The handle that carries the inference with this id, completed; the oldest one if there are several.
+    /// Returns the handle of the inference with this id once it is completed; the oldest one if several have the id.
     ///
-    /// Blocking: as [`Self::get_completed`]. Fails with [`StateError::UnknownInference`] when no such inference is
-    /// under way or waits to be collected.
+    /// Blocking: as [`Self::get_completed`]. Fails with [`StateError::UnknownInference`] if no inference with this id
+    /// is in flight or can be collected.
     pub fn get_completed_id(&self, id: u64, scope: &mut WaitScope<'_>) -> Result<HandleId, RuntimeError> {
         self.fork_guard.check()?;
         let ids = self.lists.ids();
@@ -279,7 +282,8 @@ impl InferenceSet {
         }
     }
 
-    /// Makes a handle available again. Fails while its inference is under way, and when it is available.
+    /// Makes a handle available again. Fails while its inference is in flight, and if the handle is already
+    /// available.
     pub fn put_completed(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let request = self.exec_obj(handle)?.request();
@@ -308,14 +312,14 @@ impl InferenceSet {
         }
     }
 
-    /// Takes note of an inference that the calling thread has collected.
+    /// Records that the calling thread has collected an inference.
     fn collected(&self, number: u32, collected: Collected) -> HandleId {
         self.lists.collected(number, collected, |number| self.await_collection(number));
         HandleId(number)
     }
 
-    /// Returns whether there is no inference to wait for. If false, a thread that calls this while it listens
-    /// for completed ones is notified once there is none.
+    /// Returns whether there is no inference to wait for. If this returns false while the calling thread listens for
+    /// completions, the thread is notified once there is none.
     fn is_settled(&self) -> bool {
         let is_outstanding = |number| self.request(number).state().is_outstanding();
         self.lists.is_settled(is_outstanding, |number| self.await_collection(number))
@@ -327,7 +331,7 @@ impl InferenceSet {
 
     /// Waits until every inference that was submitted before this call has ended.
     ///
-    /// Blocking: until then, or until `scope` ends the wait.
+    /// Blocking: until these inferences have ended, or until `scope` ends the wait.
     pub fn wait_for_completion(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         for (number, exec) in (0..).zip(&self.execs) {
@@ -341,19 +345,19 @@ impl InferenceSet {
         Ok(())
     }
 
-    /// How the inferences that wait to be collected ended: the failure of the first handle that has one.
+    /// Checks the inferences that have ended but were not collected; returns the failure of the first failed handle.
     pub fn check_completed(&self) -> Result<(), RuntimeError> {
         let mut completed =
             self.execs.iter().filter(|exec| exec.request().state().phase() == Phase::Completed);
         completed.try_for_each(|exec| exec.outcome())
     }
 
-    /// How the last inference of a handle ended.
+    /// Outcome of the last inference of a handle.
     pub fn outcome(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.exec_obj(handle)?.outcome()
     }
 
-    /// The id under which a handle was last submitted.
+    /// Id of the last submission of a handle.
     pub fn id_of(&self, handle: HandleId) -> u64 {
         self.lists.ids().id_of(handle.0).unwrap_or(0)
     }
@@ -364,15 +368,15 @@ impl InferenceSet {
         Ok(())
     }
 
-    /// Sees to it that what a device that works by itself has ends without a caller that waits for it.
+    /// Starts monitoring of an asynchronous device, so that its inferences end without a waiting caller.
     pub fn watch_device(&self) {
         self.scheduler.watch_device();
     }
 
-    /// Waits until `take` gives something, and meanwhile works as `help` says. The thread that makes `take` give something
-    /// notifies `event`; `what` names it.
+    /// Waits until `take` returns a value; meanwhile, the thread does the work that `help` selects. A thread that
+    /// makes `take` succeed must notify `event`. `what` is a description of the awaited value.
     ///
-    /// Blocking: until then, or until `scope` ends the wait.
+    /// Blocking: until `take` succeeds, or until `scope` ends the wait.
     pub fn wait_for<T>(
         &self,
         event: &impl Event,
@@ -420,14 +424,14 @@ impl InferenceSet {
     }
 }
 
-/// Work of a thread while it waits.
+/// Work that a thread does while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
-    /// Whatever is ready, or the oldest inference that the device has.
+    /// Any runnable inference, or else the oldest inference on the device.
     Any,
-    /// The inference of a handle, and what has to run before it.
+    /// The inference of a handle, and the inferences that must run before it.
     With(HandleId),
-    /// Nothing: other threads have to do it.
+    /// None: other threads do the work.
     Nothing,
 }
 

@@ -1,8 +1,8 @@
-//! An inference that a caller has started and will ask about later.
+//! An inference that a caller has started and asks about later.
 //!
-//! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so nothing of the caller's has to stay as
-//! it was. Whichever thread ends the inference gives the exec object back at once; a result that was not fetched yet keeps
-//! none from working.
+//! A [`PendingInference`] owns copies of its inputs and the memory of its outputs, so the caller can change or free
+//! its own arrays. The thread that ends the inference returns the exec object to the set at once. A result that was
+//! not fetched yet therefore occupies no exec object.
 
 use std::fmt;
 use std::mem;
@@ -19,16 +19,17 @@ use crate::process::{Deadline, Detached, ForkGuard, WaitScope};
 use crate::request::{ExecObj, INFERENCE};
 use qaic_sched::{CANCEL_PERIOD, CHECK_PERIOD};
 
-/// The memory of an input, and the bytes of it that were given; `None` where the device uses the value it keeps.
+/// Memory of an input, and the number of given bytes; `None` if the device uses its retained value.
 pub(crate) type PendingInput = Option<(Storage, usize)>;
 
-/// The memory of an output; `None` where it is not wanted.
+/// Memory of an output; `None` if the caller does not request the output.
 pub(crate) type PendingOutput = Option<Storage>;
 
-/// One inference, from its preparation to the fetching of its result.
+/// One inference, from its preparation to the collection of its result.
 ///
-/// Its state word ([`PendingState`]) says which thread has its parts: the one that starts it, the one that ends it, or, when
-/// it has ended, the one that fetches the result. None of these steps takes a lock while no thread sleeps.
+/// The state word ([`PendingState`]) determines which thread owns the inference's parts: the thread that starts it,
+/// the thread that ends it, or, after the end, the thread that fetches the result. No step takes a lock, unless a
+/// thread sleeps.
 pub struct PendingInference {
     state: PendingState,
     parts: ExclusiveCell<Parts>,
@@ -51,7 +52,7 @@ struct Parts {
 }
 
 impl PendingInference {
-    /// An inference that is not started. Inputs come with the number of bytes that were given.
+    /// Creates an inference that is not started. Each input includes the number of given bytes.
     pub fn new(
         set: &Arc<InferenceSet>,
         variant: usize,
@@ -72,19 +73,19 @@ impl PendingInference {
         })
     }
 
-    /// Fails in a forked child, where threads do not exist that would end it.
+    /// Fails in a forked child, because its threads cannot end the inference.
     pub fn check_process(&self) -> Result<(), RuntimeError> {
         Ok(self.fork_guard.check()?)
     }
 
-    /// Reports the end to `queue`, by `token`. Once.
+    /// Makes the inference report its end to `queue` with `token`. May be called once.
     pub fn report_to(&self, queue: &Arc<CompletionQueue>, token: u64) {
         if self.report.set((Arc::clone(queue), token)).is_ok() {
             self.be_awaited(queue, PendingState::count);
         }
     }
 
-    /// Has `queue` count the inference and look after its time, where `mark` marks it as counted.
+    /// Makes `queue` count the inference and monitor its deadline, if `mark` marks the inference as counted.
     fn be_awaited(&self, queue: &CompletionQueue, mark: impl FnOnce(&PendingState) -> bool) {
         // First: the thread that ends it finds the mark, and counts it off.
         queue.count();
@@ -99,14 +100,14 @@ impl PendingInference {
         }
     }
 
-    /// The set, until the inference has ended.
+    /// The inference set, until the inference has ended.
     pub fn set(&self) -> Option<Arc<InferenceSet>> {
         if self.state.has_ended() { None } else { self.set.upgrade() }
     }
 
-    /// Starts the inference, unless no exec object of its `set` is free: then false. One that has ended already (it was
-    /// cancelled, or its time was up) is not started. `report` is where its end is then reported, by this token, unless it
-    /// ends before this returns. Never blocks.
+    /// Starts the inference and returns true; returns false if no exec object of `set` is free. An inference that was
+    /// cancelled or timed out before the call is not started. Its end is reported to `report` under the given token,
+    /// unless the inference ends before this function returns. Never blocks.
     pub fn try_start(
         self: &Arc<Self>,
         set: &InferenceSet,
@@ -120,9 +121,9 @@ impl PendingInference {
         }
     }
 
-    /// [`PendingInference::try_start`] that waits for a free exec object.
+    /// Starts the inference as [`PendingInference::try_start`] does, but waits for a free exec object.
     ///
-    /// Blocking: until there is one, until the inference's deadline, or until `scope` ends the wait.
+    /// Blocking: until an exec object is free, until the inference's deadline, or until `scope` ends the wait.
     pub fn start(
         self: &Arc<Self>,
         set: &InferenceSet,
@@ -134,7 +135,7 @@ impl PendingInference {
         self.start_on(set, handle, report)
     }
 
-    /// Starts the inference on a handle that was acquired; where it has ended, the handle goes back.
+    /// Starts the inference on an acquired handle. If the inference has ended already, the handle returns to the set.
     fn start_on(
         self: &Arc<Self>,
         set: &InferenceSet,
@@ -176,7 +177,7 @@ impl PendingInference {
         submitted
     }
 
-    /// Makes an inference that could not begin ready for another start, unless it has to end.
+    /// Allows another start of an inference that could not begin, unless it has to end.
     fn withdraw(&self, exec: &ExecObj, error: &RuntimeError) {
         let _ = self.parts.try_with(|parts| exec.bind(|bindings| parts.unbind(bindings)));
         if self.state.release().is_err() {
@@ -186,8 +187,8 @@ impl PendingInference {
         }
     }
 
-    /// Takes the inference back if no thread has begun it; false when it is too late, or was done before. Its end is not
-    /// reported: the caller knows it.
+    /// Withdraws the inference if no thread has begun it. Returns false if a thread has begun it, or if it was
+    /// withdrawn before. A withdrawn inference reports no end, because the caller knows it.
     pub fn revoke(&self) -> bool {
         match self.state.take_back() {
             TakeBack::Held => {
@@ -208,7 +209,7 @@ impl PendingInference {
         }
     }
 
-    /// Asks the inference to end, wherever it is. Never blocks.
+    /// Cancels the inference in any state. Never blocks.
     pub fn cancel(&self) {
         if self.revoke() {
             return;
@@ -228,7 +229,8 @@ impl PendingInference {
         }
     }
 
-    /// Ends it where its time is up, and asks one that has to end again; when it has to be checked next.
+    /// Ends the inference if its deadline has passed, and repeats an earlier cancellation. Returns the time of the
+    /// next check.
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
         let is_late = self.deadline.is_some_and(|deadline| now >= deadline.at());
         if is_late {
@@ -255,17 +257,17 @@ impl PendingInference {
         self.state.has_ended()
     }
 
-    /// Calls `ask` with the exec object of the request that carries the inference; `None` when the set is gone. The call has to
-    /// name the generation: the object may carry another inference already.
+    /// Calls `ask` with the exec object of the request that carries the inference; `None` if the set no longer
+    /// exists. `ask` must check the generation, because the object may already carry another inference.
     fn with_exec_obj<T>(&self, key: RequestKey, ask: impl FnOnce(&ExecObj) -> T) -> Option<T> {
         let set = self.set.upgrade()?;
         set.exec_obj(HandleId(key.number)).ok().map(|exec| ask(exec))
     }
 
-    /// Waits for the end and returns how it came.
+    /// Waits for the end and returns the outcome.
     ///
-    /// Blocking: until the inference has ended; at its deadline it is cancelled. Where `scope` ends the wait, the inference
-    /// goes on.
+    /// Blocking: until the inference has ended; the deadline cancels the inference. If `scope` ends the wait, the
+    /// inference continues.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.check_process()?;
         let ended = || self.outcome().map(Ok);
@@ -290,7 +292,8 @@ impl PendingInference {
         Err(error)
     }
 
-    /// Waits for the word alone: the thread that ends the inference lets go of the last of its set first, and tears it down.
+    /// Waits for the state word only. The thread that ends the inference may own the last reference to its set, and
+    /// then destroys the set first.
     fn wait_for_word(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         loop {
             if let Some(outcome) = self.state.wait(scope.sleep_limit(), || self.outcome()) {
@@ -306,7 +309,7 @@ impl PendingInference {
         self.state.has_ended_in_start()
     }
 
-    /// How it ended, if that is known. Where its time was up, the device may still have it.
+    /// Outcome of the inference, if it is known. The device may still execute an inference that timed out.
     pub fn outcome(&self) -> Option<Result<(), RuntimeError>> {
         Some(match self.state.settled()? {
             Settled::Succeeded => Ok(()),
@@ -327,7 +330,7 @@ impl PendingInference {
         self.state.settled().is_some()
     }
 
-    /// Returns whether the device has the inference.
+    /// Returns whether the device is executing the inference.
     pub fn is_running(&self) -> bool {
         self.state.settled().is_none()
             && self
@@ -337,12 +340,12 @@ impl PendingInference {
                 .unwrap_or(false)
     }
 
-    /// The memory of the outputs of an inference that ended well. Once.
+    /// Returns the memory of the outputs of an inference that succeeded. Only the first call returns the memory.
     pub fn take_outputs(&self) -> Vec<PendingOutput> {
         self.parts.try_with(|parts| mem::take(&mut parts.outputs)).unwrap_or_default()
     }
 
-    /// Ends it, by the thread that has its parts. Nothing of the device is held for it any more.
+    /// Ends the inference, on the thread that owns its parts. The inference holds no device resources afterwards.
     fn end(&self, outcome: Result<(), RuntimeError>) {
         let has_failed = outcome.is_err();
         if let Err(error) = outcome {
@@ -358,7 +361,7 @@ impl PendingInference {
         }
     }
 
-    /// Reports the end to the queue, which then no longer counts it where it did.
+    /// Reports the end to the queue, which removes the inference from its count if it was counted.
     fn report_end(&self, is_counted: bool) {
         if let Some((queue, token)) = self.report.get() {
             queue.add(*token, is_counted);
@@ -391,7 +394,7 @@ impl Drop for PendingInference {
 }
 
 impl Parts {
-    /// Takes the outputs from the exec object of an inference that has ended, and gives that back.
+    /// Takes the outputs from the exec object of an ended inference, and returns the exec object to the set.
     fn leave(&mut self, handle: HandleId) {
         if let Some(set) = &self.set {
             if let Ok(exec) = set.exec_obj(handle) {
@@ -408,13 +411,13 @@ impl Parts {
         self.clear();
     }
 
-    /// Lets go of the inputs and of the program.
+    /// Releases the inputs and the program.
     fn clear(&mut self) {
         self.inputs.clear();
         self.set = None;
     }
 
-    /// Gives the exec object the memory of inputs and outputs.
+    /// Lends the memory of inputs and outputs to the exec object.
     fn bind(&mut self, bindings: &mut Bindings) {
         let inputs = self.inputs.iter_mut().map(|input| {
             let (storage, bytes) = input.take()?;
@@ -426,7 +429,7 @@ impl Parts {
         bindings.assign(self.variant, inputs, outputs);
     }
 
-    /// Takes it back.
+    /// Takes the memory of inputs and outputs back from the exec object.
     fn unbind(&mut self, bindings: &mut Bindings) {
         for (binding, input) in bindings.inputs.iter_mut().zip(&mut self.inputs) {
             if let InputBinding::Memory(memory) = mem::take(binding) {
@@ -438,7 +441,7 @@ impl Parts {
     }
 }
 
-/// Takes the memory of outputs back from an exec object.
+/// Takes the memory of the outputs back from an exec object.
 fn take_outputs(outputs: &mut [PendingOutput], bindings: &mut Bindings) {
     for (index, output) in outputs.iter_mut().enumerate() {
         *output = bindings.take_storage(index);

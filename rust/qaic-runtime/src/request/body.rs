@@ -1,4 +1,4 @@
-//! Data that one thread at a time uses on behalf of a request.
+//! Data of a request that one thread at a time uses.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::process::clock;
 use crate::profiling::{ActiveSample, Arrival};
 use crate::program::{Activated, Program};
 
-/// The device's side of a request, what is bound, and what is known of the present inference.
+/// Bindings, device data and current inference of a request.
 #[derive(Debug)]
 pub(crate) struct Body {
     io: IoBinding,
@@ -51,7 +51,7 @@ impl Body {
         })
     }
 
-    /// Prepares the inference that was just begun. Says at once what could only fail later: an input without memory or state.
+    /// Prepares the inference that has just begun. Fails early if an input has neither memory nor state.
     pub(crate) fn prepare(
         &mut self,
         program: &Program,
@@ -79,7 +79,7 @@ impl Body {
         Ok(())
     }
 
-    /// Gives the device what was deferred, and waits for the end.
+    /// Submits a deferred inference to the device, and waits for its end.
     fn wait(
         &mut self,
         request: &Request,
@@ -102,7 +102,7 @@ impl Body {
         self.io.complete(&mut self.bindings, None, watch, check)
     }
 
-    /// Runs it until it is ended by nothing but its caller, or a thread that asked for its end.
+    /// Runs the inference again until it ends, unless its caller or a cancelling thread ends it.
     fn run_again(
         &mut self,
         request: &Request,
@@ -139,7 +139,7 @@ impl Body {
         self.activated.begin_sample(&self.bindings, self.arrival)
     }
 
-    /// Checks that the inputs are the same as when the inference was submitted.
+    /// Checks that the inputs have not changed since the inference was submitted.
     fn inputs_checked(&self) -> Result<(), RuntimeError> {
         match &self.check {
             Some(check) => {
@@ -150,7 +150,7 @@ impl Body {
         }
     }
 
-    /// Finishes an inference that has ended, before its end is published.
+    /// Finishes an inference that has ended, before its outcome is published.
     fn close(&mut self, outcome: &Result<(), RuntimeError>) {
         self.bindings.windows.clear();
         let has_check = self.check.is_some();
@@ -170,7 +170,7 @@ impl Body {
         self.sample = None;
     }
 
-    /// Does `work` unless the inference was asked to end before.
+    /// Calls `work`, unless the inference was cancelled before.
     fn guarded(
         &mut self,
         request: &Request,
@@ -182,12 +182,12 @@ impl Body {
         caught(|| work(self))
     }
 
-    /// The CRCs of the last inference of a program that has its buffers checked.
+    /// CRCs of the last inference of a program that checks its buffers.
     pub(crate) fn io_crcs(&self) -> Option<IoCrcs> {
         self.check.as_ref().map(|check| check.taken().clone())
     }
 
-    /// Compares the outputs of an inference that ended well, the first time it is asked about.
+    /// Checks the CRCs of the outputs at the first query after a successful inference.
     pub(crate) fn check_outputs(&mut self) -> Result<(), RuntimeError> {
         let Some(check) = &mut self.check else { return Ok(()) };
         let network = self.activated.image().network();
@@ -203,7 +203,7 @@ impl Job for Body {
         self.io.canceller()
     }
 
-    /// Combination of shapes that is bound; 0 where none fits, which fails before anything runs.
+    /// Index of the bound combination of shapes; 0 if none fits, because that inference fails before anything runs.
     fn variant(&self) -> usize {
         match &self.bindings.shapes {
             Shapes::Variant(variant) => *variant,
@@ -293,14 +293,14 @@ impl Job for Body {
     }
 }
 
-/// Returns whether a user asks for the stats buffer in memory of their own.
+/// Returns whether a user binds the stats buffer to memory of their own.
 pub(crate) fn is_stats_bound(bindings: &Bindings, output: Option<usize>) -> bool {
     output.is_some_and(|output| {
         matches!(bindings.outputs.get(output), Some(OutputBinding::Memory(memory)) if !memory.as_slice().is_empty())
     })
 }
 
-/// A panic in `work` is an error of the inference.
+/// Calls `work` and turns a panic into an error of the inference.
 fn caught(work: impl FnOnce() -> Result<(), RuntimeError>) -> Result<(), RuntimeError> {
     let caught = catch_unwind(AssertUnwindSafe(work));
     caught.unwrap_or_else(|_| Err(ErrorDetail::Internal { what: "an inference panicked".to_owned() }.into()))

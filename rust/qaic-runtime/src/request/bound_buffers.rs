@@ -1,10 +1,10 @@
-//! Binds the bindings of an exec object to memory that callers share with it, and remembers to what.
+//! Binds an exec object to memory that callers share with it, and records the bound memory.
 //!
-//! Everything is checked before anything changes: a refused call leaves the exec object as it was. The memory of a
-//! binding is kept until another takes its place, which cannot happen while an inference uses it.
+//! All checks precede all changes: a refused call leaves the exec object unchanged. A binding keeps its memory until
+//! other memory replaces it, which cannot happen while an inference uses the memory.
 //!
-//! No call waits for another, and none takes a lock: a call that comes while another thread binds the same exec object is
-//! refused.
+//! No call waits for another, and none takes a lock. A call that comes while another thread binds the same exec
+//! object is refused.
 
 use std::mem;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::error::{ErrorDetail, InputError, RuntimeError, StateError};
 use crate::inference_set::{HandleId, InferenceSet};
 use crate::sync::{AtomicBool, Ordering};
 
-/// An exec object and what it is bound to.
+/// An exec object and its bound buffers.
 #[derive(Debug)]
 pub struct BoundBuffers {
     exec: Arc<ExecObj>,
@@ -35,9 +35,9 @@ pub struct BoundBuffers {
 
 #[derive(Debug)]
 struct BoundState {
-    /// Per binding; `None` where nothing was bound.
+    /// Buffer per binding; `None` if none is bound.
     buffers: Vec<Option<Arc<SharedMemory>>>,
-    /// Per binding; `None` where nothing takes part in the choice of shapes.
+    /// Shape per binding; `None` if the binding does not affect the choice of shapes.
     shapes: Vec<Option<GivenShape>>,
     /// True if the shapes follow from the sizes of `buffers`.
     by_size: bool,
@@ -47,7 +47,7 @@ struct BoundState {
 }
 
 impl BoundState {
-    /// Returns whether as many buffers are bound, all the same, in the shapes of their sizes.
+    /// Returns whether exactly these `count` buffers are bound, in the shapes that follow from their sizes.
     fn is_bound_to(&self, count: usize, mut is_same: impl FnMut(usize, &Arc<SharedMemory>) -> bool) -> bool {
         let mut bound = self.buffers.iter().enumerate();
         self.by_size
@@ -56,7 +56,7 @@ impl BoundState {
     }
 }
 
-/// Dims that came apart from the buffers.
+/// Dims that the caller announced separately from the buffers.
 #[derive(Debug, Default)]
 struct Announced {
     dims: Option<Vec<GivenShape>>,
@@ -67,7 +67,7 @@ struct Announced {
 }
 
 impl Announced {
-    /// Returns whether there is anything to forget.
+    /// Returns whether any dims are announced.
     fn is_something(&self) -> bool {
         self.dims.is_some() || self.left_out.iter().any(Option::is_some)
     }
@@ -76,18 +76,18 @@ impl Announced {
 /// One binding of a call that names bindings.
 #[derive(Debug)]
 pub struct ListedBuffer {
-    /// Which one.
+    /// Index of the binding.
     pub index: usize,
-    /// The memory.
+    /// Memory for the binding.
     pub memory: Arc<SharedMemory>,
     /// Shape of the array in the list; `None` for a buffer without one.
     pub shape: Option<GivenShape>,
 }
 
-/// Which bindings a call is about.
+/// Part of the bindings that a call applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All of them, inputs then outputs.
+    /// All bindings, inputs then outputs.
     All,
     /// The inputs.
     Inputs,
@@ -107,7 +107,7 @@ impl Part {
 }
 
 impl BoundBuffers {
-    /// An exec object that is bound to nothing, and what its program takes as buffers.
+    /// Creates an object for `exec` without bound buffers; `specs` are the program's requirements.
     pub fn new(exec: Arc<ExecObj>, specs: Arc<BindingSpecs>) -> Self {
         let count = specs.len();
         let (buffers, shapes) = (vec![None; count], vec![None; count]);
@@ -122,7 +122,7 @@ impl BoundBuffers {
         Self { exec, specs, state: ExclusiveCell::new(state), has_announced, is_waiting }
     }
 
-    /// The exec objects of a set, by handle; each has the number of its handle.
+    /// Creates an object for each exec object of a set, in the order of the handles.
     pub fn of_set(set: &InferenceSet) -> Result<Vec<Self>, RuntimeError> {
         let specs = set.programs().iter().map(|program| BindingSpecs::of_buffers(program).map(Arc::new));
         let specs = specs.collect::<Result<Vec<_>, _>>()?;
@@ -149,12 +149,13 @@ impl BoundBuffers {
         &self.specs
     }
 
-    /// Returns the buffer of each binding; `None` if nothing was bound.
+    /// Returns the buffer of each binding; `None` if no buffer is bound.
     pub fn buffers(&self) -> Result<Vec<Option<Arc<SharedMemory>>>, RuntimeError> {
         self.edit(|state| Ok(state.buffers.clone()))
     }
 
-    /// Has the next call bind everything, because the runtime has let go of it: a lease ends so.
+    /// Makes the next call bind everything again, because the runtime has released the bindings, as at the end of a
+    /// lease.
     pub fn bind_again(&self) -> Result<(), RuntimeError> {
         self.edit(|state| {
             state.by_size = false;
@@ -162,7 +163,7 @@ impl BoundBuffers {
         })
     }
 
-    /// Reads or changes the state. `change` runs no code of a caller: what is let go of meanwhile is released later.
+    /// Reads or changes the state. `change` runs no code of a caller: memory that it replaces is released afterwards.
     fn edit<T, E: From<RuntimeError>>(
         &self,
         change: impl FnOnce(&mut BoundState) -> Result<T, E>,
@@ -180,7 +181,8 @@ impl BoundBuffers {
         })
     }
 
-    /// Replaces every buffer. Without `dims` the buffers have the compiled shapes, or those that go with their sizes.
+    /// Replaces every buffer. Without `dims`, the buffers have the compiled shapes, or the shapes that match their
+    /// sizes.
     pub fn replace_all(
         &self,
         buffers: &[Arc<SharedMemory>],
@@ -189,11 +191,11 @@ impl BoundBuffers {
         self.edit(|state| self.bind_all(state, buffers, dims))
     }
 
-    /// [`Self::replace_all`] of buffers alone, for an inference set's handle that was just acquired: dims that were announced
-    /// for the last inference are forgotten.
+    /// Replaces every buffer of a newly acquired handle as [`Self::replace_all`] does without dims; dims that were
+    /// announced for the last inference are forgotten.
     ///
-    /// Where the same buffers are submitted again and again, nothing is left to do but to see that: `is_same` says whether a
-    /// buffer, by its index among `count`, is the one it is given. `buffers` are asked for otherwise. Neither binds.
+    /// Repeated submissions of the same buffers are detected and bind nothing: `is_same` returns whether the binding
+    /// at an index, among `count`, has the same buffer. `buffers` is called only otherwise. Neither function binds.
     pub fn bind_for_new_inference<E: From<RuntimeError>>(
         &self,
         count: usize,
@@ -209,7 +211,7 @@ impl BoundBuffers {
         })
     }
 
-    /// Lets the windows of a former call go; refused while an inference is under way.
+    /// Clears the windows of an earlier call. Refused while an inference is in flight.
     fn clear_windows(&self, state: &mut BoundState) -> Result<(), RuntimeError> {
         if state.has_windows {
             self.exec.bind(|bindings| bindings.windows.clear())?;
@@ -220,12 +222,12 @@ impl BoundBuffers {
         Ok(())
     }
 
-    /// Binds the listed bindings and leaves the others as they are; adds windows for the next execution.
+    /// Replaces the listed bindings and keeps the others; adds windows for the next inference.
     pub fn replace_some(&self, listed: &[ListedBuffer], windows: Vec<Window>) -> Result<(), RuntimeError> {
         self.edit(|state| self.bind_some(state, listed, windows))
     }
 
-    /// Replaces the buffers of a part. Dims that were announced count for them, if they belong to them.
+    /// Replaces the buffers of a part. Announced dims apply to the buffers if they match.
     pub fn replace_part(&self, part: Part, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
         let (inputs, all) = (self.specs.inputs().len(), self.specs.len());
         let (first, end) = match part {
@@ -278,8 +280,8 @@ impl BoundBuffers {
         outcome
     }
 
-    /// Sets element size and dims of every binding; a dim of 0 leaves the binding out. The dims are valid
-    /// until others are given, and may be set before the buffers they belong to.
+    /// Sets element size and dims of every binding; a dim of 0 omits the binding. The dims are valid until the next
+    /// call, and may be set before their buffers.
     pub fn announce(&self, dims: Vec<GivenShape>) -> Result<(), RuntimeError> {
         self.check_dims(&dims)?;
         self.edit(|state| {
@@ -305,7 +307,7 @@ impl BoundBuffers {
         Ok(())
     }
 
-    /// Forgets the dims that were announced.
+    /// Forgets the announced dims.
     pub fn forget_announced(&self) -> Result<(), RuntimeError> {
         if !self.has_announced.load(Ordering::Acquire) {
             return Ok(());
@@ -418,7 +420,8 @@ impl BoundBuffers {
         })
     }
 
-    /// Binds the buffers of the bindings from `first` on; without dims they have those that go with their sizes.
+    /// Binds the buffers of the bindings from `first` on. Without dims, the buffers have the shapes that match their
+    /// sizes.
     fn bind_part(
         &self,
         state: &mut BoundState,
@@ -442,7 +445,7 @@ impl BoundBuffers {
         self.bind_some(state, &listed, Vec::new())
     }
 
-    /// Binds buffers with dims that were announced. What has a dim of 0 is left out, and comes back with other dims.
+    /// Binds buffers with announced dims. A binding with a dim of 0 is omitted until it gets other dims.
     fn bind_announced(
         &self,
         state: &mut BoundState,
@@ -465,7 +468,7 @@ impl BoundBuffers {
         Ok(())
     }
 
-    /// Refuses outputs that share memory: which of them would win is not defined.
+    /// Refuses outputs that share memory, because the order of their writes is undefined.
     fn check_apart<'a>(&self, outputs: impl Iterator<Item = HostSlice<'a>>) -> Result<(), RuntimeError> {
         let ranges = outputs.map(|memory| {
             let start = memory.as_ptr().addr();
@@ -480,7 +483,7 @@ impl BoundBuffers {
         )))
     }
 
-    /// Refuses memory behind a descriptor where the device cannot use it.
+    /// Refuses memory behind a descriptor if the device cannot use it.
     fn check_place(&self, index: usize, memory: &SharedMemory) -> Result<(), RuntimeError> {
         memory.dma_buf().map_or(Ok(()), |memory| self.exec.program().check_dma_buf(index, memory.len()))
     }
@@ -515,7 +518,7 @@ fn set_shape(slot: &mut Option<GivenShape>, given: Option<&GivenShape>) {
     }
 }
 
-/// Returns the shapes of an inference in the combination that was found.
+/// Converts the result of the search for a combination of shapes to the shapes of an inference.
 fn chosen(found: Result<usize, ShapeError>) -> Shapes {
     match found {
         Ok(variant) => Shapes::Variant(variant),
@@ -523,7 +526,7 @@ fn chosen(found: Result<usize, ShapeError>) -> Shapes {
     }
 }
 
-/// Refuses boxes of tensors that only the device sees.
+/// Refuses windows of tensors that only the device sees.
 fn check_windows(
     windows: &[Window],
     listed: &[ListedBuffer],
@@ -543,7 +546,7 @@ fn check_windows(
     }
 }
 
-/// The caller's mistake.
+/// Returns the error for a mistake of the caller.
 fn refused(what: String) -> RuntimeError {
     InputError::Argument { what }.into()
 }

@@ -9,7 +9,7 @@ use crate::error::{ErrorDetail, RuntimeError};
 use crate::inference_set::{HandleId, InferenceSet};
 use crate::process::Detached;
 
-/// An inference set and what its handles are bound to.
+/// An inference set and the bound buffers of its handles.
 #[derive(Debug)]
 pub struct BoundSet {
     // Dropped before the set: they share its exec objects.
@@ -18,7 +18,7 @@ pub struct BoundSet {
 }
 
 impl BoundSet {
-    /// A set whose handles are bound to nothing.
+    /// Creates a set whose handles have no bound buffers.
     pub fn new(set: Arc<InferenceSet>) -> Result<Self, RuntimeError> {
         let handles = BoundBuffers::of_set(&set)?.into_iter().map(Arc::new).collect();
         Ok(Self { handles, set })
@@ -41,13 +41,14 @@ impl BoundSet {
         })
     }
 
-    /// Makes a handle that was just acquired ready for its next user: dims that were announced for the last inference are
+    /// Prepares a newly acquired handle for its next user: dims that were announced for the last inference are
     /// forgotten.
     pub fn renew(&self, handle: HandleId) -> Result<(), RuntimeError> {
         self.bound(handle)?.forget_announced()
     }
 
-    /// Starts an inference on what an acquired handle is bound to. Refused while dims wait for their buffers.
+    /// Starts an inference on the bound buffers of an acquired handle. Refused while announced dims wait for their
+    /// buffers.
     pub fn submit(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
         self.bound(handle)?.check_announced()?;
         self.set.submit(handle, id, detached)
@@ -67,7 +68,8 @@ impl BoundSet {
         bound.inspect_err(|_| self.give_back(handle))
     }
 
-    /// [`Self::submit`] of a handle that was acquired for one inference. On failure the handle is available again.
+    /// Starts an inference as [`Self::submit`] does, on a handle that was acquired for one inference. On failure the
+    /// handle is available again.
     pub fn submit_acquired(&self, handle: HandleId, id: u64, detached: Detached) -> Result<(), RuntimeError> {
         self.submit(handle, id, detached).inspect_err(|_| self.give_back(handle))
     }
@@ -77,7 +79,7 @@ impl BoundSet {
         let _ = self.set.put_completed(handle);
     }
 
-    /// Binds all handles to the same buffers, also those that a benchmark has leased meanwhile.
+    /// Binds all handles to the same buffers, including handles that a benchmark leases in the meantime.
     pub fn bind_all(&self, buffers: &[Arc<SharedMemory>]) -> Result<(), RuntimeError> {
         self.handles.iter().try_for_each(|bound| {
             bound.bind_again()?;

@@ -13,10 +13,11 @@ use crate::process::{CancellationCheck, Deadline, Detached, ForkGuard, WaitScope
 use crate::program::{Activated, Program};
 use crate::sync::{AtomicU32, Ordering};
 
-/// Carries one inference of an activated program.
+/// Carries one inference at a time of an activated program.
 ///
-/// It is bound to memory, then run on the calling thread or submitted and waited for. It may be used from any thread;
-/// while its inference is under way it can be waited for and cancelled, and nothing else.
+/// The caller binds the exec object to memory, then runs the inference on the calling thread, or submits it and
+/// waits. Any thread may use an exec object. While its inference is in flight, an exec object permits only waiting
+/// and cancelling.
 #[derive(Debug)]
 pub struct ExecObj {
     program: Arc<Program>,
@@ -27,10 +28,10 @@ pub struct ExecObj {
 }
 
 impl ExecObj {
-    /// An exec object of `program`. With `auto_activate` the program is loaded and activated first where necessary, and
-    /// deactivated with its last exec object.
+    /// Creates an exec object of `program`. With `auto_activate`, the program is loaded and activated first if
+    /// necessary, and deactivated with its last exec object.
     ///
-    /// Blocking: as [`Program::load`] when it is not loaded.
+    /// Blocking: as [`Program::load`] if the program is not loaded.
     pub fn new(program: &Arc<Program>, auto_activate: bool) -> Result<Arc<Self>, RuntimeError> {
         let activated = program.enter(auto_activate)?;
         let made = Body::new(program, &activated).and_then(|body| {
@@ -54,7 +55,7 @@ impl ExecObj {
         }
     }
 
-    /// Makes it one of an inference set; before its first inference.
+    /// Adds the exec object to an inference set; must be called before its first inference.
     pub(crate) fn join(&self, lists: &Arc<RequestLists>, number: u32) {
         self.request.join(lists, number);
     }
@@ -68,18 +69,18 @@ impl ExecObj {
         &self.program
     }
 
-    /// A number the user gave it; 0 at first.
+    /// Number that the user assigned to the exec object; 0 by default.
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Gives it a number.
+    /// Assigns a number to the exec object.
     pub fn set_id(&self, id: u32) {
         self.id.store(id, Ordering::Relaxed);
     }
 
-    /// Returns whether the object's inference is queued or running. On a device that works by itself, an
-    /// inference ends soon after this call, whether or not a thread waits for it.
+    /// Returns whether the object's inference is queued or running. On an asynchronous device, an inference ends soon
+    /// after this call, even if no thread waits for it.
     pub fn is_in_flight(&self) -> bool {
         match self.request.state().phase() {
             Phase::OnDevice => {
@@ -91,33 +92,34 @@ impl ExecObj {
         }
     }
 
-    /// Returns whether a device has the object's inference.
+    /// Returns whether a device is executing the object's inference.
     pub fn is_running(&self) -> bool {
         self.is_in_flight() && matches!(self.request.state().phase(), Phase::Running | Phase::OnDevice)
     }
 
-    /// Takes its inference back if no thread has begun it; it then has ended with [`ErrorDetail::Cancelled`]. Never
-    /// blocks.
+    /// Withdraws the inference if no thread has started it; the inference then ends with [`ErrorDetail::Cancelled`].
+    /// Never blocks.
     pub fn revoke(&self) -> bool {
         self.request.state().under_way().is_some_and(|generation| self.request.revoke(generation))
     }
 
-    /// Reads or changes what the next inference reads and writes. Fails while one is under way.
+    /// Reads or changes the bindings of the next inference. Fails while an inference is in flight.
     ///
-    /// Never blocks. Memory that is bound without an owner has to stay valid until other memory is bound in its place.
+    /// Never blocks. Memory that is bound without an owner has to stay valid until other memory is bound in its
+    /// place.
     pub fn bind<T>(&self, change: impl FnOnce(&mut Bindings) -> T) -> Result<T, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.request.edit(|body| change(&mut body.bindings))?)
     }
 
-    /// Starts the bound inference and returns at once; one that is known to be short has ended then. Inferences of one
-    /// activation that retain state run in the order in which they were enqueued.
+    /// Starts the bound inference and returns at once. An inference that is known to be short has already ended by
+    /// then. Inferences of one activation that retain state run in the order in which they were enqueued.
     pub fn enqueue(&self, detached: Detached) -> Result<(), RuntimeError> {
         self.submit(None, None, detached)
     }
 
-    /// Starts the bound inference: with an `id`, it is collected from the list of an inference set under that; `completion` is
-    /// called when it has ended.
+    /// Starts the bound inference. With an `id`, the inference set's list of completed inferences returns it under
+    /// that id. `completion` is called when the inference has ended.
     pub(crate) fn submit(
         &self,
         id: Option<u64>,
@@ -128,8 +130,8 @@ impl ExecObj {
         self.submit_begun(task, begun, None)
     }
 
-    /// Hands over an inference that the calling thread has begun, and that has to end by `deadline`. Where it fails, nothing has
-    /// begun.
+    /// Submits an inference that the calling thread has begun, and that has to end by `deadline`. If this call fails,
+    /// no inference has begun.
     pub(crate) fn submit_begun(
         &self,
         task: Box<Task<Body>>,
@@ -147,7 +149,8 @@ impl ExecObj {
         Ok(())
     }
 
-    /// Begins an inference and prepares it; the calling thread owns it. Where it fails, nothing has begun.
+    /// Begins an inference and prepares it; the calling thread owns the inference. If this call fails, no inference
+    /// has begun.
     pub(crate) fn begin(
         &self,
         id: Option<u64>,
@@ -170,10 +173,12 @@ impl ExecObj {
         Ok((task, begun))
     }
 
-    /// Runs the bound inference: on the calling thread where that is as good as anywhere else. Where `scope` ends the wait, it is
-    /// cancelled, and the call returns when it has ended; at the deadline whichever thread runs it.
+    /// Runs the bound inference, on the calling thread if no other thread would be faster. If `scope` ends the wait,
+    /// the inference is cancelled, and the call returns when it has ended. At the deadline, the inference is
+    /// cancelled on any thread.
     ///
-    /// Blocking: as long as the device takes, and inferences before it where state is retained.
+    /// Blocking: until the device has executed the inference, and the inferences before it if the program retains
+    /// state.
     pub fn run(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let (scheduler, _) = self.activated.scheduler();
         let (task, begun) = self.begin(None, None)?;
@@ -207,8 +212,8 @@ impl ExecObj {
         awaited
     }
 
-    /// How an inference ended that ran on the calling thread. An outcome after the deadline is a timeout, unless the state
-    /// of the program has gone on with it: after a timeout a caller runs it again.
+    /// Returns the outcome of an inference that ran on the calling thread. An outcome after the deadline becomes a
+    /// timeout, unless the inference has changed the program's state: callers repeat an inference after a timeout.
     fn ran(&self, deadline: Option<Deadline>, given_up: Option<RuntimeError>) -> Result<(), RuntimeError> {
         let outcome = self.request.outcome();
         let is_ended = matches!(
@@ -226,11 +231,12 @@ impl ExecObj {
         self.collected(outcome)
     }
 
-    /// Waits for the inference under way and returns how it ended; without one, how the last ended, and `Ok` when there
-    /// never was one. An inference that takes longer than the program's time limit is ended with
+    /// Waits for the inference in flight and returns its outcome. Without one, returns the outcome of the last
+    /// inference, or `Ok` if there was none. An inference that exceeds the program's time limit ends with
     /// [`ErrorDetail::Timeout`].
     ///
-    /// Blocking: until it ends, or until `scope` ends the wait; then the inference goes on and can be waited for again.
+    /// Blocking: until the inference ends, or until `scope` ends the wait. In the latter case the inference
+    /// continues, and the caller can wait for it again.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         let state = self.request.state();
@@ -254,7 +260,8 @@ impl ExecObj {
         }
     }
 
-    /// Works on behalf of a caller that waits for the inference under way: runs it, or waits for the device that has it; false when there was nothing to do, and when `check` said to wait no longer.
+    /// Makes progress for a caller that waits for the inference in flight: runs the inference, or waits for the
+    /// device that executes it. Returns false if there was nothing to do, or if `check` ended the wait.
     pub(crate) fn help(&self, check: CancellationCheck<'_>) -> bool {
         let (scheduler, _) = self.activated.scheduler();
         let state = self.request.state();
@@ -266,15 +273,15 @@ impl ExecObj {
         }
     }
 
-    /// Asks the inference under way to end; it then ends with [`ErrorDetail::Cancelled`], unless it was just ending. One
-    /// that no thread works on, because it has not begun or because the device has it, ends at once. Never blocks.
+    /// Cancels the inference in flight, which then ends with [`ErrorDetail::Cancelled`] unless it is already ending.
+    /// An inference that has not started, or that only the device works on, ends at once. Never blocks.
     pub fn cancel(&self) {
         if let Some(generation) = self.request.state().under_way() {
             self.cancel_inference(generation);
         }
     }
 
-    /// [`Self::cancel`] of one inference: none other is meant.
+    /// Cancels one inference as [`Self::cancel`] does, but no later inference of the object.
     pub(crate) fn cancel_inference(&self, generation: Generation) {
         let request = &self.request;
         if !request.revoke(generation) {
@@ -283,13 +290,13 @@ impl ExecObj {
         }
     }
 
-    /// How the last inference ended.
+    /// Outcome of the last inference.
     pub fn outcome(&self) -> Result<(), RuntimeError> {
         self.collected(self.request.outcome())
     }
 
-    /// The CRCs of the last inference of a program that has its buffers checked; `None` for other programs, and while an
-    /// inference is under way.
+    /// CRCs of the last inference of a program that checks its buffers; `None` for other programs, and while an
+    /// inference is in flight.
     pub fn io_crcs(&self) -> Option<IoCrcs> {
         self.program.io_options().io_crc?;
         if self.is_in_flight() {
@@ -298,7 +305,7 @@ impl ExecObj {
         self.request.edit(|body| body.io_crcs()).ok()?
     }
 
-    /// Compares the outputs of an inference that ended well, the first time it is asked about.
+    /// Checks the CRCs of the outputs at the first query after a successful inference.
     fn collected(&self, outcome: Result<(), RuntimeError>) -> Result<(), RuntimeError> {
         if self.program.io_options().io_crc.is_none() || outcome.is_err() {
             return outcome;
@@ -329,7 +336,7 @@ impl Drop for ExecObj {
     }
 }
 
-/// An inference that has begun and was not prepared: it is withdrawn, also after a panic.
+/// Withdraws an inference that has begun but was not prepared, also after a panic.
 struct Withdrawn<'a> {
     request: &'a Request,
     prior_phase: qaic_sync::PriorPhase,

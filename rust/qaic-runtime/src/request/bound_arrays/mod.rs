@@ -1,7 +1,8 @@
-//! Binds the tensors of one inference to arrays of its caller, which are lent for its length.
+//! Binds the tensors of one inference to arrays that the caller lends for its duration.
 //!
-//! The device reads and writes the arrays themselves where it can; what has another form there, or would be overwritten
-//! before it was read, passes memory of a pool. Nothing is counted and, once the pools are warm, nothing allocated.
+//! The device reads and writes the arrays directly if it can. A tensor uses memory of a pool if the device stores it
+//! in another form, or if an output would overwrite an input before it is read. No reference counts change and, once
+//! the pools are warm, no memory is allocated.
 
 mod state;
 mod tensor;
@@ -24,21 +25,21 @@ use crate::inference_set::{
 };
 use crate::process::{Deadline, WaitScope};
 
-/// Number of an array among those of a caller.
+/// Number of an array among the caller's arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayId(pub usize);
 
-/// Arrays that a caller has at hand, each in one piece.
+/// Contiguous arrays that a caller provides.
 pub trait Arrays {
     /// The bytes of an array.
     fn memory(&self, array: ArrayId) -> HostSlice<'_>;
 
-    /// The bytes of an array that may be written; none of others. Several arrays may share memory.
+    /// The bytes of a writable array; empty for other arrays. Several arrays may share memory.
     fn memory_mut(&self, array: ArrayId) -> HostSliceMut<'_>;
 }
 
-/// Arrays and memory that the tensors of one inference are bound to. Kept for the next inference, with its
-/// room.
+/// Arrays and memory that the tensors of one inference are bound to. The object and its allocations are reused for
+/// the next inference.
 #[derive(Debug, Default)]
 pub struct BoundArrays {
     // Which of the permitted combinations of shapes they have.
@@ -53,11 +54,11 @@ pub struct BoundArrays {
 /// Source from which the device reads an input.
 #[derive(Debug)]
 enum Source {
-    /// It uses the value that it keeps.
+    /// The value that the device retains.
     Retained,
     /// The caller's array.
     Array(ArrayId),
-    /// The array in the device's form.
+    /// The array, converted to the device's form.
     Converted(Storage),
 }
 
@@ -65,9 +66,9 @@ enum Source {
 #[derive(Debug)]
 enum Target {
     Dropped,
-    /// The head of the caller's array.
+    /// The start of the caller's array, and its length.
     Array(ArrayId, usize),
-    /// Memory from which it is brought to the head of the caller's array.
+    /// Memory whose contents are copied to the start of the caller's array afterwards.
     Deferred(Storage, ArrayId, usize),
     /// Memory that becomes a new array.
     New(Storage),
@@ -76,11 +77,11 @@ enum Target {
 /// Destination that a caller wants for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Nowhere.
+    /// None: the output is discarded.
     Dropped,
-    /// In an array at hand, or in the head of it.
+    /// An existing array, or the start of it.
     Array(ArrayId),
-    /// In new memory: [`BoundArrays::take_output`].
+    /// New memory, which [`BoundArrays::take_output`] returns.
     New,
 }
 
@@ -105,7 +106,7 @@ impl Target {
 }
 
 impl BoundArrays {
-    /// Room for the tensors of an inference.
+    /// Creates an object without bindings, with capacity for the tensors of an inference.
     pub fn for_tensors(tensors: &ArrayTensors) -> Self {
         let (inputs, outputs) = (tensors.specs().inputs().len(), tensors.specs().outputs().len());
         Self {
@@ -117,7 +118,7 @@ impl BoundArrays {
         }
     }
 
-    /// Binds nothing any more; what is bound next has this combination of shapes.
+    /// Removes all bindings; later bindings have this combination of shapes.
     pub fn begin(&mut self, variant: usize) {
         self.variant = variant;
         self.inputs.clear();
@@ -125,7 +126,8 @@ impl BoundArrays {
         self.given.clear();
     }
 
-    /// Binds the next input to an array that it takes as it is; without one, the device uses the value it keeps.
+    /// Binds the next input to an array that needs no conversion. Without an array, the device uses its retained
+    /// value.
     pub fn push_input(
         &mut self,
         tensors: &ArrayTensors,
@@ -144,7 +146,7 @@ impl BoundArrays {
         Ok(())
     }
 
-    /// Binds the next output, after all inputs; an array has room for it.
+    /// Binds the next output, after all inputs. An array must have room for the output.
     pub fn push_output(
         &mut self,
         tensors: &ArrayTensors,
@@ -175,19 +177,19 @@ impl BoundArrays {
         Ok(())
     }
 
-    /// Returns whether the device uses the value of an input that it keeps.
+    /// Returns whether the device uses its retained value of an input.
     pub fn is_left_out(&self, input: usize) -> bool {
         matches!(self.inputs.get(input), Some(Source::Retained))
     }
 
-    /// Refuses outputs that share memory: which of them would win is not defined.
+    /// Refuses outputs that share memory, because the order of their writes is undefined.
     pub fn check_apart(&mut self, tensors: &ArrayTensors) -> Result<(), ArgumentError> {
         let Some((_, second)) = first_overlap(&mut self.given) else { return Ok(()) };
         let name = tensors.specs().outputs().get(second).map(|spec| spec.name.clone());
         Err(ArgumentError::OutputOverlap { name: name.unwrap_or_default() })
     }
 
-    /// Runs one inference on a free exec object. Then the arrays at hand have their outputs.
+    /// Runs one inference on a free exec object. After the call, the caller's arrays contain their outputs.
     ///
     /// Blocking: until there is a free exec object, then as [`ExecObj::run`](super::ExecObj::run).
     pub fn run(
@@ -223,7 +225,7 @@ impl BoundArrays {
         Ok(())
     }
 
-    /// The array of an output that went to new memory, after a run. Once.
+    /// Returns the array of an output in new memory after a run; only the first call returns the array.
     pub fn take_output(&mut self, output: usize) -> Option<Storage> {
         let target = self.outputs.get_mut(output).filter(|target| matches!(target, Target::New(_)))?;
         match std::mem::replace(target, Target::Dropped) {
@@ -232,7 +234,7 @@ impl BoundArrays {
         }
     }
 
-    /// Runs many inferences on these inputs, whose outputs are not delivered: see [`InferenceSet::benchmark`].
+    /// Runs many inferences on these inputs and discards their outputs: see [`InferenceSet::benchmark`].
     pub fn benchmark(
         &mut self,
         set: &InferenceSet,
@@ -251,13 +253,13 @@ impl BoundArrays {
         })
     }
 
-    /// Bytes of all inputs that were given.
+    /// Total bytes of all given inputs.
     pub fn input_bytes(&self, arrays: &impl Arrays) -> usize {
         self.inputs.iter().filter_map(|source| source.memory(arrays)).map(HostSlice::len).sum()
     }
 
-    /// An inference of these inputs that is started later: it has copies of them, and new memory for every output that the
-    /// device does not keep.
+    /// Creates an inference that starts later, with copies of these inputs, and new memory for every output that the
+    /// device does not retain.
     pub fn prepare(
         &mut self,
         set: &Arc<InferenceSet>,
@@ -279,7 +281,7 @@ impl BoundArrays {
     }
 }
 
-/// The memory of an input of an inference that outlives the caller's arrays.
+/// Returns the memory of an input of an inference that outlives the caller's arrays.
 fn copied(
     source: Source,
     tensors: &ArrayTensors,

@@ -1,5 +1,5 @@
-//! The state that the device keeps, as arrays: what a program compiled with `split_retained_state_io` lets callers read
-//! and write between inferences (compile-options row 17).
+//! Retained state as arrays. A program compiled with `split_retained_state_io` lets callers read and write its state
+//! between inferences (compile-options row 17).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::inference_set::InferenceSet;
 use crate::process::WaitScope;
 use crate::program::Program;
 
-/// A state of a program, or the part of it that belongs to one sequence.
+/// A state of a program, or the part of the state that belongs to one sequence.
 #[derive(Debug)]
 pub struct ArrayState<'a> {
     program: &'a Program,
@@ -22,7 +22,7 @@ pub struct ArrayState<'a> {
 }
 
 impl ArrayTensors {
-    /// Finds a state; with `sequence`, the part at this index of its first dimension.
+    /// Finds a state; with `sequence`, finds the part at this index of its first dimension.
     pub fn state<'a>(
         &'a self,
         set: &'a InferenceSet,
@@ -38,22 +38,22 @@ impl ArrayTensors {
 }
 
 impl ArrayState<'_> {
-    /// Dims of it as an array.
+    /// Dims of the state as an array.
     pub fn dims(&self) -> &[usize] {
         &self.part.dims
     }
 
-    /// Name of the type of its elements.
+    /// Name of the state's element type.
     pub fn element_type(&self) -> &'static str {
         self.spec.element_type().1
     }
 
-    /// How its array lies in memory.
+    /// Memory layout of the state's array.
     pub fn layout(&self) -> Arc<ArrayLayout> {
         self.spec.layout(&self.part.dims)
     }
 
-    /// Its present value, as an array.
+    /// Returns the current value as an array.
     ///
     /// Blocking: as [`Program::read_state`].
     pub fn read(&self, scope: &mut WaitScope<'_>) -> Result<Storage, RuntimeError> {
@@ -66,7 +66,7 @@ impl ArrayState<'_> {
         Ok(array)
     }
 
-    /// Replaces its present value; an array of another size is refused.
+    /// Replaces the current value; an array of another size is refused.
     ///
     /// Blocking: as [`Program::write_state`].
     pub fn write(&self, array: HostSlice<'_>, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {

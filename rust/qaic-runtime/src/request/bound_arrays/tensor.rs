@@ -1,4 +1,4 @@
-//! The tensors of a program as arrays: what callers see, and memory for it and for what the device has in its place.
+//! The tensors of a program as arrays: their description for callers, their memory, and their form on the device.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct ArrayTensors {
 /// One input or output.
 #[derive(Debug)]
 pub(super) struct ArrayTensor {
-    /// Values per row of the blocks that the device has in its place.
+    /// Values per row of the tensor's MXINT8 blocks, if the device stores blocks.
     columns: Option<usize>,
     // By combination of shapes.
     forms: Vec<Arc<ArrayForm>>,
@@ -31,12 +31,13 @@ pub(super) struct ArrayTensor {
 struct ArrayForm {
     layout: Arc<ArrayLayout>,
     pool: Arc<StoragePool>,
-    /// Memory for what the device has in its place, where that is something else.
+    /// Pool of memory for the device's form of the tensor, if it differs from the array.
     blocks_pool: Option<Arc<StoragePool>>,
 }
 
 impl ArrayTensors {
-    /// The tensors of a container; `unused` is the number of buffers of each that are kept for the next inference.
+    /// Creates the tensors of a container. `unused` is the number of buffers per tensor that are kept for later
+    /// inferences.
     pub fn new(image: &Image, unused: usize) -> Result<Self, RuntimeError> {
         let specs = BindingSpecs::of_arrays(image)?;
         let tensors = |list: &[BindingSpec]| {
@@ -51,7 +52,7 @@ impl ArrayTensors {
         &self.specs
     }
 
-    /// How the arrays of an output lie in memory, in a combination of shapes.
+    /// Memory layout of an output's arrays, in a combination of shapes.
     pub fn output_layout(&self, output: usize, variant: usize) -> Result<&Arc<ArrayLayout>, RuntimeError> {
         let tensor = self
             .output(output)
@@ -59,7 +60,7 @@ impl ArrayTensors {
         Ok(&tensor.form(variant).layout)
     }
 
-    /// The array of an output, of what the device wrote.
+    /// Returns the array of an output, made from the memory that the device wrote.
     pub fn output_array(
         &self,
         output: usize,
@@ -93,13 +94,13 @@ impl ArrayTensor {
         Self { columns: spec.block_columns, forms: made.into_iter().map(|(_, form)| form).collect() }
     }
 
-    /// The tensor in a combination of shapes.
+    /// Array form of the tensor in a combination of shapes.
     fn form(&self, variant: usize) -> &ArrayForm {
         // There is one per combination, and at least one.
         self.forms.get(variant).unwrap_or(&self.forms[0])
     }
 
-    /// Memory for what the device has.
+    /// Returns memory for the device's form of the tensor.
     pub(super) fn device_memory(&self, variant: usize) -> Result<Storage, RuntimeError> {
         let form = self.form(variant);
         Ok(form.blocks_pool.as_ref().unwrap_or(&form.pool).take()?)
@@ -117,14 +118,14 @@ impl ArrayTensor {
         Ok(Some(blocks))
     }
 
-    /// A new array of the blocks that the device wrote.
+    /// Returns a new array with the values of the blocks that the device wrote.
     pub(super) fn array(&self, variant: usize, written: &Storage) -> Result<Storage, RuntimeError> {
         let mut array = self.form(variant).pool.take()?;
         self.bring(written, array.memory_mut());
         Ok(array)
     }
 
-    /// Brings what the device wrote to the caller's array.
+    /// Copies the device's output to the caller's array, with conversion if needed.
     pub(super) fn bring(&self, written: &Storage, mut array: HostSliceMut<'_>) {
         match self.columns {
             Some(columns) => decode(columns, written.memory(), array),
@@ -158,18 +159,19 @@ impl BindingSpec {
         (format, name)
     }
 
-    /// How arrays of these dims lie in memory.
+    /// Memory layout of arrays with these dims.
     pub(crate) fn layout(&self, dims: &[usize]) -> Arc<ArrayLayout> {
         ArrayLayout::new(dims, self.element_type().0, self.largest.item_bytes)
     }
 }
 
-/// Fills `blocks` with the blocks of a float16 array whose rows have `columns` values. What does not fit is left out.
+/// Fills `blocks` with the blocks of a float16 array whose rows have `columns` values. Values that do not fit are
+/// ignored.
 pub(super) fn encode(columns: usize, array: HostSlice<'_>, blocks: HostSliceMut<'_>) {
     mxint8::to_blocks::<mxint8::Half>(columns, array, blocks);
 }
 
-/// Fills a float16 array with the values of its blocks; those beyond float16 become infinite.
+/// Fills a float16 array with the values of its blocks. Values beyond the range of float16 become infinite.
 pub(super) fn decode(columns: usize, blocks: HostSlice<'_>, array: HostSliceMut<'_>) {
     mxint8::from_blocks::<mxint8::Half>(columns, blocks, array);
 }
