@@ -7,7 +7,7 @@
 //!      |  binding::Bindings        memory of each tensor, in one permitted combination of shapes
 //!      v
 //!   request::ExecObj               begin: the state word goes from idle to running, this thread owns the task
-//!      |                           prepare: what could only fail later fails now
+//!      |                           prepare: detects errors early
 //!      v
 //!   qaic_sched::Scheduler          short, or for a device that works by itself: on this thread;
 //!      |        |                  else: into the run queue of its activation, for a worker
@@ -22,7 +22,7 @@
 //!   caller's arrays
 //! ```
 //!
-//! These eight files contain an inference on the host device, from `Session.run` to the engine:
+//! The following eight files implement an inference on the host device, from `Session.run` to the engine:
 //!
 //! 1. `python/qaic/session.py`: `Session.run`
 //! 2. `rust/qaic-python/src/session.rs`: arrays of the caller, the interpreter lock
@@ -33,10 +33,10 @@
 //! 7. `rust/qaic-runtime/src/binding/io_binding.rs`: conversions to the device and back
 //! 8. `rust/qaic-runtime/src/device/cpu/exec.rs`: the call of the engine
 //!
-//! A [`context::Context`] holds devices. An [`image::Image`] is an opened container. A [`program::Program`] puts one on
-//! a device, and an [`inference_set::InferenceSet`] shares many exec objects among threads: acquire, bind, submit, collect,
-//! put back. The states of a request are drawn in [`qaic_sync::RequestState`]. What a device must do is written at the top
-//! of [`device`].
+//! A [`context::Context`] contains the devices. An [`image::Image`] is an opened container, and a
+//! [`program::Program`] loads it on a device. An [`inference_set::InferenceSet`] shares many exec objects among
+//! threads: acquire, bind, submit, collect, put back. [`qaic_sync::RequestState`] shows the states of a request.
+//! [`device`] defines the contract of a device.
 #![deny(unsafe_code)]
 
 // Models of programs serve unit tests and the tests beside the crate alike.

@@ -1,7 +1,7 @@
 //! Buffers of the next execution of an exec object.
 //!
-//! Bound memory has what keeps it. So it stays valid until it is bound elsewhere, and is let go on whichever thread does
-//! that.
+//! Bound memory owns a reference that keeps it alive. The memory stays valid until other memory is bound in its
+//! place, and the thread that binds the other memory releases it.
 
 use std::fmt;
 use std::mem;
@@ -12,16 +12,16 @@ use qaic_mem::{DmaBuf, ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut,
 /// Source of an input.
 #[derive(Debug, Default)]
 pub enum InputBinding {
-    /// Never bound: the value on the device where the program retains one, else an error.
+    /// Never bound: the device's value if the program retains one, otherwise an error.
     #[default]
     Unset,
-    /// Left out of the inference on purpose: the value on the device.
+    /// Omitted on purpose: the device uses its retained value.
     Retained,
-    /// The caller's memory: bytes of the tensor, in the shape the bindings name.
+    /// Memory of the caller that contains the tensor, in the bindings' combination of shapes.
     Memory(ForeignMemory),
-    /// Memory behind a descriptor, which the device reads by itself.
+    /// Memory behind a descriptor, which the device reads directly.
     DmaBuf {
-        /// The tensor, as the device has it.
+        /// The tensor, in the device's format.
         memory: Arc<DmaBuf>,
     },
 }
@@ -29,21 +29,21 @@ pub enum InputBinding {
 /// Destination of an output.
 #[derive(Debug, Default)]
 pub enum OutputBinding {
-    /// Computed, and not copied to the host; a retained one stays on the device.
+    /// Computed, but not copied to the host. A retained output stays on the device.
     #[default]
     Dropped,
-    /// The caller's memory: room for the tensor, in the shape the bindings name.
+    /// Memory of the caller with room for the tensor, in the bindings' combination of shapes.
     Memory(ForeignMemoryMut),
-    /// Memory behind a descriptor, which the device writes by itself.
+    /// Memory behind a descriptor, which the device writes directly.
     DmaBuf {
-        /// The tensor, as the device has it.
+        /// The tensor, in the device's format.
         memory: Arc<DmaBuf>,
     },
 }
 
 /// A box of a device tensor that is copied from or to an array of the host.
 pub struct Window {
-    /// Binding, inputs then outputs.
+    /// Index of the binding, inputs then outputs.
     pub binding: usize,
     /// First element of the box in each dim.
     pub origin: Vec<usize>,
@@ -51,28 +51,28 @@ pub struct Window {
     pub extent: Vec<usize>,
     /// Bytes of an element.
     pub item_bytes: usize,
-    /// The host array, from its first element on.
+    /// The host array, starting at its first element.
     pub array: WindowArray,
-    /// Bytes between neighbors of the host array in each dim; zero where one element stands for all.
+    /// Byte distance of neighbors in the host array, in each dim; zero if one element is broadcast.
     pub strides: Vec<isize>,
 }
 
-/// The host's side of a box.
+/// Host array of a window.
 #[derive(Debug)]
 pub enum WindowArray {
-    /// Read, for an input.
+    /// Source of an input.
     Source(ForeignMemory),
-    /// Written, for an output.
+    /// Destination of an output.
     Target(ForeignMemoryMut),
 }
 
-/// Which permitted combination of shapes the bound tensors have.
+/// Permitted combination of shapes of the bound tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shapes {
-    /// Position in the program's variants.
+    /// Index among the program's variants.
     Variant(usize),
-    /// None of them. The execution fails with this text, which lists what was passed and what is allowed: clients pass
-    /// shapes long before they look at a status.
+    /// No combination matches. The execution fails with this text, which lists the passed and the allowed shapes. The
+    /// error is deferred because clients pass shapes long before they check a status.
     Mismatch(Arc<str>),
 }
 
@@ -81,16 +81,16 @@ pub enum Shapes {
 pub struct Bindings {
     /// Shapes of the bound tensors.
     pub shapes: Shapes,
-    /// One per input.
+    /// Binding of each input.
     pub inputs: Vec<InputBinding>,
-    /// One per output.
+    /// Binding of each output.
     pub outputs: Vec<OutputBinding>,
-    /// Boxes that the next execution copies, in order; it consumes them.
+    /// Boxes that the next execution copies, in order, and then removes.
     pub windows: Vec<Window>,
 }
 
 impl Bindings {
-    /// Nothing bound, in the first combination of shapes.
+    /// Creates bindings without memory, in the first combination of shapes.
     pub(crate) fn new(inputs: usize, outputs: usize) -> Self {
         Self {
             shapes: Shapes::Variant(0),
@@ -100,8 +100,8 @@ impl Bindings {
         }
     }
 
-    /// Lends every tensor its memory, in binding order and in a combination of shapes. An input without memory is left out,
-    /// an output without is dropped.
+    /// Lends memory for every tensor, in binding order and in a combination of shapes. An input without memory is
+    /// omitted; an output without memory is discarded.
     pub fn lend<'env>(
         &mut self,
         loan: &mut Loan<'_, 'env>,
@@ -116,7 +116,7 @@ impl Bindings {
         fill(&mut self.outputs, outputs);
     }
 
-    /// [`Bindings::lend`] of memory with its backing.
+    /// Binds memory that owns its backing, as [`Bindings::lend`] does for borrowed memory.
     pub(crate) fn assign(
         &mut self,
         variant: usize,
@@ -128,7 +128,7 @@ impl Bindings {
         fill(&mut self.outputs, outputs);
     }
 
-    /// Lets all memory go.
+    /// Releases all memory.
     pub fn clear(&mut self) {
         self.shapes = Shapes::Variant(0);
         self.inputs.fill_with(InputBinding::default);
@@ -136,7 +136,7 @@ impl Bindings {
         self.windows.clear();
     }
 
-    /// Takes back the storage that output `index` was bound to; `None` where it is bound to something else.
+    /// Takes back the storage that output `index` was bound to; `None` if the output is bound to other memory.
     pub fn take_storage(&mut self, index: usize) -> Option<Storage> {
         match mem::take(self.outputs.get_mut(index)?) {
             OutputBinding::Memory(memory) => memory.into_storage(),
@@ -145,7 +145,7 @@ impl Bindings {
     }
 }
 
-/// Binds one after the other, as many as there are of both.
+/// Binds elements pairwise, up to the length of the shorter list.
 fn fill<B: From<Option<M>>, M>(bindings: &mut [B], memory: impl IntoIterator<Item = Option<M>>) {
     for (binding, memory) in bindings.iter_mut().zip(memory) {
         *binding = memory.into();

@@ -1,4 +1,4 @@
-//! Buffers as clients of `qaicrt` have them: memory, and the type that they say it is of.
+//! Buffers of clients of `qaicrt`: memory, and its declared type.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use qaic_mem::SharedMemory;
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The type of memory of the heap.
+/// Type code of heap memory.
 const HEAP: u32 = 0;
-/// The type of memory behind a descriptor.
+/// Type code of memory behind a descriptor.
 const DMA_BUF: u32 = 1;
 
-/// Memory for one binding. Clients may change its type at any time; memory of another type is not bound.
+/// Memory for one binding, with a declared type that clients may change at any time. Memory is bound only if the
+/// declared type is correct.
 #[derive(Debug)]
 pub struct ClientBuffer {
     memory: Arc<SharedMemory>,
@@ -19,18 +20,18 @@ pub struct ClientBuffer {
 }
 
 impl ClientBuffer {
-    /// Memory with its own type.
+    /// Creates a buffer whose declared type is the type of the memory.
     pub fn new(memory: Arc<SharedMemory>) -> Self {
         let kind = AtomicU32::new(kind_of(&memory));
         Self { memory, kind }
     }
 
-    /// The memory, whatever its type.
+    /// The memory, independent of the declared type.
     pub fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 
-    /// The code of its type.
+    /// Code of the declared type.
     pub fn kind(&self) -> u32 {
         self.kind.load(Ordering::Relaxed)
     }
@@ -40,7 +41,7 @@ impl ClientBuffer {
         self.kind.store(kind, Ordering::Relaxed);
     }
 
-    /// Returns whether the declared type is that of the memory.
+    /// Returns whether the declared type is the type of the memory.
     pub fn is_declared_right(&self) -> bool {
         self.kind() == kind_of(&self.memory)
     }

@@ -1,8 +1,8 @@
-//! Tensors that lie behind descriptors: the device moves them by itself, and nothing of them is seen here.
+//! Tensors behind descriptors. The device moves these tensors directly, and the host does not see their contents.
 //!
-//! A descriptor stands for a whole DMA buffer of a program, so it can take the place of a binding that has one to itself and
-//! is not converted on its way. What needs to see the bytes on the host excludes it: checksums, state kept between
-//! inferences, inputs of which parts may be given.
+//! A descriptor represents a whole DMA buffer of a program. A descriptor can therefore replace a binding that has its
+//! own DMA buffer and needs no conversion. Features that need the bytes on the host exclude descriptors: checksums,
+//! retained state, and partial inputs.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 use crate::program::Program;
 
 impl Program {
-    /// Refuses a binding, inputs then outputs, that `len` bytes behind a descriptor cannot be bound to.
+    /// Fails if a binding (inputs then outputs) cannot use `len` bytes behind a descriptor.
     pub(crate) fn check_dma_buf(&self, binding: usize, len: u64) -> Result<(), RuntimeError> {
         let kind = self.context().kind_of(self.placement());
         if kind != Some(DeviceKind::Card) {
@@ -67,16 +67,16 @@ impl Program {
     }
 }
 
-/// The DMA buffers of an exec object that its device moves from and to descriptors.
+/// The DMA buffers of an exec object that the device replaces with descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct DmaBufBindings {
     bound: Vec<(usize, Arc<DmaBuf>)>,
 }
 
 impl DmaBufBindings {
-    /// Has the device use the descriptors of some bindings, and its own memory for all else.
+    /// Makes the device use the descriptors of some bindings, and its own memory for all others.
     ///
-    /// Blocking where a descriptor is new to the device: as long as that takes to map it.
+    /// Blocking: as long as the device takes to map a new descriptor.
     pub(crate) fn bind(
         &mut self,
         exec: &mut dyn Exec,
@@ -111,7 +111,7 @@ impl DmaBufBindings {
     }
 }
 
-/// Bindings that are bound to descriptors, inputs then outputs.
+/// Iterates over the bindings with descriptors, inputs then outputs.
 fn descriptors(bindings: &Bindings) -> impl Iterator<Item = (usize, &Arc<DmaBuf>)> {
     let inputs = bindings.inputs.iter().enumerate().filter_map(|(index, binding)| match binding {
         InputBinding::DmaBuf { memory } => Some((index, memory)),

@@ -1,7 +1,7 @@
 //! Executions of devices that work on the host's memory.
 //!
-//! A tensor that is not converted is used where the caller has it. The others, and outputs without memory of the caller's,
-//! have a buffer here.
+//! The device uses the caller's memory for each tensor that needs no conversion. Other tensors, and outputs without
+//! memory of the caller, have a buffer here.
 
 use std::mem;
 
@@ -14,7 +14,7 @@ use crate::binding::{BindingTransfer, Bindings, InputBinding, OutputBinding, Rou
 use crate::device::{Exec, HostTensors, emptied, emptied_mut};
 use crate::error::RuntimeError;
 
-/// Memory that executions in place need in addition to the caller's.
+/// Memory that in-place executions need in addition to the caller's.
 #[derive(Debug)]
 pub(super) struct InPlace {
     // Made when they are first needed.
@@ -42,7 +42,7 @@ impl InPlace {
         }
     }
 
-    /// Does `work` with the tensors where they lie.
+    /// Calls `work` with the tensors in their final memory.
     pub(super) fn with_tensors(
         &mut self,
         bindings: &mut Bindings,
@@ -90,7 +90,7 @@ impl InPlace {
         outcome
     }
 
-    /// Has the device write the state that has one buffer, after an execution that succeeded.
+    /// Makes the device write the states that have one buffer, after a successful execution.
     pub(super) fn write_state(
         exec: &mut dyn Exec,
         bindings: &mut Bindings,
@@ -112,7 +112,8 @@ impl InPlace {
         Ok(())
     }
 
-    /// Moves what the last execution left elsewhere than the caller wants it. Returns whether there was any.
+    /// Copies results of the last execution from internal buffers to the caller's memory. Returns whether there were
+    /// any.
     pub(super) fn deliver(
         &self,
         bindings: &mut Bindings,
@@ -170,7 +171,7 @@ fn read_from<'a>(
     Ok(staged.into_const())
 }
 
-/// A buffer for the device's tensor; it grows to the largest of the permitted shapes.
+/// Returns a buffer for the device's tensor, which grows up to the largest permitted shape.
 fn staging<'a>(
     transfer: &BindingTransfer,
     slot: &'a mut Option<Storage>,
@@ -184,8 +185,8 @@ fn staging<'a>(
     Ok(storage.memory_mut().first(bytes))
 }
 
-/// Returns whether the device can write this output to the caller's memory: unconverted, with room for all of
-/// it, and not over an input, which the device may read after it has written.
+/// Returns whether the device can write this output directly to the caller's memory. The output must be unconverted,
+/// the memory must have room for all of it, and must not overlap an input, which the device may read after the write.
 fn is_written_in_place(
     transfer: &BindingTransfer,
     memory: HostSlice<'_>,
@@ -197,7 +198,7 @@ fn is_written_in_place(
         && !inputs.iter().flatten().any(|input| input.overlaps(memory))
 }
 
-/// Returns whether the memory is aligned for its elements: kernels load whole ones.
+/// Returns whether the memory is aligned for its elements, because kernels load whole elements.
 fn has_whole_elements(transfer: &BindingTransfer, memory: HostSlice<'_>) -> bool {
     let address = memory.as_ptr().addr();
     // No element is larger.

@@ -1,4 +1,4 @@
-//! Contents of inputs that no client computed: random bytes, and the contents of files.
+//! Contents of inputs that no client computes: random bytes, and the contents of files.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use qaic_mem::{HostSliceMut, open_regular};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::request::Part;
 
-/// First state of the generator: all programs' inputs are filled alike in every process.
+/// First state of the generator. The state is fixed, so that random inputs are the same in every process.
 const SEED: u64 = 0x0a1c_0100;
 
 /// A sequence of random bytes (splitmix64: small, and every state is a good one).
@@ -26,7 +26,7 @@ impl Default for RandomBytes {
 }
 
 impl RandomBytes {
-    /// Fills memory with the next bytes. What is left of the last 8 is not used again.
+    /// Fills memory with the next bytes. Unused bytes of the last 8 are discarded.
     pub fn fill(&mut self, memory: &mut HostSliceMut<'_>) {
         let mut at = 0;
         while at < memory.len() {
@@ -45,9 +45,9 @@ impl RandomBytes {
 /// Facts of a container about one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferSlot {
-    /// Name of its binding.
+    /// Name of the buffer's binding.
     pub name: String,
-    /// Bytes of its largest tensor.
+    /// Bytes of the binding's largest tensor.
     pub len_bytes: usize,
     /// True for an input.
     pub is_input: bool,
@@ -63,7 +63,7 @@ pub struct BufferSlots {
 }
 
 impl BufferSlots {
-    /// Fails where an input follows an output.
+    /// Creates the list of buffers. Fails if an input follows an output.
     pub fn new(slots: Vec<BufferSlot>) -> Result<Self, String> {
         let input_count = slots.iter().take_while(|slot| slot.is_input).count();
         match slots[input_count..].iter().find(|slot| slot.is_input) {
@@ -74,7 +74,7 @@ impl BufferSlots {
         }
     }
 
-    /// All of them.
+    /// All buffers, inputs then outputs.
     pub fn slots(&self) -> &[BufferSlot] {
         &self.slots
     }
@@ -98,7 +98,7 @@ impl BufferSlots {
         }
     }
 
-    /// Refuses another number of buffers for a part than it has.
+    /// Fails if `found` is not the number of buffers of a part.
     pub fn check_part(&self, part: Part, found: usize) -> Result<(), String> {
         let expected = self.range(part).len();
         if found == expected {
@@ -107,7 +107,7 @@ impl BufferSlots {
         Err(format!("{found} {} given; {expected} are expected", part.name()))
     }
 
-    /// Refuses a list of another length than one buffer for each.
+    /// Fails if a list does not have one element per buffer.
     pub fn check_list(&self, found: usize) -> Result<(), String> {
         let expected = self.slots.len();
         if found == expected {
@@ -116,14 +116,14 @@ impl BufferSlots {
         Err(format!("the list of buffers has {found} entries; {expected} are expected"))
     }
 
-    /// Returns a warning about a buffer of `found` bytes at `position`; the buffer is used all the same.
+    /// Returns a warning about a buffer of `found` bytes at `position`. The buffer is used anyway.
     pub fn size_warning(&self, position: usize, found: usize) -> Option<String> {
         let slot = self.slots.get(position).filter(|slot| slot.len_bytes != found)?;
         let (name, expected) = (&slot.name, slot.len_bytes);
         Some(format!("buffer of `{name}` has {found} bytes; the largest tensor has {expected}"))
     }
 
-    /// Contents of one file per input; files for the outputs may follow, which are not read.
+    /// Reads one file per input. Files for the outputs may follow and are not read.
     ///
     /// Blocking: reads the files.
     pub fn read_inputs(&self, files: &[PathBuf]) -> Result<Vec<Vec<u8>>, RuntimeError> {
@@ -147,12 +147,12 @@ pub enum InputSource {
     ZeroFill = 0,
     /// [`RandomBytes`].
     Random = 1,
-    /// A file for each.
+    /// One file per input.
     Files = 2,
 }
 
 impl InputSource {
-    /// The source of this code, or the one that fits the files. Without files the inputs are random.
+    /// Returns the source with this code, or the default source: files if files are given, random bytes otherwise.
     pub fn of(code: Option<u32>, has_files: bool) -> Result<Self, String> {
         match (code, has_files) {
             (None | Some(2), true) => Ok(Self::Files),

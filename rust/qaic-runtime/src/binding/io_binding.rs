@@ -1,7 +1,7 @@
-//! One inference through a device: the bound buffers in, the device, the bound buffers out.
+//! One inference on a device: copies the inputs, executes, copies the outputs.
 //!
-//! An [`IoBinding`] is what an exec object owns of its device. A device that works on host memory is handed the tensors where
-//! they lie; for others they go through DMA buffers.
+//! An [`IoBinding`] contains the device resources of an exec object. A device that works on host memory receives the
+//! tensors directly; for other devices, the tensors are copied through DMA buffers.
 
 use std::mem;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::profiling::{Stages, Watch};
 
 pub(crate) use crate::process::CancellationCheck;
 
-/// The same for a part of the time.
+/// Reborrows the check for a part of the call.
 fn meanwhile<'a>(check: &'a mut Option<CancellationCheck<'_>>) -> Option<CancellationCheck<'a>> {
     match check {
         Some(check) => Some(&mut **check),
@@ -30,7 +30,7 @@ fn meanwhile<'a>(check: &'a mut Option<CancellationCheck<'_>>) -> Option<Cancell
     }
 }
 
-/// The device's side of an exec object.
+/// Device resources of an exec object.
 #[derive(Debug)]
 pub(crate) struct IoBinding {
     exec: Box<dyn Exec>,
@@ -47,14 +47,14 @@ pub(crate) struct IoBinding {
     is_measured: bool,
 }
 
-/// How tensors reach the device.
+/// Transfer method of the tensors.
 #[derive(Debug)]
 enum Path {
     InPlace(InPlace),
     Staged(Staged),
 }
 
-/// Place of a program's statistics.
+/// Location of a program's statistics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatsPlace {
     // The output that is a copy of the buffer of the statistics, and no tensor of the model.
@@ -62,13 +62,13 @@ pub(crate) struct StatsPlace {
 }
 
 impl StatsPlace {
-    /// `None` for a program without statistics.
+    /// Returns the location; `None` for a program without statistics.
     pub(crate) fn of(network: &NetworkDesc) -> Option<Self> {
         network.stats.as_ref()?;
         Some(Self { output: network.stats_output() })
     }
 
-    /// The output, if the caller bound it to memory.
+    /// Returns the output, if the caller bound it to memory.
     fn bound(self, bindings: &Bindings) -> Option<usize> {
         match bindings.outputs.get(self.output?)? {
             OutputBinding::Memory(memory) if !memory.as_slice().is_empty() => self.output,
@@ -105,7 +105,7 @@ impl IoBinding {
         })
     }
 
-    /// The handle that ends a run early.
+    /// Returns the handle that ends a run early.
     pub(crate) fn canceller(&self) -> Arc<dyn Canceller> {
         self.exec.canceller()
     }
@@ -116,11 +116,11 @@ impl IoBinding {
         outputs.unwrap_or_default().iter().map(|transfer| transfer.user_bytes())
     }
 
-    /// Runs one inference on the calling thread. Windows stay bound: what consumes an inference clears them. A watch
-    /// gets the times of its stages; without one, the device measures nothing.
+    /// Runs one inference on the calling thread. Windows stay bound: the code that collects an inference clears them.
+    /// A watch receives the times of the stages; without one, the device measures nothing.
     ///
-    /// Blocking: as long as the device takes, or until `check` says so; the device then still has the inference, which
-    /// [`Self::complete`] or [`Self::discard`] ends.
+    /// Blocking: as long as the device takes, or until `check` ends the wait. In the latter case the device still has
+    /// the inference, which [`Self::complete`] or [`Self::discard`] ends.
     pub(crate) fn run(
         &mut self,
         bindings: &mut Bindings,
@@ -137,10 +137,10 @@ impl IoBinding {
         self.needs_reclaim
     }
 
-    /// The first half of [`Self::run`]: gives the device the inputs, and the inference where it works by itself. After an
-    /// error nothing has begun.
+    /// Does the first half of [`Self::run`]: copies the inputs, and submits the inference if the device is
+    /// asynchronous. After an error, no inference has begun.
     ///
-    /// Blocking: only where [`Self::needs_reclaim`], as long as the device has the buffers, or until `check` says so.
+    /// Blocking: only if [`Self::needs_reclaim`], until the device has released the buffers or `check` ends the wait.
     pub(crate) fn submit(
         &mut self,
         bindings: &mut Bindings,
@@ -185,7 +185,7 @@ impl IoBinding {
         Ok(())
     }
 
-    /// The second half: waits for the device, and gives the outputs to the caller.
+    /// Does the second half: waits for the device, and copies the outputs to the caller.
     ///
     /// Blocking: as [`Self::run`].
     pub(crate) fn complete(
@@ -237,14 +237,14 @@ impl IoBinding {
         Ok(())
     }
 
-    /// Ends an inference that was cancelled, whatever it comes to, if the device still has it.
+    /// Ends a cancelled inference and ignores its outcome, if the device still has it.
     pub(crate) fn discard(&mut self) {
         if mem::take(&mut self.is_started) {
             self.needs_reclaim = self.exec.execute().is_err();
         }
     }
 
-    /// Waits for the inference that the device has.
+    /// Waits for the inference on the device.
     fn execute(&mut self, check: Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         let mut is_left = false;
         let executed = match check {
@@ -261,7 +261,7 @@ impl IoBinding {
     }
 }
 
-/// Has the device measure. The time that takes is no part of any stage.
+/// Requests a measurement from the device. The time of the request is not part of any stage.
 fn announce_measuring(
     exec: &mut dyn Exec,
     tensors: &mut HostTensors<'_, '_>,
@@ -279,7 +279,8 @@ fn announce_measuring(
     Ok(())
 }
 
-/// Copies what the device measured to what wants it, output `output` among it. The inference has succeeded, whatever becomes of it.
+/// Copies the device's measurements to the requesters, including output `output`. The inference has succeeded, even
+/// if this copy fails.
 fn deliver_stats(
     exec: &mut dyn Exec,
     output: Option<usize>,
@@ -317,7 +318,7 @@ fn try_deliver_stats(
     Ok(())
 }
 
-/// Notes the time, where an inference is watched.
+/// Records the time, if an inference is watched.
 fn stamp(watch: Option<&mut Watch>, which: impl FnOnce(&mut Stages) -> &mut u64) {
     if let Some(watch) = watch {
         *which(&mut watch.stages) = clock::now_ns();

@@ -1,9 +1,9 @@
-//! Checksums of what goes into an inference and comes out of it (`io_crc` in docs/reference/options.md).
+//! Checksums of the inputs and outputs of an inference (`io_crc` in docs/reference/options.md).
 //!
-//! A program compiled with `io_crc` has the bytes of every bound input summed when the inference is submitted and again
-//! by the thread that begins it; those of every output when it has been computed and again by the thread that collects it.
-//! Two different values prove a write in between, and show where. The sums are CRC-32 (the one of zlib), one per
-//! buffer or one per section of so many bytes. Slices are not covered.
+//! A program compiled with `io_crc` computes checksums of every bound input at submission, and again on the thread
+//! that begins the inference. Checksums of every output are computed after its computation, and again on the thread
+//! that collects the inference. Two different values prove a write in between, and identify the buffer. The checksums
+//! are CRC-32 (as in zlib), one per buffer or one per section of a given size. Slices are not covered.
 
 use qaic_mem::{ForeignMemoryMut, HostSlice};
 use qaic_qpc::crc::Crc32;
@@ -11,19 +11,19 @@ use qaic_qpc::crc::Crc32;
 use crate::binding::{Bindings, InputBinding, OutputBinding};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
-/// Bytes that are copied aside at a time: a caller may write to its memory while it is summed.
+/// Number of bytes that are copied at a time, because a caller may write to its memory during the checksum.
 const STEP_BYTES: usize = 4096;
 
-/// The sums of one inference, by binding: empty where no memory is bound.
+/// The checksums of one inference, by binding; empty for a binding without memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoCrcs {
-    /// Per input, one value per section.
+    /// Checksums of each input, one value per section.
     pub inputs: Vec<Vec<u32>>,
-    /// Per output; empty until it has ended well.
+    /// Checksums of each output; empty until the inference has succeeded.
     pub outputs: Vec<Vec<u32>>,
 }
 
-/// Takes and compares the sums of the inferences of one exec object.
+/// Computes and compares the checksums of the inferences of one exec object.
 #[derive(Debug)]
 pub(crate) struct IoCheck {
     section_bytes: usize,
@@ -35,18 +35,18 @@ pub(crate) struct IoCheck {
 }
 
 impl IoCheck {
-    /// Sums of sections of this many bytes; 0 makes each buffer one section.
+    /// Creates checksums over sections of this many bytes; with 0, each buffer is one section.
     pub(crate) fn new(section_bytes: usize) -> Self {
         let section_bytes = if section_bytes == 0 { usize::MAX } else { section_bytes };
         Self { section_bytes, taken: IoCrcs::default(), output_bytes: Vec::new(), is_uncollected: false }
     }
 
-    /// The sums that were taken last.
+    /// The checksums that were computed last.
     pub(crate) fn taken(&self) -> &IoCrcs {
         &self.taken
     }
 
-    /// At submission.
+    /// Computes the checksums of the inputs, at submission.
     pub(crate) fn take_inputs(&mut self, bindings: &Bindings) {
         self.is_uncollected = false;
         self.taken.outputs.clear();
@@ -57,7 +57,7 @@ impl IoCheck {
         self.taken.inputs = sums.collect();
     }
 
-    /// By the thread that begins the inference. `name` gives the name of an input.
+    /// Checks the inputs, on the thread that begins the inference. `name` returns the name of an input.
     pub(crate) fn check_inputs(
         &self,
         bindings: &Bindings,
@@ -71,7 +71,8 @@ impl IoCheck {
         Ok(())
     }
 
-    /// When the outputs have been computed, which have this many bytes each.
+    /// Computes the checksums of the outputs, after they were computed. `output_bytes` contains the size of each
+    /// output.
     pub(crate) fn take_outputs(&mut self, bindings: &Bindings, output_bytes: impl Iterator<Item = usize>) {
         self.output_bytes.clear();
         self.output_bytes.extend(output_bytes);
@@ -83,7 +84,8 @@ impl IoCheck {
         self.is_uncollected = true;
     }
 
-    /// By the first thread that collects the inference: afterwards the caller may write to the memory.
+    /// Checks the outputs, on the first thread that collects the inference. Afterwards the caller may write to the
+    /// memory.
     pub(crate) fn check_outputs(
         &mut self,
         bindings: &Bindings,
@@ -127,13 +129,13 @@ impl IoCheck {
     }
 }
 
-/// The bytes of a tensor at the begin of memory that may be larger, or smaller.
+/// Returns the bytes of a tensor at the start of memory, which may be larger or smaller than the tensor.
 fn head(memory: &ForeignMemoryMut, bytes: usize) -> HostSlice<'_> {
     let all = memory.as_slice();
     all.subslice(0, bytes).unwrap_or(all)
 }
 
-/// The CRC of every section of `memory`; the last one may be shorter. Memory without bytes has none.
+/// Computes the CRC of every section of `memory`; the last section may be shorter. Empty memory has no sections.
 fn sections(memory: HostSlice<'_>, section_bytes: usize) -> Vec<u32> {
     let mut buffer = [0_u8; STEP_BYTES];
     let mut sums = Vec::with_capacity(memory.len().div_ceil(section_bytes));

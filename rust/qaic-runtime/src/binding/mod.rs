@@ -1,10 +1,13 @@
-//! How the caller's tensors reach a device and come back.
+//! Transfer of the caller's tensors to a device and back.
 //!
-//! [`tensor_specs`] says which arrays a program takes, [`BindingSpecs`] check what callers pass for them. [`Bindings`] name
-//! what one inference reads and writes. A [`TransferPlan`] knows, per permitted combination of shapes, where each tensor lies in the DMA buffers and how it is
-//! converted on its way; an `IoBinding` has both ends and moves the bytes. Tensors that stay on the device between
-//! inferences are `Retained`, boxes of them reach the host through a [`Window`], tensors behind descriptors do not pass
-//! the host at all.
+//! * [`tensor_specs`] describes the arrays that a program takes, and [`BindingSpecs`] check the caller's arrays and
+//!   buffers.
+//! * [`Bindings`] list the memory that one inference reads and writes.
+//! * A [`TransferPlan`] contains, per permitted combination of shapes, the offset of each tensor in the DMA buffers
+//!   and its conversion. An `IoBinding` combines both and moves the bytes.
+//! * `Retained` contains the tensors that stay on the device between inferences. A [`Window`] copies a box of such a
+//!   tensor to or from the host.
+//! * Tensors behind descriptors are not visible to the host.
 
 mod argument;
 mod bindings;

@@ -1,17 +1,17 @@
-//! MXINT8 blocks from and to arrays of numbers, a few rows at a time.
+//! Conversion of number arrays to MXINT8 blocks and back, a few rows at a time.
 
 pub use half::f16 as Half;
 use qaic_mem::{HostSlice, HostSliceMut, Pod};
 use qaic_quant::mx::{MxFormat, decode, encode};
 
-/// Values that are converted at a time, when rows are shorter.
+/// Number of values that are converted at a time, if rows are shorter.
 const STEP_VALUES: usize = 4096;
 
-/// Numbers that arrays in place of blocks may have.
+/// Element types of arrays that represent blocks.
 pub(crate) trait Number: Pod + Default {
-    /// Its value.
+    /// Returns the value as float32.
     fn value(self) -> f32;
-    /// The nearest one, half to even; infinite where there is none.
+    /// Returns the nearest value of the type, ties to even; infinity if the value is out of range.
     fn nearest(value: f32) -> Self;
 }
 
@@ -35,12 +35,12 @@ impl Number for Half {
     }
 }
 
-/// Bytes of the blocks of `rows` rows of `columns` values; `None` when they are more than the address space.
+/// Number of bytes of the blocks of `rows` rows of `columns` values; `None` if it exceeds the address space.
 pub(crate) fn blocks_bytes(rows: usize, columns: usize) -> Option<usize> {
     MxFormat::Int8.stored_bytes(rows, columns)
 }
 
-/// Fills `blocks` with the blocks of an array whose rows have `columns` values. What does not fit is left out.
+/// Fills `blocks` with the blocks of an array whose rows have `columns` values. Values that do not fit are ignored.
 pub(crate) fn to_blocks<T: Number>(columns: usize, array: HostSlice<'_>, mut blocks: HostSliceMut<'_>) {
     let mut steps = Steps::new(columns);
     let mut numbers = vec![T::default(); steps.values];
@@ -82,7 +82,7 @@ pub(crate) fn from_blocks<T: Number>(columns: usize, blocks: HostSlice<'_>, mut 
     }
 }
 
-/// A walk over the rows of an array, some at a time.
+/// Iterates over the rows of an array, several at a time.
 struct Steps {
     columns: usize,
     row_bytes: usize,

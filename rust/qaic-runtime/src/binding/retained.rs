@@ -1,13 +1,13 @@
 //! Tensors that stay on the device between the inferences of an activation.
 //!
-//! An output `X_RetainedState` becomes the value of input `X` of the next inference. Where the device computes it whole, a
-//! pair has two buffers: an inference reads one and writes the other, and only a successful one exchanges them. Where the
-//! device computes the rows that change, there is one buffer, and an inference that succeeded writes them there. So a
-//! failure leaves the value as it was, and nothing is copied.
+//! An output `X_RetainedState` becomes the value of input `X` of the next inference. If the device computes the
+//! output whole, a pair has two buffers: an inference reads one and writes the other, and only a successful inference
+//! exchanges them. If the device computes only the changed rows, a pair has one buffer, and a successful inference
+//! writes the rows there. A failure therefore leaves the value unchanged, and no value is copied.
 //!
-//! The exception are uploaded boxes ([`window::upload`]): they are written into the present value before the inference
-//! begins, and stay there when it fails. To undo them would take a copy of the value each time; a caller that tries
-//! again uploads the same boxes again.
+//! Uploaded boxes ([`window::upload`]) are the exception: they are written into the current value before the
+//! inference begins, and stay there if it fails. Undoing an upload would require a copy of the value for each
+//! inference. A caller that repeats the inference uploads the same boxes again.
 
 use std::mem;
 
@@ -16,7 +16,7 @@ use qaic_mem::{HostSlice, HostSliceMut, Storage};
 use crate::binding::{BindingTransfer, RetainedPair, Route, TransferPlan};
 use crate::error::{ErrorDetail, RuntimeError};
 
-/// The retained tensors of one activation. Zero at first.
+/// The retained tensors of one activation; initially zero.
 #[derive(Debug)]
 pub(crate) struct Retained {
     // By pair, in the order of the outputs: what the next inference reads, and what it writes; `None` where it writes rows
@@ -52,8 +52,9 @@ pub(crate) struct RetainedNext<'a> {
 }
 
 impl Retained {
-    /// The buffers of a program's pairs; `None` when it has none. `is_updated` says of a pair whether the device writes rows
-    /// over the value before; where the host converts them, it has two buffers nevertheless.
+    /// Allocates the buffers of a program's pairs; `None` if the program has none. `is_updated` returns whether the
+    /// device writes rows of a pair over the previous value. A pair that the host converts has two buffers in any
+    /// case.
     pub(crate) fn new(
         pairs: &[RetainedPair],
         transfers: &TransferPlan,
@@ -94,7 +95,7 @@ impl Retained {
         Ok(Some(retained))
     }
 
-    /// The present value of input `index`, if it is retained, and its dims.
+    /// Returns the current value of input `index` and its dims, if the input is retained.
     pub(crate) fn value_mut(&mut self, index: usize) -> Option<(HostSliceMut<'_>, &[usize])> {
         let position = (*self.by_input.get(index)?)?;
         Some((self.values.get_mut(position)?.memory_mut(), self.dims.get(position)?))
@@ -107,7 +108,7 @@ impl Retained {
         (values, RetainedNext { next, first: 0, by_output })
     }
 
-    /// The pairs of one buffer: input, output, and the value.
+    /// Iterates over the pairs with one buffer: input, output, and the value.
     pub(crate) fn updated(&mut self) -> impl Iterator<Item = (usize, usize, HostSliceMut<'_>)> {
         let pairs = self.pairs.iter().zip(&self.is_updated).zip(&mut self.values);
         pairs
@@ -115,8 +116,8 @@ impl Retained {
             .map(|((pair, _), value)| (pair.input, pair.output, value.memory_mut()))
     }
 
-    /// Returns the memory in which output `index` becomes the next value, if it is retained; for a pair of
-    /// one buffer, the value itself.
+    /// Returns the memory in which output `index` becomes the next value, if the output is retained. For a pair with
+    /// one buffer, this is the value itself.
     pub(crate) fn next_mut(&mut self, index: usize) -> Option<HostSliceMut<'_>> {
         let position = (*self.by_output.get(index)?)?;
         let next = self.next.get_mut(position)?.as_mut().or(self.values.get_mut(position));
@@ -130,7 +131,7 @@ impl Retained {
         }
     }
 
-    /// Makes what the outputs wrote the present value.
+    /// Replaces the current values with those that the outputs wrote.
     pub(crate) fn advance(&mut self) {
         for (value, next) in self.values.iter_mut().zip(&mut self.next) {
             if let Some(next) = next {
@@ -141,7 +142,7 @@ impl Retained {
 }
 
 impl<'a> RetainedValues<'a> {
-    /// The present value of input `index`, if it is retained.
+    /// Returns the current value of input `index`, if the input is retained.
     pub(crate) fn input(self, index: usize) -> Option<HostSlice<'a>> {
         let position = (*self.by_input.get(index)?)?;
         self.values.get(position).map(Storage::memory)
@@ -155,8 +156,8 @@ impl<'a> RetainedValues<'a> {
 }
 
 impl<'a> RetainedNext<'a> {
-    /// Returns the memory in which output `index` becomes the next value, if it is retained and has a buffer
-    /// for that.
+    /// Returns the memory in which output `index` becomes the next value, if the output is retained and has a second
+    /// buffer.
     pub(crate) fn take(&mut self, index: usize) -> Option<HostSliceMut<'a>> {
         let position = (*self.by_output.get(index)?)?;
         let skipped = position.checked_sub(self.first)?;

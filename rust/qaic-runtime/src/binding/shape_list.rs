@@ -1,4 +1,4 @@
-//! Shapes of all bindings, as clients of `qaicrt` have them.
+//! Shapes of all bindings, for clients of `qaicrt`.
 
 use std::ops::Deref;
 
@@ -11,17 +11,17 @@ pub struct ShapeList {
 }
 
 impl ShapeList {
-    /// A list of these.
+    /// Creates a list of these shapes.
     pub fn new(shapes: Vec<GivenShape>) -> Self {
         Self { shapes }
     }
 
-    /// The entry at a position counted from the front, or from the back when it is negative.
+    /// Returns the entry at a position, which counts from the back if negative.
     pub fn at(&self, index: isize) -> Option<&GivenShape> {
         self.shapes.get(position(index, self.shapes.len())?)
     }
 
-    /// Replaces an entry; whether there is one.
+    /// Replaces an entry; returns whether the entry exists.
     pub fn set(&mut self, index: isize, shape: GivenShape) -> bool {
         let position = position(index, self.shapes.len());
         match position.and_then(|position| self.shapes.get_mut(position)) {

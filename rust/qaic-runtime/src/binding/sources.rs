@@ -6,7 +6,7 @@ use super::retained::RetainedValues;
 use crate::binding::{BindingTransfer, InputBinding, Window};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
-/// The inputs of one inference: of the caller, or retained.
+/// The inputs of one inference: arrays of the caller, or retained values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources<'a> {
     pub(super) inputs: &'a [InputBinding],
@@ -15,8 +15,8 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Returns the host's bytes of input `index`; `None` if there are none to move: optimized away, or behind
-    /// a descriptor.
+    /// Returns the host's bytes of input `index`; `None` if there are none to move, because the input is optimized
+    /// away or behind a descriptor.
     pub(super) fn get(
         &self,
         index: usize,

@@ -1,4 +1,5 @@
-//! Inferences of devices with DMA buffers: inputs into them before, outputs from them after.
+//! Inferences of devices with DMA buffers: copies the inputs into the buffers before, and the outputs from them
+//! after.
 
 use std::mem;
 
@@ -27,7 +28,7 @@ impl Staged {
         Self { inputs: Vec::with_capacity(transfers.inputs().len()), resize: Vec::new(), stats_output }
     }
 
-    /// Moves all inputs that the host moves into the DMA buffers.
+    /// Moves all inputs into the DMA buffers, except those that the device moves itself.
     pub(super) fn stage(
         &mut self,
         exec: &mut dyn Exec,
@@ -48,7 +49,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Moves all outputs that are wanted from the DMA buffers.
+    /// Moves all requested outputs from the DMA buffers.
     pub(super) fn fetch(
         &self,
         exec: &mut dyn Exec,
@@ -89,7 +90,7 @@ impl DmaBuffers for dyn Exec + '_ {
     }
 }
 
-/// The device's tensor in its DMA buffer.
+/// Returns the device's tensor in its DMA buffer.
 fn in_buffer(place: Place, buffer: HostSlice<'_>) -> Result<HostSlice<'_>, RuntimeError> {
     buffer.subslice(place.offset, place.bytes).ok_or_else(|| {
         RuntimeError::from(ErrorDetail::Internal {

@@ -10,7 +10,7 @@ use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::image::Image;
 
-/// An output with this behind the name of an input is the input's next value.
+/// Suffix of outputs that are the next value of an input.
 const RETAINED_SUFFIX: &str = "_RetainedState";
 
 /// Element types of arrays.
@@ -44,8 +44,8 @@ impl ArrayType {
         }
     }
 
-    /// The array type that carries an element type. Brain floats travel as the unsigned integers of their bits, because
-    /// the buffer protocol has no name for them.
+    /// Returns the array type for an element type. bfloat16 values use an unsigned integer type for their bits,
+    /// because the buffer protocol has no name for them.
     const fn of(dtype: ElementType) -> Option<Self> {
         match dtype {
             ElementType::Float32 => Some(Self::Float32),
@@ -64,7 +64,7 @@ impl ArrayType {
 /// One input or output.
 #[derive(Clone, Debug)]
 pub struct TensorSpec {
-    /// Binding name.
+    /// Name of the binding.
     pub name: String,
     /// Element type.
     pub dtype: ArrayType,
@@ -74,10 +74,10 @@ pub struct TensorSpec {
     pub size_bytes: u64,
     /// True if fewer elements may be given.
     pub partial: bool,
-    /// True for a tensor of the model.
+    /// True if the tensor belongs to the model.
     pub visible: bool,
-    /// True if the device has MXINT8 blocks in place of the array, along the last dimension. Type, dims and
-    /// size are those of the array, which is float16.
+    /// True if the device stores MXINT8 blocks along the last dimension instead of the array. Type, dims and size are
+    /// those of the array, which is float16.
     pub mxint8: bool,
 }
 
@@ -97,21 +97,21 @@ pub struct TensorSpecs {
     pub inputs: Vec<TensorSpec>,
     /// Outputs.
     pub outputs: Vec<TensorSpec>,
-    /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty when the
-    /// tensors have the only dims.
+    /// Dims of all tensors in each permitted combination of shapes, in the order of `allowed_shapes`; empty if the
+    /// tensors have fixed dims.
     pub variants: Vec<ShapeVariant>,
 }
 
 /// One permitted combination of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeVariant {
-    /// Per input.
+    /// Dims of each input.
     pub inputs: Vec<Vec<u64>>,
-    /// Per output.
+    /// Dims of each output.
     pub outputs: Vec<Vec<u64>>,
 }
 
-/// An input whose next value is an output; the device may keep it between inferences.
+/// An input whose next value is an output. The device may retain the value between inferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedPair {
     /// Index among the inputs.
@@ -120,9 +120,10 @@ pub struct RetainedPair {
     pub output: usize,
 }
 
-/// The tensors a caller passes and gets.
+/// Returns the tensors that a caller passes and receives.
 ///
-/// The container stores booleans as 8-bit integers; a program compiled here remembers which they are.
+/// Containers store booleans as 8-bit integers. A program compiled by this project records which integers are
+/// booleans.
 pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
     let plan = read_plan(image)?;
     let network = image.network();
@@ -150,7 +151,7 @@ pub fn tensor_specs(image: &Image) -> Result<TensorSpecs, RuntimeError> {
     Ok(TensorSpecs { inputs, outputs, variants })
 }
 
-/// Puts dims of arrays in place of those of their blocks.
+/// Replaces the dims of blocks with the dims of their arrays.
 fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], plan_tensors: &[PlanTensor]) {
     for ((dims, tensor), plan_tensor) in dims.iter_mut().zip(tensors).zip(plan_tensors) {
         if tensor.mxint8 {
@@ -159,7 +160,7 @@ fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], plan_tensors: &
     }
 }
 
-/// Replaces the bytes of a row of blocks by the values they stand for; whether there are blocks.
+/// Replaces the bytes of a row of blocks with the number of their values. Returns whether there are blocks.
 fn decode_dims(dims: &mut [u64], plan_tensor: Option<&PlanTensor>) -> bool {
     match (dims.last_mut(), plan_tensor.and_then(|plan_tensor| plan_tensor.mxint8)) {
         (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {
@@ -189,10 +190,11 @@ fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError
     network.allowed_shapes.iter().map(variant).collect()
 }
 
-/// The inputs that the device can keep between inferences: output `X_RetainedState` is the next value of input `X`.
+/// Returns the inputs that the device can retain between inferences: output `X_RetainedState` is the next value of
+/// input `X`.
 ///
-/// A program compiled here has none unless its state was asked to be kept; of others the names decide. Both tensors must
-/// have one type and, in every permitted combination, one shape.
+/// A program compiled by this project has retained inputs only if that was requested. For other programs, the names
+/// decide. Both tensors must have one type and, in every permitted combination, one shape.
 pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> {
     let network = image.network();
     let bases = network.outputs.iter().enumerate().filter_map(|(output, binding)| {
@@ -227,7 +229,7 @@ pub fn retained_pairs(image: &Image) -> Result<Vec<RetainedPair>, RuntimeError> 
 /// Options of a program other than its computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IoOptions {
-    /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
+    /// Section size in bytes for the CRCs of inputs and outputs; 0 means whole buffers, `None` disables the checks.
     pub io_crc: Option<usize>,
     /// True if callers may read and write the state between inferences.
     pub split_state: bool,

@@ -1,4 +1,4 @@
-//! One binding: its checked transform sequence fused into what moves the bytes.
+//! Transfer of one binding: a checked transform sequence, fused into one pass.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use qaic_qpc::transform::{BindingPlan, Operation};
 
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
-/// How a binding travels.
+/// Transfer method of a binding.
 #[derive(Clone, Debug)]
 pub enum Route {
-    /// Optimized away by the compiler: nothing moves, the caller's buffer is ignored.
+    /// The compiler optimized the tensor away: nothing is moved, and the caller's buffer is ignored.
     Skip,
-    /// The device takes the caller's bytes as they are; a device on host memory may use them in place.
+    /// The device takes the caller's bytes unchanged. A device on host memory may use them in place.
     Direct,
-    /// The bytes are converted on the way.
+    /// The bytes are converted during the transfer.
     Convert(Pipeline),
 }
 
-/// Place of the device's tensor.
+/// Location of the device's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// DMA buffer number.
+    /// Number of the DMA buffer.
     pub buffer: usize,
-    /// Byte offset in the buffer; of the slice header for a partial input.
+    /// Byte offset in the buffer; for a partial input, the offset of the slice header.
     pub offset: usize,
     /// Bytes of the tensor.
     pub bytes: usize,
 }
 
-/// A binding ready to be moved.
+/// The transfer of a binding, ready to run.
 #[derive(Clone, Debug)]
 pub struct BindingTransfer {
     name: Arc<str>,
@@ -75,12 +75,12 @@ impl BindingTransfer {
         &self.name
     }
 
-    /// How it travels.
+    /// Transfer method of the binding.
     pub(crate) fn route(&self) -> &Route {
         &self.route
     }
 
-    /// Place of the device's tensor; `None` if it is optimized away.
+    /// Location of the device's tensor; `None` if the tensor is optimized away.
     pub(crate) fn place(&self) -> Option<Place> {
         self.place
     }
@@ -100,7 +100,7 @@ impl BindingTransfer {
         self.partial
     }
 
-    /// Moves an input to the device's tensor. An input that is optimized away moves nothing.
+    /// Moves an input to the device's tensor. Does nothing for an input that is optimized away.
     pub(super) fn stage(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         let src = src.subslice(0, self.user_bytes).ok_or_else(|| self.wrong_size(src.len()))?;
         match &self.route {
@@ -113,7 +113,7 @@ impl BindingTransfer {
         Ok(())
     }
 
-    /// Moves an output from the device's tensor to the caller; as much of it as fits.
+    /// Moves an output from the device's tensor to the caller, up to the size of the destination.
     pub(super) fn fetch(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         match &self.route {
             Route::Skip => {}
@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// The sequence as one pass.
+/// Fuses the sequence into one pass.
 fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
     let mut before = &plan.initial;
     let mut steps = Vec::new();
@@ -198,7 +198,7 @@ fn fuse(plan: &BindingPlan) -> Result<Route, RuntimeError> {
     Ok(if pipeline.is_copy() { Route::Direct } else { Route::Convert(pipeline) })
 }
 
-/// The plan gave both sides the sizes of its own pipeline.
+/// Returns the internal error for a size mismatch. Both sides get their sizes from the same plan, so a mismatch is a bug.
 fn sizes(error: &PipelineError) -> RuntimeError {
     ErrorDetail::Internal { what: format!("transfer: {error}") }.into()
 }
@@ -212,7 +212,8 @@ fn unsupported(plan: &BindingPlan, step: usize, kind: TransformKind) -> RuntimeE
     .into()
 }
 
-/// A size of the descriptor as a size in this process; fails only where addresses are shorter than the descriptor's.
+/// Converts a size of the descriptor to a size in this process. Fails only if addresses are shorter than the
+/// descriptor's sizes.
 fn in_memory(plan: &BindingPlan, size: u64) -> Result<usize, RuntimeError> {
     usize::try_from(size).map_err(|_| {
         RuntimeError::from(ErrorDetail::Input(InputError::BufferSize {

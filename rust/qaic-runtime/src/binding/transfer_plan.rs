@@ -1,14 +1,14 @@
-//! How the caller's tensors reach the DMA buffers of a program and come back (docs/reference/transfers.md).
+//! Transfers of the caller's tensors to the DMA buffers of a program and back (docs/reference/transfers.md).
 //!
-//! `qaic_qpc::transform` checks a descriptor and does the arithmetic of places; here the bytes are moved. A
-//! [`TransferPlan`] is made once per program and permitted combination of shapes: every sequence of transform steps is fused
-//! into one [`Route`]. What is left for an inference is to check the lengths of the buffers at hand. Nothing a descriptor or a caller says can make a
-//! transfer touch memory outside the buffers given.
+//! `qaic_qpc::transform` checks a descriptor and computes all offsets; this module moves the bytes. A
+//! [`TransferPlan`] is created once per program and permitted combination of shapes, and fuses every sequence of
+//! transform steps into one [`Route`]. An inference only checks the lengths of its buffers. No descriptor and no
+//! caller can make a transfer access memory outside the given buffers.
 //!
-//! Several bindings may lie in one DMA buffer; bytes between them are never written. Short output arrays get the first
-//! bytes of the result. Partial inputs are packed behind the others, again for each inference.
+//! Several bindings may share one DMA buffer; bytes between the bindings are never written. Short output arrays
+//! receive the first bytes of the result. Partial inputs are packed behind the others, again for each inference.
 //!
-//! The open runtime executes single copies only; docs/reference/transfers.md defines the arithmetic of conversions.
+//! The open runtime executes only single copies; docs/reference/transfers.md defines the arithmetic of conversions.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,9 +23,9 @@ use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
 use super::transfer::{BindingTransfer, Place, Route};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
-/// The DMA buffers that tensors lie in, as the host sees them.
+/// The DMA buffers that contain tensors, as views for the host.
 pub trait DmaBuffers {
-    /// The whole of one.
+    /// Returns all bytes of a DMA buffer.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 }
 
@@ -38,15 +38,15 @@ pub struct TransferPlan {
 }
 
 impl TransferPlan {
-    /// The transfers of `network`. Fails when a sequence has no host implementation or is not consistent, naming the
-    /// binding and the step.
+    /// Creates the transfers of `network`. Fails if a sequence has no host implementation or is inconsistent; the
+    /// error names the binding and the step.
     pub fn new(network: &NetworkDesc) -> Result<Self, RuntimeError> {
         Self::of(Checked::new(network).map_err(refused)?)
     }
 
-    /// One plan per entry of `allowed_shapes`, in order; exactly one without entries. All use the same places in the
-    /// same DMA buffers; the sizes are those of the entry. Fails as [`TransferPlan::new`], also when a binding whose dims
-    /// differ between entries has a transpose.
+    /// Creates one plan per entry of `allowed_shapes`, in order, or one plan if there are no entries. All plans use
+    /// the same offsets in the same DMA buffers; the sizes depend on the entry. Fails as [`TransferPlan::new`], and
+    /// if a binding whose dims differ between entries has a transpose.
     pub(crate) fn variants(network: &NetworkDesc) -> Result<Vec<Arc<Self>>, RuntimeError> {
         let mut made = HashMap::new();
         let checked = Checked::variants(network).map_err(refused)?;
@@ -58,7 +58,7 @@ impl TransferPlan {
         Self::with(checked, &mut HashMap::new())
     }
 
-    /// Builds the transfers; plans that share a binding share its transfer.
+    /// Creates the transfers. Plans with the same binding share its transfer.
     fn with(
         checked: Checked,
         made: &mut HashMap<*const BindingPlan, Arc<BindingTransfer>>,
@@ -92,7 +92,8 @@ impl TransferPlan {
         &self.checked.dma_sizes
     }
 
-    /// The DMA buffer that holds nothing but this binding, inputs then outputs, at its begin and as the caller has it.
+    /// Returns the DMA buffer that contains only this binding (inputs then outputs), at its start and in the caller's
+    /// format.
     pub(crate) fn whole_buffer(&self, binding: usize) -> Option<usize> {
         let all = || self.inputs.iter().chain(&self.outputs);
         let transfer = all().nth(binding)?;
@@ -101,17 +102,17 @@ impl TransferPlan {
         (place.offset == 0 && here.count() == 1 && !transfer.is_partial()).then_some(place.buffer)
     }
 
-    /// Returns whether any input may be passed partially; then the place of inputs depends on the lengths of
-    /// each inference.
+    /// Returns whether any input may be partial. The offsets of inputs then depend on the input lengths of each
+    /// inference.
     pub(crate) fn has_partial_inputs(&self) -> bool {
         self.checked.has_partial_inputs()
     }
 
-    /// Moves all inputs into the DMA buffers. What is `None` stays where it is: the device moves it by itself, or it is
-    /// optimized away.
+    /// Moves all inputs into the DMA buffers. Inputs that are `None` are not moved, because the device moves them
+    /// itself or they are optimized away.
     ///
-    /// Where inputs may be given short, `resize` receives one value per DMA buffer: the bytes in use where such inputs were
-    /// packed, else 0.
+    /// If inputs may be partial, `resize` receives one value per DMA buffer: the number of bytes in use if partial
+    /// inputs were packed into the buffer, otherwise 0.
     pub(crate) fn stage<D: DmaBuffers + ?Sized>(
         &self,
         inputs: &[Option<HostSlice<'_>>],
@@ -140,14 +141,14 @@ impl TransferPlan {
         Ok(())
     }
 
-    /// Layout of the partial inputs for inputs of these many bytes. Fails when an input is longer than its tensor or the data
-    /// do not fit.
+    /// Computes the layout of the partial inputs from the lengths of all inputs. Fails if an input is longer than its
+    /// tensor, or if the data do not fit.
     pub(crate) fn lay_out(&self, given: &[u64]) -> Result<PartialLayout, RuntimeError> {
         self.checked.pack(given).map_err(refused)
     }
 
-    /// Moves input `index` to its place in `dma`, the whole DMA buffer the binding names. An input that is optimized
-    /// away moves nothing. The place of a partial input depends on all the others ([`TransferPlan::lay_out`]).
+    /// Moves input `index` into `dma`, which is the whole DMA buffer of the binding. Does nothing for an input that
+    /// is optimized away. The offset of a partial input depends on all other inputs ([`TransferPlan::lay_out`]).
     pub(crate) fn stage_input(
         &self,
         index: usize,
@@ -165,8 +166,8 @@ impl TransferPlan {
         input.stage(src, dst)
     }
 
-    /// Moves output `index` from `dma`, the whole DMA buffer the binding names, to the caller; as much of it as fits.
-    /// An output that is optimized away leaves `dst` as it is.
+    /// Moves output `index` from `dma`, which is the whole DMA buffer of the binding, to the caller, up to the size
+    /// of `dst`. Does nothing for an output that is optimized away.
     pub(crate) fn fetch_output(
         &self,
         index: usize,
@@ -180,7 +181,7 @@ impl TransferPlan {
     }
 }
 
-/// Writes the slice header and the data of one partial input. Without data neither is written.
+/// Writes the slice header and the data of one partial input. Writes neither if there are no data.
 fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> Result<(), RuntimeError> {
     let place = Place {
         buffer: slice.buffer as usize,
@@ -194,7 +195,7 @@ fn write_slice(slice: &Slice, src: HostSlice<'_>, mut dma: HostSliceMut<'_>) -> 
     header.ok_or_else(|| place.too_short(found))
 }
 
-/// The runtime's own errors where a caller may want to distinguish them.
+/// Converts errors that callers may need to distinguish to the runtime's own errors.
 fn refused(error: QpcError) -> RuntimeError {
     match error {
         QpcError::UnsupportedTransform { binding, step, kind } => {

@@ -1,7 +1,7 @@
 //! Copies between a box of a device tensor and an array of the host.
 //!
-//! The device tensor is C-contiguous. The host array may have any strides when it is read: a broadcast array has
-//! stride 0. Rows that are contiguous on both sides are copied as one run.
+//! The device tensor is C-contiguous. A host array that is read may have any strides, including stride 0 of a
+//! broadcast array. Rows that are contiguous on both sides are copied as one run.
 
 use qaic_mem::{HostSlice, HostSliceMut};
 
@@ -25,7 +25,7 @@ pub(super) fn upload_all(
     Ok(())
 }
 
-/// Reads the boxes that are wanted of output `index`, which is `result`.
+/// Reads the requested boxes of output `index`, whose value is `result`.
 pub(super) fn download_of(
     windows: &mut [Window],
     transfers: &TransferPlan,
@@ -41,7 +41,7 @@ pub(super) fn download_of(
     Ok(())
 }
 
-/// Refuses what [`download_of`] would refuse, as long as nothing has changed.
+/// Fails where [`download_of`] would fail, before any change is made.
 pub(super) fn check_downloads(windows: &mut [Window], transfers: &TransferPlan) -> Result<(), RuntimeError> {
     for window in windows {
         let output = window.binding.checked_sub(transfers.inputs().len());
@@ -94,7 +94,7 @@ fn wrong_side(binding: usize, what: &str) -> RuntimeError {
     ErrorDetail::Internal { what: format!("the array of a box of binding {binding} cannot be {what}") }.into()
 }
 
-/// The walk over a box: outer dims one element at a time, the inner ones as runs of bytes.
+/// Iteration over a box: outer dims one element at a time, inner dims as runs of bytes.
 struct Rows<'a> {
     origin: &'a [usize],
     extent: &'a [usize],
@@ -108,7 +108,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The walk, and the array that it goes over.
+    /// Creates the iteration, and returns the host array with it.
     fn new(window: &'a mut Window, dims: &[usize]) -> Result<(Self, &'a mut WindowArray), RuntimeError> {
         let Window { origin, extent, item_bytes, array, strides, .. } = window;
         let rank = dims.len();
@@ -224,7 +224,7 @@ mod tests {
         strides
     }
 
-    /// Every position of a box, in C order.
+    /// Returns every position of a box, in C order.
     fn positions(extent: &[usize]) -> Vec<Vec<usize>> {
         extent.iter().fold(vec![Vec::new()], |before, &count| {
             before

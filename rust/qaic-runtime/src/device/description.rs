@@ -1,4 +1,4 @@
-//! A device for lists of devices.
+//! Description of a device for device lists.
 
 use serde::Serialize;
 
@@ -19,9 +19,9 @@ pub struct DeviceDescription {
 }
 
 impl DeviceDescription {
-    /// Asks the device.
+    /// Queries the device.
     ///
-    /// Blocking: a card is asked, a minute at most.
+    /// Blocking: at most a minute, while a card answers.
     pub fn of(device: &dyn Device) -> Self {
         let resources = device.resources();
         let (status, reason) = match device.status() {

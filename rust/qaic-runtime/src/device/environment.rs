@@ -1,4 +1,4 @@
-//! Environment variables about the devices of a process (docs/reference/environment.md).
+//! Environment variables that configure the devices of a process (docs/reference/environment.md).
 
 use std::env;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use super::{KernelOptions, RegistryOptions, UserDirectory};
 use crate::error::{InputError, RuntimeError};
 
 impl RegistryOptions {
-    /// Reads the variables of the environment. `engine_candidates` are the places where the engine's library may be.
+    /// Reads the environment variables. `engine_candidates` are the possible paths of the engine's library.
     pub fn from_environment(engine_candidates: Vec<PathBuf>) -> Result<Self, RuntimeError> {
         Self::from_variables(&|name| env::var_os(name), engine_candidates)
     }
@@ -32,7 +32,7 @@ impl RegistryOptions {
     }
 }
 
-/// The library of the engine that `QAIC_ONNXRUNTIME_LIB` names, which is then the only one that may be used.
+/// Path of the engine's library from `QAIC_ONNXRUNTIME_LIB`. If set, no other library may be used.
 pub fn named_engine() -> Option<PathBuf> {
     engine(&|name| env::var_os(name))
 }
@@ -42,7 +42,7 @@ fn engine(value: &Variables<'_>) -> Option<PathBuf> {
 }
 
 impl UserDirectory {
-    /// A directory of the user of this process: `path`, or one in memory, or among the temporary files.
+    /// Returns a directory of the user of this process: `path`, or a directory in memory, or one for temporary files.
     pub fn of_this_user(path: Option<PathBuf>) -> Self {
         let user = rustix::process::getuid().as_raw();
         let path = path.unwrap_or_else(|| {
@@ -62,7 +62,7 @@ fn text(value: &Variables<'_>, name: &str) -> Option<String> {
     value(name).map(|found| found.to_string_lossy().trim().to_owned())
 }
 
-/// Returns the folder in which the cores of this user are counted; `1` is for the usual place.
+/// Returns the folder in which the cores of this user are counted; `1` selects the default folder.
 fn shared_cores(value: &Variables<'_>) -> Result<Option<UserDirectory>, RuntimeError> {
     let Some(found) = value("QAIC_CPU_SHARED").filter(|found| !found.is_empty() && found != "0") else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Which kernel the cards of a process come from: the running one, an emulated one, with or without a recording of its calls.
+//! Source of a process's cards: the running kernel or an emulated one, optionally with a recording of its calls.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use super::RegistryOptions;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
-/// Names of `QAIC_KMD`.
+/// Valid values of `QAIC_KMD`.
 const KERNELS: &str = "sys and emu";
 
-/// Options that decide the source of cards. Names are checked when cards are requested.
+/// Options that select the source of cards. Names are checked when cards are requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelOptions {
     /// `QAIC_KMD`: `sys`, the running kernel; `emu`, emulated cards. Unset means `sys`.
     pub kernel: Option<String>,
-    /// `QAIC_KMD_TRANSCRIPT`: file that gets a line for every system call.
+    /// `QAIC_KMD_TRANSCRIPT`: file that receives a line for every system call.
     pub transcript: Option<PathBuf>,
-    /// `QAIC_EMU_PROFILE`: which kernels an emulated driver behaves like, `old`, `new` or `ssr`; unset means `ssr`.
+    /// `QAIC_EMU_PROFILE`: kernel version that the emulated driver imitates: `old`, `new` or `ssr`; `ssr` by default.
     pub emulated_profile: Option<String>,
-    /// `QAIC_EMU_FAULTS`: what goes wrong on every emulated card.
+    /// `QAIC_EMU_FAULTS`: faults that happen on every emulated card.
     pub emulated_faults: Option<String>,
-    /// `QAIC_EMU_WORKLOAD`: what the cores of emulated cards do, `graph`, `echo` or `loopback`; unset means `graph`.
+    /// `QAIC_EMU_WORKLOAD`: work of the cores of emulated cards: `graph`, `echo` or `loopback`; `graph` by default.
     pub emulated_workload: Option<String>,
-    /// `QAIC_EMU_TIME`: `system`, or `virtual`, which goes by only while a call waits; unset means `system`.
+    /// `QAIC_EMU_TIME`: `system`, or `virtual`, which advances only while a call waits; `system` by default.
     pub emulated_time: Option<String>,
 }
 
-/// A kernel, and the hand on it where it is emulated.
+/// A kernel, with its controls if it is emulated.
 #[derive(Debug)]
 pub(super) struct Kernel {
     pub(super) kmd: Arc<dyn Kmd>,
@@ -39,7 +39,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel that `options` describe. `None` where it is the running one, and this was built without it.
+    /// Opens the kernel that `options` describe. Returns `None` for the running kernel if this build does not support
+    /// it.
     pub(super) fn open(options: &RegistryOptions) -> Result<Option<Self>, RuntimeError> {
         let Some(mut kernel) = Self::of_source(options)? else { return Ok(None) };
         if let Some(path) = options.kernel.transcript.as_deref().filter(|path| !path.as_os_str().is_empty()) {
@@ -74,7 +75,7 @@ impl Kernel {
         }
     }
 
-    /// Emulated cards: as many as virtual ones would be, and of their family.
+    /// Creates emulated cards, with the number and the family of the virtual cards.
     #[cfg(feature = "emu")]
     fn emulated(options: &RegistryOptions) -> Result<Self, RuntimeError> {
         use qaic_emu::fault::{FaultPlan, Target};
@@ -129,7 +130,7 @@ fn unknown(variable: &str, found: &str, known: &str) -> RuntimeError {
     .into()
 }
 
-/// Makes the workload of the cores of emulated cards.
+/// Creates the workload of the cores of emulated cards.
 #[cfg(all(feature = "cpu", feature = "emu"))]
 fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
     use super::emulated_cores::{EchoWorkload, GraphWorkload};
@@ -141,7 +142,7 @@ fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Wor
     }
 }
 
-/// Without an engine the cores do nothing, and whatever is sent comes back.
+/// Creates the workload of a build without an engine: the cores compute nothing, and return their inputs.
 #[cfg(all(not(feature = "cpu"), feature = "emu"))]
 fn workload(options: &RegistryOptions) -> Result<Arc<dyn qaic_emu::workload::Workload>, RuntimeError> {
     match options.kernel.emulated_workload.as_deref().unwrap_or_default() {

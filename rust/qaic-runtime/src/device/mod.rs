@@ -1,48 +1,51 @@
-//! The device seam: what the runtime asks of anything that can run a program.
+//! The device interface: the functions that the runtime needs from a device that runs programs.
 //!
 //! # Contract
 //!
-//! **Nouns.** A [`Device`] has cores. [`Device::load`] turns a container into a [`LoadedProgram`], which holds what all
-//! its activations share (weights, a prepared graph). [`LoadedProgram::activate`] takes cores and gives an
-//! [`Activation`]; dropping the activation gives the cores back. An activation makes [`Exec`]s; each carries one
-//! inference at a time.
+//! **Objects.** A [`Device`] has cores. [`Device::load`] turns a container into a [`LoadedProgram`], which holds the
+//! data that all its activations share (weights, a prepared graph). [`LoadedProgram::activate`] takes cores and
+//! returns an [`Activation`]; dropping the activation releases the cores. An activation creates [`Exec`]s; each
+//! carries one inference at a time.
 //!
 //! **Resources.** A card's firmware counts its cores; the [`ResourceTracker`] counts those of a virtual card.
-//! [`crate::context::Context::load`] wraps a program of a virtual card: it takes the cores on every card of the
-//! [`Placement`] before it activates.
+//! [`crate::context::Context::load`] wraps the program of a virtual card. The wrapper takes the cores on every card
+//! of the [`Placement`] before it activates the program.
 //!
-//! **Validation.** The layer above validates. It has parsed the container, checked every transform sequence and every buffer
-//! size, and converts between the caller's tensors and the device's. A device may assume that the memory it is given
-//! has the size the network descriptor says. It must not assume anything about the *content* of that memory, which the
-//! caller may change at any time, nor about the container beyond what `qaic-qpc` checked.
+//! **Validation.** The caller of a device validates. The caller has parsed the container, has checked every transform
+//! sequence and every buffer size, and converts between the formats of its tensors and the device's. A device may
+//! assume that memory has the size in the network descriptor. A device must not assume anything about the *content*
+//! of that memory, which may change at any time, nor about the container beyond the checks of `qaic-qpc`.
 //!
-//! **Two ways in.** A device either has DMA buffers ([`Exec::dma_buffer`]), which hold the tensors of the inference that is
-//! submitted next; or it says [`Exec::works_in_place`] and is handed all tensors where they lie in the host's memory, for
-//! the length of [`Exec::execute_in_place`]. No exec keeps memory that it does not own.
+//! **Two kinds of devices.** A device with DMA buffers ([`Exec::dma_buffer`]) takes the tensors of the next submitted
+//! inference from these buffers. Alternatively, a device works in place ([`Exec::works_in_place`]):
+//! [`Exec::execute_in_place`] lends it all tensors in the host's memory for the duration of the call. No exec keeps
+//! memory that it does not own.
 //!
-//! **Statistics.** A program whose descriptor has statistics names the DMA buffer that they go to. Only the inference that
-//! was announced by [`Exec::measure`] fills it, so that all others cost nothing; and whatever goes wrong with measuring
-//! is recorded in the statistics and fails no inference. The output binding of that buffer, where there is one, is no tensor of
-//! [`HostTensors`].
+//! **Statistics.** The descriptor of a program with statistics specifies their DMA buffer. Only an inference that
+//! [`Exec::measure`] announced fills the buffer, so other inferences have no extra cost. An error of a measurement is
+//! recorded in the statistics and does not fail the inference. The output binding of that buffer, if there is one, is
+//! not a tensor of [`HostTensors`].
 //!
-//! **What blocks.** `load`, `activate`, [`Exec::execute`] and [`Exec::reclaim`] may take long, and what says so at its own
-//! place: a card is asked what it has. Nothing else may. `execute` works on the calling thread where the device is
-//! synchronous. It ends early, with [`ErrorDetail::Interrupted`], after [`Canceller::cancel`].
+//! **Blocking calls.** `load`, `activate`, [`Exec::execute`], [`Exec::reclaim`], and functions with a "Blocking"
+//! paragraph may take long. No other function may. `execute` works on the calling thread if the device is
+//! synchronous. After [`Canceller::cancel`], `execute` ends early with [`ErrorDetail::Interrupted`].
 //!
-//! **Two phases.** A device that works through inferences by itself says [`Executor::queues_on_device`]. Then an execution
-//! begins with [`Exec::submit`], which hands it over, and ends with `execute`, which waits for it; in between the host
-//! prepares others, and the two may be called by different threads. Where nothing was submitted, `execute` does both. From
-//! `submit` until `execute` has returned the DMA buffers belong to the device. They still do after an execution that was
-//! interrupted or timed out, as no call stops a card: `reclaim` waits for that before the exec is used again.
+//! **Two phases.** An asynchronous device returns true from [`Executor::queues_on_device`]. An execution then begins
+//! with [`Exec::submit`] and ends with `execute`, which waits for it. Other inferences can be prepared in between,
+//! and two different threads may call the two functions. Without a submission, `execute` does both. The DMA buffers
+//! belong to the device from `submit` until `execute` has returned. After an interrupted or timed-out execution, they
+//! still belong to the device, because no call stops a card: `reclaim` waits for the device before the exec is used
+//! again.
 //!
-//! **Which errors.** What a caller cannot foresee: the device is busy, lost, out of memory, timed out, or the inference
-//! failed. After `DeviceLost` every later call on the program fails the same way; it can be dropped and loaded again.
+//! **Errors.** A device reports only errors that a caller cannot foresee: the device is busy, lost, out of memory,
+//! timed out, or the inference failed. After `DeviceLost`, every later call on the program fails with the same error;
+//! the program can be dropped and loaded again.
 //!
-//! **Threads.** Devices, loaded programs and activations may be used from any number of threads. An `Exec` moves between
-//! threads and is used by one at a time.
+//! **Threads.** Any number of threads may use devices, loaded programs and activations. An `Exec` may move between
+//! threads, but only one thread at a time may use it.
 //!
-//! **Drop order.** Exec before activation before loaded program before device; the handles keep each other alive in
-//! this order, so owners need not care.
+//! **Drop order.** Exec, activation, loaded program, device. Each object keeps the next one alive, so owners need no
+//! order.
 //!
 //! The traits are object-safe and used as trait objects: one indirect call per inference costs about a nanosecond
 //! (docs/adr/0004).
@@ -82,7 +85,7 @@ pub(crate) use placement::{find, visible};
 pub use registry::{Registry, RegistryOptions};
 pub use virtual_card::{CORES, ResourceTracker, UserDirectory};
 
-/// Number of a device; the field calls it QID.
+/// Number of a device; called QID in Qualcomm's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u32);
 
@@ -91,14 +94,14 @@ pub struct DeviceId(pub u32);
 pub enum DeviceKind {
     /// Virtual cards on the host.
     Cpu,
-    /// Cards behind the kernel's driver, or an emulated one.
+    /// Cards of the kernel's driver, or emulated cards.
     Card,
-    /// Test device with real memory and no computation; only by explicit name.
+    /// Test device with real memory and without computation; used only if selected by name.
     Noop,
 }
 
 impl DeviceKind {
-    /// Name as in `QAIC_DEVICE`.
+    /// Name of the kind in `QAIC_DEVICE`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -108,16 +111,16 @@ impl DeviceKind {
     }
 }
 
-/// Total and free resources of a device. The figures of a virtual card are those of a real one.
+/// Total and free resources of a device. The numbers of a virtual card are those of a real card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Resources {
     /// Device memory in MB.
     pub dram_total_mb: u64,
     /// Free device memory in MB.
     pub dram_free_mb: u64,
-    /// Cores.
+    /// Number of cores.
     pub nsp_total: u32,
-    /// Free cores.
+    /// Number of free cores.
     pub nsp_free: u32,
     /// Virtual channels.
     pub vc_total: u32,
@@ -133,39 +136,39 @@ pub struct Resources {
     pub semaphore_free: u32,
     /// Loaded programs.
     pub programs_loaded: u32,
-    /// Activations of them.
+    /// Active activations of loaded programs.
     pub programs_active: u32,
     /// Loaded programs that have constants.
     pub constants_loaded: u32,
-    /// Those of them with an activation.
+    /// Loaded programs with constants that have an activation.
     pub constants_in_use: u32,
 }
 
 /// State of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceStatus {
-    /// It can.
+    /// The device can run programs.
     Ready,
-    /// It was lost and has not come back.
+    /// The device was lost and has not returned.
     Error {
-        /// The observation.
+        /// Reason for the error.
         reason: String,
     },
 }
 
-/// How a program is to be loaded.
+/// Options for loading a program.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Activations the caller is going to ask for; a host device divides its threads among them.
+    /// Expected number of activations; a host device divides its threads among them.
     pub activations: u32,
-    /// Ends the load early, with [`ErrorDetail::Interrupted`].
+    /// Token that ends the load early, with [`ErrorDetail::Interrupted`].
     pub token: CancellationToken,
-    /// Programs of the same name on the same device share cores: the largest of them decides how many are held, and
-    /// they take turns.
+    /// Name of a group of programs that share cores. Programs with the same name on the same device take turns on the
+    /// cores of the largest program.
     pub share_group: Option<String>,
     /// True if the device accepts a program of another hardware family.
     pub any_hardware: bool,
-    /// How long a device with time limits of its own waits for an inference.
+    /// Time limits of a device that enforces its own limits.
     pub wait: WaitLimits,
 }
 
@@ -183,35 +186,35 @@ impl Default for LoadOptions {
 
 /// One device.
 pub trait Device: Executor {
-    /// Its number.
+    /// Number of the device.
     fn id(&self) -> DeviceId;
 
-    /// Its kind.
+    /// Kind of the device.
     fn kind(&self) -> DeviceKind;
 
-    /// A name for people.
+    /// Name of the device for display.
     fn name(&self) -> String;
 
     /// Total and free resources; all zeros for a card that does not answer.
     ///
-    /// Blocking: asks a card, a minute at most.
+    /// Blocking: at most a minute, while a card answers.
     fn resources(&self) -> Resources;
 
-    /// State of the device.
+    /// Returns the state of the device.
     ///
-    /// Blocking: opens a card and asks it, unless that was done and nothing has happened since.
+    /// Blocking: opens and queries a card, unless the last query is still valid.
     fn status(&self) -> DeviceStatus {
         DeviceStatus::Ready
     }
 
-    /// Facts that a card reports; `None` for devices that are no cards.
+    /// Facts that a card reports; `None` for devices that are not cards.
     ///
-    /// Blocking: asks the card, a minute at most.
+    /// Blocking: at most a minute, while the card answers.
     fn facts(&self) -> Option<card::CardFacts> {
         None
     }
 
-    /// Resets it with everything that is on it, for all processes. What was loaded is lost then.
+    /// Resets the device for all processes. All loaded programs are lost.
     ///
     /// Blocking: until the reset has begun.
     fn reset(&self) -> Result<(), RuntimeError> {
@@ -225,15 +228,15 @@ pub trait Device: Executor {
         .into())
     }
 
-    /// Hardware family that it stands for, where it is no card that says so itself.
+    /// Hardware family that the device represents, unless it is a card that reports the family itself.
     fn family(&self) -> &'static str {
         qaic_qpc::hardware::FAMILIES[0].name
     }
 
-    /// The tracker of a virtual card's resources; `None` for a device that counts its own.
+    /// The tracker of a virtual card's resources; `None` for a device that tracks its own resources.
     fn resource_tracker(&self) -> Option<&Arc<ResourceTracker>>;
 
-    /// Number of devices that a program was partitioned for, which is the number it needs; `None` when any will do.
+    /// Number of devices that a program was partitioned for, and therefore needs; `None` if any number works.
     fn partitions(&self, image: &Image) -> Result<Option<u32>, RuntimeError>;
 
     /// Prepares a program. Takes no cores.
@@ -243,23 +246,23 @@ pub trait Device: Executor {
 
 /// A program on a device.
 pub trait LoadedProgram: Debug + Send + Sync {
-    /// Takes the program's cores, where the device counts for itself.
+    /// Takes the program's cores, if the device tracks its own resources.
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError>;
 }
 
 /// A program that holds cores.
 pub trait Activation: Debug + Send + Sync {
-    /// An exec for one inference at a time.
+    /// Creates an exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
 
-    /// Returns whether an output is the value of an input with only some rows changed, which
-    /// [`Exec::write_state`] writes over it: the two need one buffer only. The method has no default: an
-    /// activation that wraps another and forgot it would copy each state whole, with the same results.
+    /// Returns whether an output is the value of an input with only some rows changed. [`Exec::write_state`] then
+    /// writes these rows, and the pair needs only one buffer. There is no default implementation: a wrapper without
+    /// this method would copy each state whole, with the same results.
     fn updates_state(&self, output: usize) -> bool;
 }
 
-/// The tensors of an execution on host memory, by binding; `None` for those that the graph has not: optimized away, or
-/// statistics.
+/// The tensors of an execution on host memory, by binding. A tensor is `None` if the graph does not have it, because
+/// it is optimized away or contains statistics.
 #[derive(Debug)]
 pub struct HostTensors<'list, 'memory> {
     /// Inputs in host memory.
@@ -269,19 +272,19 @@ pub struct HostTensors<'list, 'memory> {
 }
 
 impl HostTensors<'_, '_> {
-    /// Those of a device with DMA buffers.
+    /// Returns the empty tensors of a device with DMA buffers.
     pub fn none() -> Self {
         Self { inputs: &[], outputs: &mut [] }
     }
 }
 
-/// An empty list in the allocation of another, for views that live otherwise.
+/// Returns an empty list that reuses the allocation of another list, for views with another lifetime.
 pub(crate) fn emptied<'a>(mut list: Vec<Option<HostSlice<'_>>>) -> Vec<Option<HostSlice<'a>>> {
     list.clear();
     list.into_iter().map(|_| None).collect()
 }
 
-/// As [`emptied`].
+/// Reuses the allocation of a list of mutable views, as [`emptied`] does.
 pub(crate) fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Option<HostSliceMut<'a>>> {
     list.clear();
     list.into_iter().map(|_| None).collect()
@@ -289,17 +292,17 @@ pub(crate) fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Op
 
 /// Carries one inference at a time.
 pub trait Exec: Debug + Send {
-    /// Host view of a DMA buffer. Zeroed when it is new; it keeps its content between inferences. A device that works in
-    /// place has none.
+    /// Host view of a DMA buffer, initially zero. The contents are kept between inferences. A device that works in
+    /// place has no DMA buffers.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;
 
-    /// Returns whether the device works on tensors in place, in the host's memory. Then
+    /// Returns whether the device works in place, on tensors in the host's memory. In that case,
     /// [`Exec::execute_in_place`] replaces [`Exec::submit`] and [`Exec::execute`].
     fn works_in_place(&self) -> bool {
         false
     }
 
-    /// Runs one inference from and to the host's memory.
+    /// Runs one inference on tensors in the host's memory.
     ///
     /// Blocking: as [`Exec::execute`].
     fn execute_in_place(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
@@ -308,25 +311,25 @@ pub trait Exec: Debug + Send {
             .into())
     }
 
-    /// Writes what the last execution in place computed of an output that [`Activation::updates_state`] names, and that was
-    /// given no memory, over the value that its input had.
+    /// Updates the retained state of an output after an in-place execution: writes the computed rows over the value
+    /// of its input. Called for outputs of [`Activation::updates_state`] that had no memory.
     fn write_state(&mut self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         let _ = state;
         Err(ErrorDetail::Internal { what: format!("output {output} is not written row by row") }.into())
     }
 
-    /// Picks the shapes of the executions that follow: an entry of `allowed_shapes`, 0 in a program without. A new exec
-    /// has the shapes of entry 0.
+    /// Selects the shapes of the following executions: an index of `allowed_shapes`, or 0 in a program without them.
+    /// A new exec has the shapes of entry 0.
     fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
         let _ = variant;
         Ok(())
     }
 
-    /// Has the device move DMA buffer `index` to or from `memory` from the next inference on, in place of what
-    /// [`Exec::dma_buffer`] shows; `None` undoes that. The memory has the size of the buffer. Saying the same again costs
-    /// nothing.
+    /// Makes the device transfer DMA buffer `index` to or from `memory`, instead of the memory of
+    /// [`Exec::dma_buffer`], starting with the next inference. `None` reverts this. The memory must have the size of
+    /// the buffer. Repeating a call costs nothing.
     ///
-    /// Blocking: as long as the device takes to map the memory. A refusal leaves the buffer as it was.
+    /// Blocking: as long as the device takes to map the memory. If the call fails, the buffer is unchanged.
     fn bind_dma_buf(&mut self, index: usize, memory: Option<&Arc<DmaBuf>>) -> Result<(), RuntimeError> {
         match memory {
             None => Ok(()),
@@ -339,14 +342,14 @@ pub trait Exec: Debug + Send {
         }
     }
 
-    /// Sets the identity of the next measured execution, where the device records it itself. Called before
+    /// Sets the identity of the next measured execution, if the device records the identity itself. Called before
     /// [`Self::measure`].
     fn identify(&mut self, identity: Identity) {
         let _ = identity;
     }
 
-    /// Announces that the next execution is to be measured. Everything is staged, or in `tensors`; a device may run the
-    /// inference without measuring it first, to know what measuring costs.
+    /// Requests a measurement of the next execution. The inputs are already staged, or in `tensors`. A device may
+    /// first run the inference without measuring, to determine the cost of the measurement.
     ///
     /// Blocking: as [`Self::execute`].
     fn measure(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
@@ -354,48 +357,50 @@ pub trait Exec: Debug + Send {
         Ok(())
     }
 
-    /// Writes down what was measured of the execution that has just ended well, and shows the buffer of the statistics.
-    /// Called when the outputs are where the caller wants them.
+    /// Writes the measurements of the execution that has just succeeded, and returns the statistics buffer. Called
+    /// after the outputs were delivered to the caller.
     ///
-    /// Blocking: as long as the statistics take to write. Fails where the buffer could not be had.
+    /// Blocking: as long as writing the statistics takes. Fails if the buffer is not available.
     fn write_stats(&mut self, stages: &Stages, identity: Identity) -> Result<HostSlice<'_>, RuntimeError>;
 
-    /// Waits until the device has let go of the DMA buffers. Called before they are touched again after an `execute` that
-    /// failed.
+    /// Waits until the device has released the DMA buffers. Called before the buffers are accessed after a failed
+    /// `execute`.
     ///
-    /// Blocking: as [`Self::execute_interruptibly`], and ended early in the same ways; it may then be called again.
+    /// Blocking: as [`Self::execute_interruptibly`], which can end early for the same reasons; this call may then be
+    /// repeated.
     fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         let _ = check;
         Ok(())
     }
 
-    /// Sets, before each submission of a program with partial inputs, how many bytes of each DMA buffer are in use: those
-    /// that partial inputs were packed into; 0 means all.
+    /// Sets the number of bytes in use of each DMA buffer, before each submission of a program with partial inputs.
+    /// Buffers with packed partial inputs have a number; 0 means the whole buffer.
     fn set_transfer_bytes(&mut self, bytes: &[u32]) {
         let _ = bytes;
     }
 
-    /// Hands the inference over; [`Self::execute`] then waits for its end. Everything is bound, staged and announced. A
-    /// device that computes on the calling thread does nothing here. Where the device's queue is full, it may be left to
-    /// `execute` to hand it over. After an error the buffers are the host's, and `execute` is not called.
+    /// Submits the inference; [`Self::execute`] then waits for its end. All buffers are bound and staged, and
+    /// measurements are requested. A device that computes on the calling thread does nothing here. If the device's
+    /// queue is full, `execute` may submit the inference instead. After an error, the buffers belong to the host, and
+    /// `execute` is not called.
     ///
-    /// Does not wait for the inference. Blocking: where the device is not done with what the inference before left behind
-    /// its outputs, a few seconds at most.
+    /// Does not wait for the inference. Blocking: at most a few seconds, if the device has not finished the work of
+    /// the previous inference that follows its outputs.
     fn submit(&mut self) -> Result<(), RuntimeError> {
         Ok(())
     }
 
-    /// Runs one inference, or waits for the one that was submitted.
+    /// Runs one inference, or waits for the submitted one.
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
-    /// [`Self::execute`] for a caller that has to answer signals: a device that waits asks `check` a few times a
-    /// second, and ends with [`ErrorDetail::Interrupted`] once that says so. The inference then goes on, and the next
-    /// `execute` waits for it. A device whose executions end by themselves need not ask.
+    /// Runs [`Self::execute`] for a caller that answers signals. A device that waits calls `check` a few times a
+    /// second, and returns [`ErrorDetail::Interrupted`] once `check` returns true. The inference continues, and the
+    /// next `execute` waits for it. A device whose executions always end on their own need not call `check`.
     fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         let _ = check;
         self.execute()
     }
 
-    /// The handle that ends an execution early.
+    /// Returns the handle that ends an execution early.
     fn canceller(&self) -> Arc<dyn Canceller>;
 }

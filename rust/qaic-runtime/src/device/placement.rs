@@ -1,4 +1,4 @@
-//! Choice of devices by their ids: the device of an id, lists of ids in text, and the placement of a program.
+//! Selection of devices by id: lookup of one device, lists of ids in text, and the placement of a program.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) fn find(devices: &[Arc<dyn Device>], id: DeviceId) -> Result<&Arc<dyn
     })
 }
 
-/// Parses ids with `separator` between them, each named once. `subject` is the name of the text for refusals.
+/// Parses ids with `separator` between them; each id may occur once. `subject` names the text in errors.
 fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>, RuntimeError> {
     let refused = |why: String| {
         RuntimeError::from(InputError::Argument {
@@ -35,8 +35,8 @@ fn parse_ids(subject: &str, text: &str, separator: char) -> Result<Vec<DeviceId>
     Ok(ids)
 }
 
-/// Returns the devices that `listed`, the value of `QAIC_VISIBLE_DEVICES`, names, in the order of `devices`; all devices if it
-/// names none.
+/// Returns the devices that `listed`, the value of `QAIC_VISIBLE_DEVICES`, contains, in the order of `devices`. An
+/// empty list means all devices.
 pub(crate) fn visible(
     devices: &[Arc<dyn Device>],
     listed: Option<&str>,
@@ -59,14 +59,14 @@ pub(crate) fn visible(
     Ok(devices.iter().filter(|device| ids.contains(&device.id())).map(Arc::clone).collect())
 }
 
-/// Devices of one program, in the order of its partitions. One of them is the usual case.
+/// Devices of one program, in the order of its partitions; usually one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Their ids. [`Placement::check`] says what is possible here.
+    /// Ids of the devices. [`Placement::check`] defines the permitted lists.
     pub devices: Vec<DeviceId>,
 }
 
-/// Devices of a program, and whether its user chose them.
+/// Devices of a program, and how they were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The devices.
@@ -76,17 +76,18 @@ pub struct Placed {
 }
 
 impl Placement {
-    /// A single device.
+    /// Returns a placement on a single device.
     pub fn one(id: DeviceId) -> Self {
         Self { devices: vec![id] }
     }
 
-    /// Parses ids joined with `:`, as in the property `devMapping`. The context checks that the devices exist.
+    /// Parses ids separated by `:`, as in the property `devMapping`. The context checks that the devices exist.
     pub fn parse(text: &str) -> Result<Self, RuntimeError> {
         Ok(Self { devices: parse_ids("device mapping", text, ':')? })
     }
 
-    /// Devices that a client names out of `existing`: `device`, else those of a `mapping`, else the first.
+    /// Returns the devices that a client names out of `existing`: `device`, or the devices of `mapping`, or the first
+    /// device.
     pub(crate) fn named(
         existing: &[DeviceId],
         device: Option<DeviceId>,
@@ -106,7 +107,7 @@ impl Placement {
         }
     }
 
-    /// At least one device, and none twice.
+    /// Fails if the placement has no devices, or has a device twice.
     pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         if self.devices.is_empty() {
             return Err(InputError::Argument {
@@ -126,7 +127,7 @@ impl Placement {
         }
     }
 
-    /// The device that answers for all of them: the first.
+    /// Id of the device that represents the placement: the first one.
     pub(crate) fn first(&self) -> Option<DeviceId> {
         self.devices.first().copied()
     }

@@ -1,4 +1,4 @@
-//! Which devices this process has.
+//! The devices of this process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory,
 use crate::error::{DeviceError, ErrorDetail, InputError, RuntimeError};
 use crate::process::log;
 
-/// Virtual cards a process may have at most; a host has at most that many real ones.
+/// Maximum number of virtual cards of a process, which equals the maximum number of real cards of a host.
 const MAX_VIRTUAL_CARDS: u32 = 64;
 
-/// Options that decide the devices of a process, as [`RegistryOptions::from_environment`] reads them.
+/// Options that select the devices of a process, as [`RegistryOptions::from_environment`] reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistryOptions {
-    /// `QAIC_DEVICE`: kind of all devices; unset means cards, and virtual ones after them.
+    /// `QAIC_DEVICE`: kind of all devices; by default cards, followed by virtual cards.
     pub kind: Option<String>,
-    /// `QAIC_CPU_DEVICES`: number of virtual cards, and of emulated ones; unset means 1.
+    /// `QAIC_CPU_DEVICES`: number of virtual cards, and of emulated cards; 1 by default.
     pub virtual_cards: Option<u32>,
-    /// `QAIC_CPU_FAMILY`: hardware family of the virtual and emulated cards, `ai100` or `ai200`; unset means `ai100`.
+    /// `QAIC_CPU_FAMILY`: hardware family of the virtual and emulated cards, `ai100` or `ai200`; `ai100` by default.
     pub family: Option<String>,
-    /// Places where the engine's library may be, best first.
+    /// Possible paths of the engine's library, best first.
     pub engine_candidates: Vec<PathBuf>,
-    /// `QAIC_NOOP_FAULTS`: what goes wrong on every `noop` device, in the language of [`qaic_emu::fault`].
+    /// `QAIC_NOOP_FAULTS`: faults that happen on every `noop` device, in the language of [`qaic_emu::fault`].
     pub noop_faults: Option<String>,
-    /// `QAIC_CPU_SHARED`: where the cores of virtual cards are counted for all processes of a user; unset means that
-    /// every process has cards of its own.
+    /// `QAIC_CPU_SHARED`: directory in which the cores of virtual cards are counted for all processes of a user. By
+    /// default, every process counts its own cores.
     pub shared_cores: Option<UserDirectory>,
-    /// `QAIC_CPU_MEMORY`: private memory that a program of a virtual card may take; unset means what is free.
+    /// `QAIC_CPU_MEMORY`: limit of the private memory of a program on a virtual card; the free memory by default.
     pub memory: Option<String>,
-    /// `QAIC_VISIBLE_DEVICES`: the devices that a context shows, by their ids; unset shows all. Contexts that show others
-    /// have the same devices behind them.
+    /// `QAIC_VISIBLE_DEVICES`: ids of the devices that a context shows; all by default. Contexts that show different
+    /// devices share the same set of devices.
     pub visible_devices: Option<String>,
     /// Source of cards.
     pub kernel: KernelOptions,
 }
 
 impl RegistryOptions {
-    /// Number of virtual cards, and of emulated ones.
+    /// Number of virtual cards, and of emulated cards.
     pub(super) fn cards(&self) -> Result<u32, RuntimeError> {
         let count = self.virtual_cards.unwrap_or(1);
         if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
@@ -56,7 +56,7 @@ impl RegistryOptions {
         .into())
     }
 
-    /// Hardware family of these.
+    /// Hardware family of the virtual and emulated cards.
     pub(super) fn hardware(&self) -> Result<Family, RuntimeError> {
         let Some(name) = self.family.as_deref().filter(|name| !name.is_empty()) else {
             return Ok(FAMILIES[0]);
@@ -108,10 +108,10 @@ impl RequestedKinds {
 }
 
 impl Registry {
-    /// Names [`RegistryOptions::kind`] may have.
+    /// Valid values of [`RegistryOptions::kind`].
     pub(crate) const KINDS: &'static str = "cpu, kmd, noop";
 
-    /// Makes the devices. Loads nothing, and opens no card.
+    /// Creates the devices. Loads nothing, and opens no card.
     pub(crate) fn new(options: &RegistryOptions) -> Result<Self, RuntimeError> {
         let requested = RequestedKinds::of(options.kind.as_deref())?;
         options.cards()?;
@@ -132,7 +132,7 @@ impl Registry {
         Ok(this)
     }
 
-    /// The cards of a kernel that the caller brings along, and nothing else.
+    /// Returns a registry that contains only the cards of the caller's `kernel`.
     pub(crate) fn of_cards(kernel: &Arc<dyn Kmd>) -> Result<Self, RuntimeError> {
         Ok(Self {
             devices: CardDevice::enumerate(kernel)?,
@@ -142,7 +142,7 @@ impl Registry {
         })
     }
 
-    /// Cards, with the ids that the system gives them.
+    /// Adds the cards, with the ids that the system assigns.
     fn add_cards(&mut self, options: &RegistryOptions, are_needed: bool) -> Result<(), RuntimeError> {
         let Some(kernel) = Kernel::open(options)? else {
             return if are_needed {
@@ -167,7 +167,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Virtual cards or test devices, with the ids that follow those of the cards.
+    /// Adds virtual cards or test devices, with the ids that follow those of the cards.
     fn add_virtual(&mut self, options: &RegistryOptions, kind: DeviceKind) -> Result<(), RuntimeError> {
         let faults = options.noop_faults.as_deref().unwrap_or_default();
         let faults = FaultPlan::parse(faults, Target::Noop).map_err(|error| {
@@ -213,7 +213,7 @@ impl Registry {
         find(&self.devices, id)
     }
 
-    /// The hand on the `noop` device with this id.
+    /// Controls of the `noop` device with this id.
     pub(crate) fn noop_control(&self, id: DeviceId) -> Result<&Arc<noop::Control>, RuntimeError> {
         let device = self.device(id)?;
         // Where there are test devices there are no others.
@@ -228,13 +228,13 @@ impl Registry {
         })
     }
 
-    /// The hands on all emulated cards.
+    /// Controls of all emulated cards.
     #[cfg(feature = "emu")]
     pub(crate) fn emulated_cards(&self) -> impl Iterator<Item = qaic_emu::Control> {
         self.emulator.iter().flat_map(|emulator| (0..).map_while(|id| emulator.control(id)))
     }
 
-    /// The hand on the emulated card with this id.
+    /// Controls of the emulated card with this id.
     #[cfg(feature = "emu")]
     pub(crate) fn emu_control(&self, id: DeviceId) -> Result<qaic_emu::Control, RuntimeError> {
         let device = self.device(id)?;

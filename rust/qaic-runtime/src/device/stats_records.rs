@@ -1,4 +1,4 @@
-//! The records that every device of the host has: it is one core with one thread, whose times are those of the host.
+//! Statistics records that every host device writes. The records describe one core with one thread, in host time.
 
 #[cfg(all(feature = "cpu", feature = "emu"))]
 use std::{ops::Range, sync::Arc};
@@ -13,9 +13,9 @@ use crate::image::Image;
 use crate::process::clock::{self, UCYCLE_HZ, ucycles};
 use crate::profiling::{Identity, Stages};
 
-/// From here on, waits for ports are recorded.
+/// Lowest level that records waits for ports.
 const PORTS_LEVEL: u16 = 50;
-/// Ports of the host.
+/// Numbers of the host's ports.
 const INPUT_PORT: u16 = 100;
 const OUTPUT_PORT: u16 = 101;
 
@@ -38,7 +38,7 @@ impl Levels {
     }
 }
 
-/// Statistics settings that a program passes to a card, which has no container.
+/// Statistics settings that a program passes to a card, because a card does not receive the container.
 #[cfg(all(feature = "cpu", feature = "emu"))]
 #[derive(Debug)]
 pub(in crate::device) struct LoadedStats {
@@ -48,11 +48,11 @@ pub(in crate::device) struct LoadedStats {
     pub(in crate::device) buffer: usize,
     /// Fingerprint of the program in its stats buffers.
     pub(in crate::device) fingerprint: Fingerprint,
-    /// True if traffic with memory was to be counted.
+    /// True if memory traffic was to be counted.
     pub(in crate::device) counts_ddr: bool,
     /// True if hardware events were to be counted.
     pub(in crate::device) counts_events: bool,
-    /// The ELF, and where in it the operations are described, if they are.
+    /// The ELF, and the range of its description of operations, if it has one.
     pub(in crate::device) operations: Option<(Arc<[u8]>, Range<usize>)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn fingerprint(image: &Image) -> Fingerprint {
     descriptor::fingerprint(segment.unwrap_or_default())
 }
 
-/// Returns the facts about an inference that are known before its records.
+/// Returns the facts about an inference that are known before its records exist.
 pub(super) fn run(levels: Levels, identity: Identity) -> Run {
     Run {
         stats_level: levels.level,
@@ -79,15 +79,16 @@ pub(super) fn run(levels: Levels, identity: Identity) -> Run {
     }
 }
 
-/// Gives a model its thread, the core around it, and, if the level says so, its waits: for its inputs since the inference
-/// was taken up, and after its end until the outputs were where they were wanted.
+/// Adds a thread and its core to a model and, at a sufficient level, two waits: from the start of the inference until
+/// its inputs are ready, and from the end of the execution until its outputs are delivered.
 pub(super) fn set(model: &mut StatsModel<'_>, thread: Thread, stages: &Stages) {
     model.set_records([Core { start_u: thread.start_u, end_u: thread.end_u, ..Core::default() }]);
     model.set_records([Thread { engine: EngineKind::Cpu.code(), ..thread }]);
     set_waits(model, stages);
 }
 
-/// Gives a model its waits for inputs and outputs, as far as they are known and the level says so; returns whether it does.
+/// Adds the waits for inputs and outputs to a model, if they are known and the level is sufficient. Returns whether
+/// the level is sufficient.
 pub(super) fn set_waits(model: &mut StatsModel<'_>, stages: &Stages) -> bool {
     if model.run.stats_level < PORTS_LEVEL {
         return false;

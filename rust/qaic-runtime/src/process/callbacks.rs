@@ -1,7 +1,7 @@
 //! Callbacks of a client: posted by any thread, run in order by one thread.
 //!
-//! A thread with something to report posts a [`Message`] and goes on. The queue closes with its last sender; what was
-//! posted before is still delivered. A forked child finds the queue empty and unlocked.
+//! A thread with a report posts a [`Message`] and continues. The queue closes with its last sender; messages posted
+//! before are still delivered. A forked child finds the queue empty and unlocked.
 
 use std::array;
 use std::collections::VecDeque;
@@ -12,20 +12,20 @@ use qaic_sched::{ForkGuard, UNTIL_WOKEN};
 use super::log::{ErrorType, Level, Sink};
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering};
 
-/// Lines that wait at most. A callback slower than the log must not fill the memory.
+/// Maximum number of waiting lines, which limits the memory if a callback is slower than the log.
 const LINES: usize = 10_000;
 
-/// Processes in a chain of forks that have messages of their own; see [`super::fork`].
+/// Maximum number of forks in a chain for which each process has its own messages; see [`super::fork`].
 const GENERATIONS: usize = 32;
 
-/// A message for a callback `C`; `R` is a call with arguments of the client's own.
+/// A message for a callback `C`; `R` is a call with the client's own arguments.
 #[derive(Debug)]
 pub enum Message<C, R> {
     /// A line of the log.
     Line {
         /// The callback.
         callback: Arc<C>,
-        /// Its severity.
+        /// Severity of the line.
         level: Level,
         /// Text of the message.
         text: String,
@@ -38,10 +38,10 @@ pub enum Message<C, R> {
         context: u32,
         /// Kind of the failure.
         kind: ErrorType,
-        /// Why.
+        /// Description of the failure.
         text: String,
     },
-    /// A call that the client asked for.
+    /// A call that the client requested.
     Call(R),
 }
 
@@ -117,12 +117,12 @@ impl<C, R> Queue<C, R> {
     }
 }
 
-/// The end of a queue where messages are posted. The queue closes with the last one.
+/// Sending end of a queue. The queue closes with its last sender.
 #[derive(Debug)]
 pub struct CallbackSender<C, R>(Arc<Queue<C, R>>);
 
 impl<C, R> CallbackSender<C, R> {
-    /// The first sender of a new queue.
+    /// Creates the first sender of a new queue.
     pub fn new() -> Self {
         Self(Arc::new(Queue {
             slots: array::from_fn(|_| OnceLock::new()),
@@ -132,7 +132,7 @@ impl<C, R> CallbackSender<C, R> {
         }))
     }
 
-    /// Posts a message; whether the queue was open. A line beyond the 10,000 that may wait is counted in its place. Never
+    /// Posts a message; returns whether the queue was open. Lines beyond the limit of 10,000 are only counted. Never
     /// blocks for long.
     pub fn post(&self, message: Message<C, R>) -> bool {
         let slot = self.0.slot();
@@ -149,7 +149,7 @@ impl<C, R> CallbackSender<C, R> {
         true
     }
 
-    /// The other end, for the first caller that asks.
+    /// Returns the receiving end to the first caller.
     pub fn claim(&self) -> Option<CallbackReceiver<C, R>> {
         let is_first = !self.0.is_claimed.swap(true, Ordering::AcqRel);
         is_first.then(|| CallbackReceiver(Arc::clone(&self.0)))
@@ -177,12 +177,12 @@ impl<C, R> Drop for CallbackSender<C, R> {
     }
 }
 
-/// The end of a queue where messages come out.
+/// Receiving end of a queue.
 #[derive(Debug)]
 pub struct CallbackReceiver<C, R>(Arc<Queue<C, R>>);
 
 impl<C, R> CallbackReceiver<C, R> {
-    /// The next message; `None` when the queue is closed and empty.
+    /// Returns the next message; `None` if the queue is closed and empty.
     ///
     /// Blocking: until there is a message, or the queue is closed.
     pub fn take(&self) -> Option<Message<C, R>> {
@@ -197,22 +197,22 @@ impl<C, R> CallbackReceiver<C, R> {
         }
     }
 
-    /// Lets no more messages in; those that are there are still delivered.
+    /// Closes the queue to new messages; existing messages are still delivered.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// Sends what a logger says to callbacks.
+/// Forwards the output of a logger to callbacks.
 #[derive(Debug)]
 pub struct CallbackSink<C, R> {
     /// Channel for the messages.
     pub sender: CallbackSender<C, R>,
     /// The context of the logger.
     pub context: u32,
-    /// Called with lines; without it they go to standard error.
+    /// Callback for lines; without one, lines go to standard error.
     pub log: Option<Arc<C>>,
-    /// Called with failures.
+    /// Callback for failures.
     pub error: Option<Arc<C>>,
 }
 

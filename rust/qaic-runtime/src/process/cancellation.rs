@@ -1,8 +1,8 @@
-//! How work that blocks is ended early: by another thread, at a deadline, or by a signal.
+//! Early end of blocking work: by another thread, at a deadline, or by a signal.
 //!
-//! A [`CancellationToken`] is a reference to one flag. Work that has it asks [`CancellationToken::is_cancelled`] where it
-//! can end; work far below the caller, which is handed no token, asks [`CancellationToken::current`]. A [`WaitScope`] is
-//! the set of conditions that a wait of the calling thread watches.
+//! A [`CancellationToken`] is a reference to one flag. Work with a token calls [`CancellationToken::is_cancelled`] at
+//! points where it can end. Work in lower layers, which receives no token, calls [`CancellationToken::current`]. A
+//! [`WaitScope`] contains the conditions that end a wait of the calling thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use qaic_sched::{CHECK_PERIOD, WaitScope};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// How often a wait for a card asks whether its inference was cancelled.
+/// Interval in which a wait for a card checks whether its inference was cancelled.
 pub const WAIT_SLICE_MS: u32 = 200;
 
 /// Runs when a token is cancelled. Must not block.
@@ -44,12 +44,12 @@ impl UnwindSafe for CancellationToken {}
 impl RefUnwindSafe for CancellationToken {}
 
 impl CancellationToken {
-    /// A token that is not cancelled.
+    /// Creates a token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks the work to end. It ends with [`ErrorDetail::Interrupted`] where it can, which may be never.
+    /// Asks the work to end. The work ends with [`ErrorDetail::Interrupted`] at its next check, if there is one.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
         self.0.hooks.lock().by_number.values().for_each(|hook| hook());
@@ -60,20 +60,20 @@ impl CancellationToken {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// [`ErrorDetail::Interrupted`] once the work was asked to end.
+    /// Returns [`ErrorDetail::Interrupted`] if the work was asked to end.
     pub(crate) fn check(&self) -> Result<(), RuntimeError> {
         if self.is_cancelled() { Err(ErrorDetail::Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Makes the token of work that was cancelled good for the next.
+    /// Resets the token of cancelled work for its next use.
     pub fn renew(&self) {
         self.0.is_cancelled.store(false, Ordering::Release);
     }
 
-    /// Registers `hook`, which runs with the hooks of other work when the token is cancelled, until the returned guard is
-    /// dropped. Fails when the token already is cancelled.
+    /// Registers `hook`, which runs with the hooks of other work when the token is cancelled, until the returned
+    /// guard is dropped. Fails if the token is already cancelled.
     ///
-    /// The hook runs with an internal lock held, so that it never runs after the guard is gone.
+    /// The hook runs while an internal lock is held, so that it never runs after the guard is dropped.
     pub(crate) fn on_cancel(&self, hook: Hook) -> Result<OnCancel<'_>, RuntimeError> {
         let mut hooks = self.0.hooks.lock();
         let number = hooks.next;
@@ -84,16 +84,16 @@ impl CancellationToken {
         self.check().map(|()| guard)
     }
 
-    /// Runs work of the calling thread that this token ends: inside, it is [`Self::current`].
+    /// Runs work of the calling thread that this token can end. During the work, this token is [`Self::current`].
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let _restored = Restored(CURRENT.replace(Some(self.clone())));
         work()
     }
 
-    /// The token of the work that the calling thread is in; outside of any, one that is never cancelled.
+    /// Returns the token of the calling thread's current work, or a token that is never cancelled.
     ///
-    /// For what is far below the caller: the control messages of a card, and the cores of emulated cards, which make their
-    /// programs on the thread that activates them.
+    /// Code in lower layers uses this: the control messages of a card, and the cores of emulated cards, which prepare
+    /// their programs on the thread that activates them.
     pub(crate) fn current() -> Self {
         CURRENT.with_borrow(Clone::clone).unwrap_or_default()
     }
@@ -104,10 +104,11 @@ impl CancellationToken {
     }
 }
 
-/// Runs `work`, which `token` ends, on another thread, while this one watches `scope`. Once that ends the wait, the token is
-/// cancelled again and again until the work has ended, as a call that begins late may overlook it.
+/// Runs `work`, which `token` can end, on another thread, while this thread watches `scope`. If `scope` ends the
+/// wait, the token is cancelled repeatedly until the work has ended, because a call that begins late may miss a
+/// cancellation.
 ///
-/// Blocking: until the work has ended; a panic of it is the error.
+/// Blocking: until the work has ended; a panic of it becomes the error.
 pub fn watch<T: Send>(
     token: &CancellationToken,
     scope: &mut WaitScope<'_>,
@@ -144,7 +145,7 @@ impl fmt::Debug for CancellationToken {
     }
 }
 
-/// While this lives, cancelling the token runs the hook.
+/// Guard of a hook, which runs when the token is cancelled while the guard exists.
 #[derive(Debug)]
 pub(crate) struct OnCancel<'a> {
     token: &'a CancellationToken,
@@ -161,7 +162,7 @@ thread_local! {
     static CURRENT: RefCell<Option<CancellationToken>> = const { RefCell::new(None) };
 }
 
-/// Puts the token of the surrounding work back, also after a panic, which threads of pools survive.
+/// Restores the token of the surrounding work on drop, also after a panic, because threads of pools continue.
 struct Restored(Option<CancellationToken>);
 
 impl Drop for Restored {

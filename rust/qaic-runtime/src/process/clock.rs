@@ -1,10 +1,9 @@
-//! The clock that everything measured here is on, so that times of the host and ticks of its device can be compared.
+//! The clock of all measurements, which makes times of the host and ticks of its device comparable.
 
 pub(crate) use qaic_sched::clock::after;
 pub use qaic_sched::clock::{epoch_utc_ns, now_ns};
 
-/// Ticks of a card's timer a second. The host device counts the same, from the begin of this
-/// clock.
+/// Ticks per second of a card's timer. The host device counts ticks at the same rate, from the start of this clock.
 pub(crate) const UCYCLE_HZ: u64 = 19_200_000;
 
 const NS_PER_S: u64 = 1_000_000_000;

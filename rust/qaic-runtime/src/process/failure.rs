@@ -1,9 +1,9 @@
-//! Reports of calls that failed: a line in the log, and a call of the error handler where the caller did nothing wrong.
+//! Reports of failed calls: a log line, and a call of the error handler unless the caller made a mistake.
 
 use super::log::{ErrorType, Logger};
 use crate::error::{QStatus, RuntimeError};
 
-/// The call that failed; it names the object in log lines and decides the error type for the error handler.
+/// The call that failed. It determines the object's name in log lines and the error type for the error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // objects, and what is done with them
 pub enum FailureSource {
@@ -39,7 +39,7 @@ impl FailureSource {
         })
     }
 
-    /// The error type of a constructor that failed. A set fails with its program.
+    /// Error type of a failed constructor. A set fails with its program's type.
     const fn construction(self) -> ErrorType {
         ErrorType(match self {
             Self::Context => 0x100,
@@ -51,8 +51,8 @@ impl FailureSource {
 }
 
 impl Logger {
-    /// Reports why a call failed with `status`: mistakes of the caller in the log alone, other failures to the error handler
-    /// too.
+    /// Reports the reason why a call failed with `status`. Mistakes of the caller are only logged; other failures
+    /// also reach the error handler.
     pub fn call_failed(&self, source: FailureSource, status: QStatus, error: &RuntimeError) {
         let text = || format!("{}: {error}", source.name());
         match status {
@@ -61,7 +61,7 @@ impl Logger {
         }
     }
 
-    /// Reports why a constructor failed, unless the caller stopped it.
+    /// Reports the reason why a constructor failed, unless the caller stopped it.
     pub fn construction_failed(&self, source: FailureSource, error: &RuntimeError) {
         if !error.is_interrupted() {
             self.failure(source.construction(), &format!("{} could not be made: {error}", source.name()));

@@ -1,11 +1,11 @@
 //! Detection of forked processes.
 //!
-//! A child has a copy of its parent's memory and one thread, the one that forked. Locks that another thread of the
-//! parent held stay locked, threads that would answer do not exist, and cores were counted for the parent. So every
-//! object remembers the process it was made in ([`ForkGuard`]), and in another one it refuses to work before it touches a
-//! lock; what belongs to the process as a whole exists once per process (`ForkLocal`).
+//! A forked child has a copy of its parent's memory, but only the thread that forked. Locks that other threads of the
+//! parent held stay locked, threads that would answer do not exist, and cores are counted for the parent. Each object
+//! therefore remembers the process that created it ([`ForkGuard`]). In another process, the object refuses to work
+//! before it touches a lock. Data of the whole process exists once per process (`ForkLocal`).
 //!
-//! The number of forks is counted instead of asking for the process id, which costs a system call.
+//! Forks are counted, because reading the process id costs a system call.
 
 use std::io;
 use std::mem;
@@ -17,13 +17,13 @@ use qaic_sched::ForkGuard;
 use crate::device::virtual_card::shared_cores;
 use crate::error::{ErrorDetail, RuntimeError};
 
-/// Announces, in the child, that the process was just forked, while the child has one thread.
+/// Announces, in the child, that the process was just forked. Must be called while the child has one thread.
 pub fn forked() {
     qaic_sched::forked();
     shared_cores::abandon();
 }
 
-/// Has the system report every fork of this process, whichever library makes it.
+/// Registers handlers for every fork of this process, regardless of the library that forks.
 ///
 /// Handlers stay registered until the process ends, so a library that calls this must not be unloaded.
 #[allow(unsafe_code)] // a call of the system that registers functions
@@ -49,11 +49,11 @@ pub fn watch() -> Result<(), RuntimeError> {
     }
 }
 
-/// Processes in a chain of forks that have locks of their own. Beyond, a child could meet a lock of an ancestor this many
-/// forks ago, and would wait for ever if that one was held at the moment of the fork.
+/// Maximum number of forks in a chain for which each process has its own locks. Beyond it, a child reuses a lock of
+/// an ancestor, and waits forever if that lock was held during the fork.
 const GENERATIONS: usize = 32;
 
-/// A value that every process of a chain of forks has for itself, behind a lock that none of its ancestors holds.
+/// A value that exists separately in every process of a chain of forks, protected by a lock that no ancestor holds.
 #[derive(Debug)]
 pub(crate) struct ForkLocal<T> {
     slots: [Mutex<Option<(ForkGuard, T)>>; GENERATIONS],
@@ -64,7 +64,7 @@ impl<T: Default> ForkLocal<T> {
         Self { slots: [const { Mutex::new(None) }; GENERATIONS] }
     }
 
-    /// Works on this process's value, with its lock held.
+    /// Calls `work` with this process's value, and holds its lock meanwhile.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         self.with_in(ForkGuard::new(), work)
     }

@@ -1,7 +1,7 @@
-//! The log of a context: lines with a level, to standard error or to a sink.
+//! The log of a context: lines with a level, written to standard error or to a sink.
 //!
-//! A text is only formatted when its level is enabled. No lock is held while a line is delivered, and a child process does
-//! not wait for a lock of its parent.
+//! A text is formatted only if its level is enabled. No lock is held while a line is delivered, and a child process
+//! does not wait for a lock of its parent.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,18 +15,18 @@ use crate::process::ForkGuard;
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For debugging the runtime.
+    /// Information for debugging the runtime.
     Debug = 0,
-    /// Events.
+    /// Normal events.
     Info = 1,
-    /// Surprises.
+    /// Unexpected events.
     Warn = 2,
     /// Failures.
     Error = 3,
 }
 
 impl Level {
-    /// The level of this code.
+    /// Returns the level with this code.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::Debug),
@@ -53,10 +53,10 @@ pub struct ErrorType(pub u32);
 
 /// Destination of lines and failures of a context. Called from any thread, without a lock; must not block.
 pub trait Sink: Send + Sync {
-    /// Takes a line; `false` sends it to standard error instead.
+    /// Takes a line. Returning false sends the line to standard error instead.
     fn line(&self, level: Level, text: &str) -> bool;
 
-    /// Takes the report of a failure, whose line was already written.
+    /// Takes the report of a failure. Its line was already written.
     fn failure(&self, kind: ErrorType, text: &str);
 }
 
@@ -77,17 +77,17 @@ impl fmt::Debug for Logger {
     }
 }
 
-/// The logger of code without a context.
+/// Returns the logger of code without a context.
 pub fn global() -> &'static Logger {
     static GLOBAL: OnceLock<Logger> = OnceLock::new();
     GLOBAL.get_or_init(|| Logger { name: "Aic".to_owned(), ..Logger::new(0) })
 }
 
-/// How often a child looks whether its parent's thread had left the lock before the fork.
+/// Number of attempts of a child to acquire the lock, in case a thread of its parent held it during the fork.
 const CHILD_ATTEMPTS: u32 = 100;
 
 impl Logger {
-    /// The logger of context `id`; logs errors only.
+    /// Creates the logger of context `id`; logs only errors.
     pub(crate) fn new(id: u32) -> Self {
         Self {
             name: format!("Aic-{id}"),
@@ -102,7 +102,7 @@ impl Logger {
         Level::from_code(self.level.load(Ordering::Relaxed)).unwrap_or(Level::Error)
     }
 
-    /// Logs lines of `level` and above.
+    /// Enables lines of `level` and above.
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ impl Logger {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
-    /// Sends everything to `sink`, or to standard error.
+    /// Sends all lines to `sink`, or to standard error.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
         // The old one is dropped after the lock: dropping runs code of others.
         let old = self.with_sink(|slot| std::mem::replace(slot, sink));
@@ -152,7 +152,7 @@ impl Logger {
         }
     }
 
-    /// Writes a line to standard error, whatever the sink and the level are.
+    /// Writes a line to standard error, regardless of the sink and the level.
     pub fn console(&self, level: Level, text: &str) {
         let time = time_of_day(SystemTime::now());
         let line = format!("[{time}][{}][{}]{text}\n", level.name(), self.name);
@@ -164,7 +164,7 @@ impl Logger {
         self.with_sink(|slot| slot.clone()).flatten()
     }
 
-    /// `None` in a child whose parent had the lock when it forked.
+    /// Calls `work` with the sink; `None` in a child whose parent held the lock during the fork.
     fn with_sink<T>(&self, work: impl FnOnce(&mut Option<Arc<dyn Sink>>) -> T) -> Option<T> {
         if self.fork_guard.is_current() {
             return Some(work(&mut self.sink.lock().unwrap_or_else(PoisonError::into_inner)));
@@ -180,7 +180,7 @@ impl Logger {
     }
 }
 
-/// `HH:MM:SS.mmm` in UTC: the standard library knows no other zone.
+/// Returns `HH:MM:SS.mmm` in UTC, because the standard library supports no other time zone.
 fn time_of_day(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let seconds = since.as_secs();

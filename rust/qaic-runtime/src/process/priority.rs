@@ -1,8 +1,8 @@
-//! How the system schedules a thread that computes.
+//! Scheduling policy of threads that compute.
 
-/// Has the calling thread give way when it is woken: the thread that woke it goes on, and this one runs on an idle CPU,
-/// or once there is time for it. Its share of the CPUs stays what it was. Where the process has chosen another policy than
-/// the usual one, or the system allows no change, nothing happens.
+/// Changes the scheduling of the calling thread so that its wakeup does not preempt the waking thread. The calling
+/// thread runs on an idle CPU, or when there is time for it; its share of the CPUs does not change. Has no effect if
+/// the process uses another than the default policy, or if the system allows no change.
 pub(crate) fn give_way_when_woken() {
     #[cfg(target_os = "linux")]
     {

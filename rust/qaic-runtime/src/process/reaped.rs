@@ -1,4 +1,4 @@
-//! A reference whose object is torn down by a reaper thread when it was the last one.
+//! A reference to an object that a reaper thread destroys after its last reference is dropped.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::ForkGuard;
 use super::reaper::{self, Teardown};
 
-/// How a drop waits a moment for what it let go of.
+/// Method by which a drop waits briefly for the teardown.
 pub trait DropWait {
-    /// Calls [`Teardown::wait_briefly`] without locks that others need meanwhile.
+    /// Calls [`Teardown::wait_briefly`] without holding locks that other threads need meanwhile.
     fn wait(teardown: &Teardown);
 }
 
@@ -25,12 +25,12 @@ pub struct Reaped<T: Send + Sync + 'static, W: DropWait> {
 }
 
 impl<T: Send + Sync + 'static, W: DropWait> Reaped<T, W> {
-    /// An object whose teardown is not waited for elsewhere.
+    /// Creates a reference to an object whose teardown is not monitored.
     pub fn new(object: Arc<T>) -> Self {
         Self { object: Some(object), teardown: None, fork_guard: ForkGuard::new(), wait: PhantomData }
     }
 
-    /// An object whose progress `teardown` shows.
+    /// Creates a reference to an object whose progress `teardown` shows.
     pub fn watched(object: Arc<T>, teardown: &Arc<Teardown>) -> Self {
         let mut this = Self::new(object);
         this.teardown = Some(Arc::clone(teardown));

@@ -1,11 +1,12 @@
-//! Threads that tear down what a caller lets go of.
+//! Threads that destroy objects after a caller drops them.
 //!
-//! To give a card's cores back takes as long as its firmware takes to answer, a minute for each message; to drop an
-//! inference takes until the device has let go of it. A caller may hold a lock that all others need, as garbage
-//! collection of Python does. So the last reference goes to a thread of its own, and the caller waits for the
-//! [`Teardown`] as long as it needs: [`Teardown::wait_briefly`] for drops, [`Teardown::wait`] for explicit calls.
+//! Releasing a card's cores takes as long as its firmware takes to answer, up to a minute per message. Dropping an
+//! inference takes until the device has released it. Meanwhile, a caller may hold a lock that all other threads need,
+//! for example during Python's garbage collection. The last reference of an object therefore moves to a separate
+//! thread, and the caller waits for the [`Teardown`] only as long as it needs: [`Teardown::wait_briefly`] for drops,
+//! [`Teardown::wait`] for explicit calls.
 //!
-//! A forked child has reapers of its own. What its parent let go of is torn down by the parent.
+//! A forked child has its own threads. The parent destroys the objects that it has dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,19 +21,20 @@ use super::{CancellationToken, Deadline, WaitScope, ignore_signals_on_this_threa
 use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
-/// How long an explicit teardown is waited for: as long as the kernel waits for an answer of a card's firmware.
+/// Time limit of an explicit teardown's wait, equal to the kernel's limit for an answer of a card's firmware.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// How long the end of the process waits for teardowns. The kernel frees what is left.
+/// Time limit for teardowns at the end of the process. The kernel frees the remaining objects.
 pub(crate) const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a drop waits: most teardowns take less, and then cores and memory are free when the drop returns.
+/// Time limit of the wait in a drop. Most teardowns take less, so cores and memory are usually free when the drop
+/// returns.
 const BRIEFLY: Duration = Duration::from_millis(200);
 
-/// Threads at most. Teardowns beyond them wait for one to be free.
+/// Maximum number of threads. Further teardowns wait for a free thread.
 const MOST_THREADS: usize = 8;
 
-/// How long a thread without work stays.
+/// Time after which an idle thread ends.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 const WHAT: &str = "a teardown, which goes on";
@@ -52,7 +54,7 @@ pub struct Teardown {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Others still have the object, or had it when its owner let go.
+    /// Other owners still have the object, or had it when its owner dropped it.
     #[default]
     NotBegun,
     UnderWay,
@@ -60,14 +62,14 @@ enum Phase {
 }
 
 impl Teardown {
-    /// The teardown of an object that exists.
+    /// Creates the teardown of an existing object.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Waits until the object is torn down; returns at once when nothing has begun that.
+    /// Waits until the object is destroyed; returns at once if no teardown has begun.
     ///
-    /// Blocking: until then, or until `scope` ends the wait; then the teardown goes on.
+    /// Blocking: until then, or until `scope` ends the wait; the teardown then continues.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         while !self.is_settled_within(scope.sleep_limit()) {
             scope.poll(WHAT)?;
@@ -75,14 +77,14 @@ impl Teardown {
         Ok(())
     }
 
-    /// Waits for a moment; while the process ends, for [`EXIT_LIMIT`].
+    /// Waits briefly, or for [`EXIT_LIMIT`] while the process ends.
     pub fn wait_briefly(&self) {
         let limit = if IS_EXITING.load(Ordering::Relaxed) { EXIT_LIMIT } else { BRIEFLY };
         // What is late goes on.
         let _ = self.wait(&mut WaitScope::until(Deadline::after(limit)));
     }
 
-    /// Returns whether nothing is under way, after one wait of `limit` at most.
+    /// Returns whether no teardown is in progress, after one wait of at most `limit`.
     fn is_settled_within(&self, limit: Duration) -> bool {
         let phase = self.phase.lock();
         if *phase != Phase::UnderWay {
@@ -97,7 +99,7 @@ impl Teardown {
     }
 }
 
-/// Marks a teardown as over also after a panic.
+/// Marks a teardown as finished on drop, also after a panic.
 struct Ended(Arc<Teardown>);
 
 impl Drop for Ended {
@@ -106,20 +108,21 @@ impl Drop for Ended {
     }
 }
 
-/// Tears an object down if `last` is the last reference to it; `None` when it is not. Does not wait.
+/// Destroys an object if `last` is the last reference to it; returns `None` otherwise. Does not wait.
 pub(crate) fn release<T: Send + Sync + 'static>(last: Arc<T>) -> Option<Arc<Teardown>> {
     let teardown = Teardown::new();
     release_as(&teardown, last).then_some(teardown)
 }
 
-/// [`release`] whose progress `teardown` shows; whether it was the last reference.
+/// Destroys an object as [`release`] does, with its progress in `teardown`. Returns whether it was the last
+/// reference.
 pub(crate) fn release_as<T: Send + Sync + 'static>(teardown: &Arc<Teardown>, last: Arc<T>) -> bool {
     let Some(object) = Arc::into_inner(last) else { return false };
     begin(teardown, Box::new(move || drop(object)));
     true
 }
 
-/// Runs an explicit teardown, and gives its outcome.
+/// Runs an explicit teardown, and returns its outcome.
 ///
 /// Blocking: as [`Teardown::wait`].
 pub fn run<T: Send + 'static>(
@@ -134,7 +137,7 @@ pub fn run<T: Send + 'static>(
     ended.unwrap_or_else(|| Err(ErrorDetail::Internal { what: "a teardown panicked".to_owned() }.into()))
 }
 
-/// Makes an attempt, and another one where the first found a device busy while something was torn down.
+/// Calls `attempt`, and calls it again if the device was busy while objects were being destroyed.
 ///
 /// Blocking: as `attempt`, and as [`drain`].
 pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Result<T, RuntimeError> {
@@ -160,22 +163,22 @@ pub fn when_free<T>(mut attempt: impl FnMut() -> Result<T, RuntimeError>) -> Res
     }
 }
 
-/// Returns whether nothing is being torn down.
+/// Returns whether no teardown is in progress.
 pub(crate) fn is_idle() -> bool {
     reaper().is_idle()
 }
 
-/// Waits until everything is torn down that was let go of.
+/// Waits until all dropped objects are destroyed.
 ///
 /// Blocking: as [`Teardown::wait`].
 pub fn drain(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
     reaper().drain(scope)
 }
 
-/// Waits for what is being torn down, as the process is about to end: libraries that a teardown uses are unloaded then.
-/// What is let go of from now on is waited for too.
+/// Waits for all teardowns before the process ends, because libraries that they use are then unloaded. Later drops
+/// also wait.
 ///
-/// Blocking: [`EXIT_LIMIT`], or until `scope` ends the wait.
+/// Blocking: at most [`EXIT_LIMIT`], or until `scope` ends the wait.
 pub fn finish(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
     IS_EXITING.store(true, Ordering::Relaxed);
     drain(&mut scope.narrowed(Deadline::after(EXIT_LIMIT)))

@@ -1,4 +1,4 @@
-//! A profiler together with what the reports say of its programs, after these are gone too.
+//! A profiler together with the facts about its programs for reports, which outlive the programs.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use crate::image::Image;
 use crate::process::WaitScope;
 use crate::sync::Mutex;
 
-/// Decides by its name whether a new program is profiled. Called without a lock held.
+/// Filter by name that returns whether a new program is profiled. Called without holding a lock.
 pub type NameFilter = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Facts about a program for its reports.
@@ -60,18 +60,18 @@ impl ProfiledProgram {
         })
     }
 
-    /// Its container, where samples may need it.
+    /// The program's container, if samples may need it.
     pub fn image(&self) -> Option<&Arc<Image>> {
         self.image.as_ref()
     }
 
-    /// Returns whether the program can still give samples.
+    /// Returns whether the program can still produce samples.
     pub fn is_profiled(&self) -> bool {
         self.registry.strong_count() > 0
     }
 }
 
-/// Takes samples of programs. It does not keep the programs.
+/// Samples programs. A collector does not keep the programs alive.
 pub struct Collector {
     profiler: Arc<Profiler>,
     // By number. Only ever grows, by one step.
@@ -80,7 +80,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Without a program; those that `filter` accepts are added when they are made from now on.
+    /// Creates a collector without programs. Programs that `filter` accepts are added when they are created.
     pub fn new(profiler: Arc<Profiler>, filter: Option<NameFilter>) -> Arc<Self> {
         let collector = Arc::new(Self { profiler, programs: Mutex::default(), filter });
         if collector.filter.is_some() {
@@ -90,7 +90,7 @@ impl Collector {
         collector
     }
 
-    /// [`Profiler::add`].
+    /// Adds a program: see [`Profiler::add`].
     pub fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
         let mut programs = self.programs.lock();
         let number = self.profiler.add(registry)?;
@@ -100,7 +100,7 @@ impl Collector {
         Ok(number)
     }
 
-    /// [`Profiler::remove`].
+    /// Removes a program: see [`Profiler::remove`].
     pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
         let was_there = self.profiler.remove(registry)?;
         let is_it =
@@ -111,22 +111,22 @@ impl Collector {
         Ok(was_there)
     }
 
-    /// [`Profiler::start`].
+    /// Starts the profiler: see [`Profiler::start`].
     pub fn start(&self) -> Result<bool, RuntimeError> {
         self.profiler.start()
     }
 
-    /// [`Profiler::stop`].
+    /// Stops the profiler: see [`Profiler::stop`].
     pub fn stop(&self) -> Result<bool, RuntimeError> {
         self.profiler.stop()
     }
 
-    /// [`Profiler::is_running`].
+    /// Returns whether the profiler runs: see [`Profiler::is_running`].
     pub fn is_running(&self) -> bool {
         self.profiler.is_running()
     }
 
-    /// [`Profiler::wait`].
+    /// Waits for the samples: see [`Profiler::wait`].
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.profiler.wait(scope)
     }
@@ -136,7 +136,7 @@ impl Collector {
         self.programs.lock().clone()
     }
 
-    /// The samples since the last call.
+    /// Returns the samples since the last call.
     pub fn drain(&self) -> Result<ProgramSamples, RuntimeError> {
         // Asked before: of a program that is gone by now, no sample comes later.
         let gone: Vec<bool> = self.programs.lock().iter().map(|program| !program.is_profiled()).collect();

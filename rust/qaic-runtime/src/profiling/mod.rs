@@ -1,9 +1,10 @@
 //! Samples of inferences, measured on the host for profilers.
 //!
-//! A [`Profiler`] subscribes to the [`SubscriptionRegistry`] of each of its programs. An inference that begins reserves a
-//! sample slot with each subscription whose [`SamplingRule`] samples it, and fills the slots when it has succeeded.
-//! A [`Collector`] is a profiler that also knows what the reports say of its programs, as [`ProgramSamples`] does of samples.
-//! Without a subscription an inference takes one branch at its submission and one at its completion.
+//! A [`Profiler`] subscribes to the [`SubscriptionRegistry`] of each of its programs. An inference that begins
+//! reserves a sample with each subscription whose [`SamplingRule`] selects it, and fills the samples when it has
+//! succeeded. A [`Collector`] combines a profiler with the facts about its programs for reports; [`ProgramSamples`]
+//! do the same for samples. Without a subscription, an inference takes one branch at its submission and one at its
+//! completion.
 
 mod collector;
 pub(crate) mod observer;

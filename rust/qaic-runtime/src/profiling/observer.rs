@@ -8,13 +8,13 @@ use crate::process::fork::ForkLocal;
 
 static OBSERVERS: ForkLocal<Vec<Weak<dyn ProgramObserver>>> = ForkLocal::new();
 
-/// Receives each program that this process makes.
+/// Receives each program that this process creates.
 pub(crate) trait ProgramObserver: Debug + Send + Sync {
-    /// Called for a new program on the thread that makes it, without a lock held.
+    /// Called for a new program on the thread that creates it, without holding a lock.
     fn created(&self, program: &Arc<SubscriptionRegistry>);
 }
 
-/// Registers an observer of later programs. It stays registered while it exists.
+/// Registers an observer of later programs. The observer stays registered as long as it exists.
 pub(crate) fn register(observer: Weak<dyn ProgramObserver>) {
     OBSERVERS.with(|observers| {
         observers.retain(|observer| observer.strong_count() > 0);

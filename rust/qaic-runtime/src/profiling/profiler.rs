@@ -1,4 +1,4 @@
-//! Collects samples of some programs between a start and a stop, any number of times.
+//! Collection of samples of several programs between a start and a stop, any number of times.
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use crate::error::RuntimeError;
 use crate::process::{ForkGuard, WaitScope};
 use crate::sync::Mutex;
 
-/// Takes samples of programs. It holds weak references: samples of a program outlive it.
+/// Samples programs. The profiler holds weak references to programs; samples of a program outlive it.
 #[derive(Debug)]
 pub struct Profiler {
     recorder: Arc<Recorder>,
@@ -25,13 +25,14 @@ struct ProfilerState {
 }
 
 impl Profiler {
-    /// Without a program.
+    /// Creates a profiler without programs.
     pub fn new(rule: SamplingRule, limits: Limits, device: DeviceStats) -> Arc<Self> {
         let recorder = Recorder::new(rule, limits, device);
         Arc::new(Self { recorder, state: Mutex::default(), fork_guard: ForkGuard::new() })
     }
 
-    /// Adds a program and returns its number; a known program keeps its number. A running profiler samples it from now on.
+    /// Adds a program and returns its number; a known program keeps its number. A running profiler samples the
+    /// program from now on.
     pub fn add(&self, registry: &Arc<SubscriptionRegistry>) -> Result<u32, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -48,7 +49,7 @@ impl Profiler {
         Ok(number)
     }
 
-    /// Takes no more samples of a program; its samples stay. False for an unknown program.
+    /// Stops sampling a program and keeps its samples. Returns false for an unknown program.
     pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -63,7 +64,7 @@ impl Profiler {
         Ok(true)
     }
 
-    /// Starts; samples that were not fetched are forgotten. False while it runs.
+    /// Starts the profiler, and discards samples that were not fetched. Returns false if the profiler runs.
     pub fn start(&self) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         let mut state = self.state.lock();
@@ -80,7 +81,7 @@ impl Profiler {
         Ok(true)
     }
 
-    /// Stops; inferences under way are not recorded. False when it does not run.
+    /// Stops the profiler; inferences in flight are not recorded. Returns false if the profiler does not run.
     pub fn stop(&self) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.halt())
@@ -103,15 +104,16 @@ impl Profiler {
         self.fork_guard.is_current() && self.state.lock().is_running
     }
 
-    /// The samples since the last call.
+    /// Returns the samples since the last call.
     pub fn drain(&self) -> Result<Collected, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.recorder.drain())
     }
 
-    /// Waits until every activation has as many samples as the rule asks for; returns whether they have.
+    /// Waits until every activation has as many samples as the rule requires; returns whether they have.
     ///
-    /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait; at its deadline they have not.
+    /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait. Returns false at the deadline of
+    /// `scope`.
     pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         loop {

@@ -1,15 +1,15 @@
-//! Which inferences of a program become samples: the arithmetic of first, count and rate.
+//! Selection of the inferences that become samples, by first, count and rate.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Which inferences of a program a profiler samples.
+/// Rule that selects the sampled inferences of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplingRule {
-    /// Inferences of the program that are skipped at the start.
+    /// Number of inferences of the program that are skipped at the start.
     pub first: u64,
-    /// Most samples of each activation.
+    /// Maximum number of samples of each activation.
     pub count: Option<u64>,
-    /// One in this many inferences of each activation; 1 is all.
+    /// Sampling rate: one in this many inferences of each activation; 1 samples all.
     pub every: u32,
 }
 
@@ -21,8 +21,8 @@ impl Default for SamplingRule {
 
 /// Counts the samples of one program against a [`SamplingRule`].
 ///
-/// The rate counts each activation by itself: with one count for all, two activations that alternate and a rate of two
-/// would leave one of them without a sample.
+/// The rate applies to each activation separately. With a common count, two activations that alternate and a rate of
+/// two would leave one of them without samples.
 #[derive(Debug)]
 pub(crate) struct SampleQuota {
     rule: SamplingRule,
@@ -39,13 +39,13 @@ struct ActivationCounts {
 }
 
 impl SampleQuota {
-    /// Counts from inference number `begin` on.
+    /// Starts to count at inference number `begin`.
     pub(crate) fn new(rule: SamplingRule, begin: u64, activations: u32) -> Self {
         Self { rule, begin, activations: (0..activations).map(|_| ActivationCounts::default()).collect() }
     }
 
-    /// Reserves a sample for an inference that begins; false where the rule skips it. A [`Self::commit`] or a
-    /// [`Self::release`] follows each reservation.
+    /// Reserves a sample for an inference that begins; returns false if the rule skips the inference. Each
+    /// reservation ends with [`Self::commit`] or [`Self::release`].
     pub(crate) fn reserve(&self, activation: u32, number: u64) -> bool {
         let since = number.checked_sub(self.begin);
         if since.is_none_or(|since| since < self.rule.first) {
@@ -79,7 +79,7 @@ impl SampleQuota {
         }
     }
 
-    /// Returns whether every activation has as many samples as the rule asks for.
+    /// Returns whether every activation has as many samples as the rule requires.
     pub(crate) fn is_complete(&self) -> bool {
         let count = self.rule.count;
         count.is_some_and(|count| {

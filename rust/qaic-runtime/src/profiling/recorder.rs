@@ -11,12 +11,12 @@ use qaic_sync::{Event, EventCount};
 use super::quota::{SampleQuota, SamplingRule};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Largest amounts that a recorder keeps; it counts further samples and drops them.
+/// Maximum amounts that a recorder keeps; further samples are counted and dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Samples.
+    /// Number of samples.
     pub samples: usize,
-    /// Bytes of the device's stats buffers, all together.
+    /// Total bytes of the device's stats buffers.
     pub stats_bytes: usize,
 }
 
@@ -26,38 +26,38 @@ impl Default for Limits {
     }
 }
 
-/// Which programs' stats buffers are kept.
+/// Selection of programs whose stats buffers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceStats {
-    /// No program's: this costs least.
+    /// None, which costs the least.
     #[default]
     Never,
-    /// Those of programs that were compiled with an output for them.
+    /// Programs that were compiled with an output for the stats buffer.
     WhereAskedFor,
-    /// Those of all programs that have one.
+    /// All programs that have a stats buffer.
     Always,
 }
 
 /// One inference of a profile.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The host's times and numbers.
+    /// Times and numbers of the host.
     pub host: HostSample,
-    /// The device's stats buffer, where the profiler keeps it and the program has one.
+    /// The device's stats buffer, if the profiler keeps it and the program has one.
     pub stats: Option<Arc<[u8]>>,
 }
 
 /// Samples since the last time they were fetched.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
-    /// In the order in which the inferences ended.
+    /// Samples in the order in which the inferences ended.
     pub samples: Vec<Sample>,
-    /// Samples beyond the limits, by number of the program.
+    /// Number of samples beyond the limits, by number of the program.
     pub dropped: BTreeMap<u32, u64>,
 }
 
 impl Collected {
-    /// The samples of one program, and its count of dropped samples.
+    /// Returns the samples of one program, and its count of dropped samples.
     #[must_use]
     pub(crate) fn of_program(&self, program: u32) -> Self {
         let samples = self.samples.iter().filter(|sample| sample.host.program == program).cloned();
@@ -97,8 +97,8 @@ impl RecorderState {
     }
 }
 
-/// A program of which a recorder takes samples, from its addition or the recorder's start until its removal or the
-/// recorder's stop.
+/// A program that a recorder samples, from its addition or the recorder's start until its removal or the recorder's
+/// stop.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     recorder: Arc<Recorder>,
@@ -111,7 +111,7 @@ pub(crate) struct Subscription {
     is_over: AtomicBool,
 }
 
-/// The place of one inference among the samples of a subscription. Dropped before [`Self::record`], it releases the place.
+/// Reservation for the sample of one inference. Dropping it before [`Self::record`] releases the reservation.
 #[derive(Debug)]
 pub(crate) struct SampleSlot {
     subscription: Arc<Subscription>,
@@ -124,8 +124,8 @@ impl Recorder {
         Arc::new(Self { rule, limits, device, state: Mutex::default(), complete: EventCount::new() })
     }
 
-    /// Samples inferences of program `program` from number `begin` on. `stats`: whether the program has a stats buffer, and
-    /// whether it has one as an output.
+    /// Samples inferences of program `program` from number `begin` on. `stats` contains two flags: the program has a
+    /// stats buffer, and the program has the stats buffer as an output.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         program: u32,
@@ -149,25 +149,25 @@ impl Recorder {
         subscription
     }
 
-    /// Forgets samples that were not fetched, and that they were complete.
+    /// Discards samples that were not fetched, and clears the completion state.
     pub(crate) fn clear(&self) {
         drop(self.drain());
         self.state.lock().was_complete = false;
     }
 
-    /// The samples since the last call.
+    /// Returns the samples since the last call.
     pub(crate) fn drain(&self) -> Collected {
         let mut state = self.state.lock();
         state.stats_bytes = 0;
         mem::take(&mut state.collected)
     }
 
-    /// Returns whether all samples that the rule asks for are there; never without a count in the rule.
+    /// Returns whether all samples of the rule are recorded; never true for a rule without a count.
     pub(crate) fn is_complete(&self) -> bool {
         self.state.lock().is_complete()
     }
 
-    /// Waits for [`Self::is_complete`], for `limit` at most; a notification without a cause ends the wait early.
+    /// Waits for [`Self::is_complete`], at most `limit`. A spurious notification ends the wait early.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         self.complete.wait(limit, || self.is_complete().then_some(())).is_some()
     }
@@ -179,13 +179,13 @@ impl Subscription {
         Arc::ptr_eq(&self.recorder, recorder)
     }
 
-    /// A sample slot for an inference that begins, where the rule samples it.
+    /// Reserves a sample for an inference that begins, if the rule selects it.
     pub(crate) fn reserve(self: &Arc<Self>, activation: u32, number: u64) -> Option<SampleSlot> {
         let is_wanted = self.quota.reserve(activation, number);
         is_wanted.then(|| SampleSlot { subscription: Arc::clone(self), activation, is_open: true })
     }
 
-    /// Ends the subscription. Inferences under way are not recorded; recorded samples stay.
+    /// Ends the subscription. Inferences in flight are not recorded; recorded samples stay.
     pub(crate) fn end(&self) {
         let mut state = self.recorder.state.lock();
         self.is_over.store(true, Ordering::Relaxed);

@@ -28,10 +28,10 @@ pub struct SubscriptionRegistry {
     fork_guard: ForkGuard,
 }
 
-/// When an inference was submitted, and how many were in the queue then.
+/// Submission time of an inference, and the length of the queue at that time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrival {
-    /// 0 where there was no subscription at that time.
+    /// Submission time; 0 if there was no subscription at that time.
     pub(crate) enqueued_ns: u64,
     pub(crate) queue_depth: u32,
     /// True if the inference begins at the same time, on the calling thread.
@@ -39,14 +39,14 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Now, behind `queue_depth` others.
+    /// Returns the current time as submission time, with `queue_depth` other inferences in the queue.
     pub(crate) fn now(queue_depth: usize) -> Self {
         let queue_depth = u32::try_from(queue_depth).unwrap_or(u32::MAX);
         Self { enqueued_ns: clock::now_ns(), queue_depth, is_begin: false }
     }
 }
 
-/// Measurements of a running inference, and the slots that its sample fills.
+/// Measurements of a running inference, and its reserved samples.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveSample {
     pub(crate) watch: Watch,
@@ -57,7 +57,8 @@ pub(crate) struct ActiveSample {
 }
 
 impl SubscriptionRegistry {
-    /// For a program with `completed.len()` activations, each with `set_size` exec objects where an inference set owns it.
+    /// Creates the registry of a program with `completed.len()` activations, each with `set_size` exec objects if an
+    /// inference set owns it.
     pub(crate) fn new(
         image: &Arc<Image>,
         set_size: Option<u32>,
@@ -89,7 +90,7 @@ impl SubscriptionRegistry {
         self.image.network().stats.is_some()
     }
 
-    /// Exec objects of each activation of an inference set; `None` outside of an inference set.
+    /// Number of exec objects of each activation; `None` outside of an inference set.
     pub(crate) fn set_size(&self) -> Option<u32> {
         self.set_size
     }
@@ -104,7 +105,7 @@ impl SubscriptionRegistry {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Subscribes a recorder, which numbers the program `program`.
+    /// Subscribes a recorder, which refers to the program by the number `program`.
     pub(crate) fn subscribe(&self, recorder: &Arc<Recorder>, program: u32) {
         let mut subscriptions = self.subscriptions.lock();
         if subscriptions.is_empty() {
@@ -116,7 +117,7 @@ impl SubscriptionRegistry {
         self.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// Ends [`Self::subscribe`].
+    /// Removes a subscription of [`Self::subscribe`].
     pub(crate) fn unsubscribe(&self, recorder: &Arc<Recorder>) {
         let mut subscriptions = self.subscriptions.lock();
         subscriptions
@@ -125,14 +126,14 @@ impl SubscriptionRegistry {
         self.is_on.store(!subscriptions.is_empty(), Ordering::Relaxed);
     }
 
-    /// Adds the inferences that ended while there was no subscription to number them.
+    /// Adds the inferences that ended without a subscription, so that later ones get the right numbers.
     fn catch_up(&self) {
         let ended = self.completed.iter().map(|counts| counts.total()).sum();
         self.next.fetch_max(ended, Ordering::Relaxed);
     }
 
-    /// Numbers an inference that begins, and reserves a slot with each subscription whose rule samples it. `is_asked`:
-    /// whether the caller binds memory to the stats buffer.
+    /// Numbers an inference that begins, and reserves a sample with each subscription whose rule selects it.
+    /// `is_asked` is true if the caller binds memory to the stats buffer.
     pub(crate) fn begin_sample(
         &self,
         program: u32,
@@ -178,8 +179,8 @@ impl Drop for SubscriptionRegistry {
 }
 
 impl ActiveSample {
-    /// Records the sample of an inference that succeeded. The call precedes the inference's completion: a thread that waits
-    /// for the inference finds its sample.
+    /// Records the sample of an inference that succeeded. Called before the completion of the inference, so that a
+    /// thread that waits for the inference finds its sample.
     pub(crate) fn record(self) {
         let Self { watch: Watch { stages, identity, stats, .. }, queue_depth, slots, more } = self;
         let sample = HostSample {

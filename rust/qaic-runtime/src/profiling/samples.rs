@@ -1,4 +1,4 @@
-//! Samples, and the reports made of them.
+//! Samples, and the reports that are created from them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Collected, ProfiledProgram};
 use crate::image::Image;
 use crate::process::clock;
 
-/// Samples in the order in which their inferences ended, with what is known of their programs.
+/// Samples in the order in which their inferences ended, with the facts about their programs.
 #[derive(Clone, Debug)]
 pub struct ProgramSamples {
     /// The samples.
@@ -24,7 +24,7 @@ pub struct ProgramSamples {
 }
 
 impl ProgramSamples {
-    /// The samples of one program, which keeps its number.
+    /// Returns the samples of one program, which keeps its number.
     #[must_use]
     pub fn of_program(&self, program: u32) -> Self {
         Self { collected: self.collected.of_program(program), programs: self.programs.clone() }
@@ -35,7 +35,7 @@ impl ProgramSamples {
         self.collected.samples.iter().map(|sample| sample.host).collect()
     }
 
-    /// A Chrome trace of the host: what each inference spent its time on.
+    /// Returns a Chrome trace of the host with the stages of each inference.
     pub fn host_trace(&self) -> Vec<u8> {
         let mut json = Vec::new();
         // Writing to memory does not fail.
@@ -47,7 +47,7 @@ impl ProgramSamples {
         self.programs.get(program as usize)?.image()
     }
 
-    /// The samples of a program, with what the device measured of those that have a stats buffer.
+    /// Returns the samples of a program, with the device's measurements for those that have a stats buffer.
     pub fn device_kpis(&self, program: u32) -> Result<Vec<(HostSample, Option<DeviceKpi>)>, StatsError> {
         let samples = || self.collected.samples.iter().filter(|sample| sample.host.program == program);
         let mut operations = None;
@@ -66,7 +66,8 @@ impl ProgramSamples {
             .collect()
     }
 
-    /// The latency report of one program; of one without samples `None`, or its head with `always`.
+    /// Returns the latency report of one program. For a program without samples, returns `None`, or only the head
+    /// with `always`.
     pub fn latency_report(&self, program: u32, always: bool) -> Result<Option<String>, StatsError> {
         let rows = self.device_kpis(program)?;
         let Some(known) = self.programs.get(program as usize).filter(|_| always || !rows.is_empty()) else {

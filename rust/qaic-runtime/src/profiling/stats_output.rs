@@ -1,4 +1,4 @@
-//! Summary and trace of stats buffers: in memory, or as files that are whole or not there.
+//! Summary and trace of stats buffers: in memory, or as files that are written atomically.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,8 +17,8 @@ use qaic_stats::{ProgressObserver, write_whole};
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::process::{WaitScope, clock};
 
-/// Estimated bytes of an operation in a trace that names its shape and operands. The estimate only reserves
-/// room.
+/// Estimated bytes of an operation in a trace that includes its shape and operands. The estimate only reserves
+/// memory.
 const TRACE_BYTES_PER_OP: usize = 768;
 
 /// Destination of output.
@@ -26,26 +26,26 @@ const TRACE_BYTES_PER_OP: usize = 768;
 pub enum OutputTarget {
     /// To memory.
     Memory,
-    /// To a file, which is replaced when the output is complete.
+    /// To a file, which is replaced after the output is complete.
     File(PathBuf),
 }
 
 /// Measurements of one device.
 #[derive(Debug)]
 pub struct DevicePart<'a, B> {
-    /// The records, checked.
+    /// The checked records.
     pub buffer: &'a StatsBuffer<B>,
     /// Operations of the program.
     pub ops: Arc<OpsDescriptor>,
     /// Name of the network.
     pub network: &'a str,
-    /// Which of the devices of the program.
+    /// Index of the device among those of the program.
     pub slice: Option<u16>,
 }
 
-/// The summary of an inference; none of it is given back where it went to a file.
+/// Writes the summary of an inference; returns its bytes only for output to memory.
 ///
-/// Blocking: reads every record. Ends early where `scope` ends the wait.
+/// Blocking: reads every record. Ends early if `scope` ends the wait.
 pub fn stats_summary<B: FrozenBytes>(
     target: OutputTarget,
     buffer: &StatsBuffer<B>,
@@ -62,9 +62,9 @@ pub fn stats_summary<B: FrozenBytes>(
     )
 }
 
-/// The trace of devices and host; none of it is given back where it went to a file. `options` need no observer.
+/// Writes the trace of devices and host; returns its bytes only for output to memory. `options` need no observer.
 ///
-/// Blocking: reads every record. Ends early where `scope` ends the wait.
+/// Blocking: reads every record. Ends early if `scope` ends the wait.
 pub fn stats_trace<B: FrozenBytes>(
     target: OutputTarget,
     devices: &[DevicePart<'_, B>],
@@ -92,7 +92,7 @@ pub fn stats_trace<B: FrozenBytes>(
     )
 }
 
-/// Lets go of what was read, and looks now and then whether to go on.
+/// Releases memory that was read, and periodically checks whether to continue.
 struct Reading<'a, 's, B> {
     buffers: Vec<&'a StatsBuffer<B>>,
     scope: RefCell<&'a mut WaitScope<'s>>,
@@ -121,7 +121,7 @@ impl<B: FrozenBytes> ProgressObserver for Reading<'_, '_, B> {
 }
 
 impl OutputTarget {
-    /// Bytes written to memory; none for a file.
+    /// Writes the output; returns its bytes only for output to memory.
     fn write(
         self,
         to_memory: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,

@@ -1,18 +1,18 @@
-//! An array of a caller, as facts.
+//! Description of a caller's array.
 
 use crate::binding::ArrayType;
 
-/// An array that a caller passes, as the buffer protocol describes it. Nothing here looks at its memory.
+/// An array that a caller passes, as described by the buffer protocol. No method reads the array's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument<'a> {
-    /// Element format as the buffer protocol spells it, without the prefix of the native byte order. Empty when it was not
-    /// asked for.
+    /// Element format of the buffer protocol, without the prefix of the native byte order. Empty if the format was
+    /// not requested.
     pub format: &'a [u8],
     /// Bytes of one element.
     pub item_bytes: usize,
     /// Elements in each dim; empty for a scalar.
     pub shape: &'a [isize],
-    /// Bytes between neighbors in each dim.
+    /// Byte distance between neighbors in each dim.
     pub strides: &'a [isize],
     /// Address of the first element.
     pub address: usize,
@@ -21,14 +21,14 @@ pub struct Argument<'a> {
 }
 
 impl Argument<'_> {
-    /// Elements, none where a dim is negative; `None` when there are more than the address space has bytes.
+    /// Number of elements; 0 if a dim is negative, `None` if the number exceeds the address space.
     fn elements(&self) -> Option<usize> {
         self.shape
             .iter()
             .try_fold(1_usize, |count, &dim| count.checked_mul(usize::try_from(dim).unwrap_or(0)))
     }
 
-    /// Bytes of all elements; `None` when they are more than the address space.
+    /// Total bytes of the elements; `None` if they exceed the address space.
     pub(crate) fn len_bytes(&self) -> Option<usize> {
         self.elements()?.checked_mul(self.item_bytes)
     }
@@ -46,8 +46,8 @@ impl Argument<'_> {
         true
     }
 
-    /// Bytes from the first element to the end of the last one in memory; `None` when elements lie before the first, or
-    /// beyond the address space.
+    /// Number of bytes from the first element to the end of the last one; `None` if elements precede the first one,
+    /// or lie beyond the address space.
     pub fn span_bytes(&self) -> Option<usize> {
         if self.shape.iter().any(|&dim| dim <= 0) {
             return Some(0);
@@ -62,8 +62,8 @@ impl Argument<'_> {
         usize::try_from(span).ok()
     }
 
-    /// Returns whether the elements are those of `dtype`. An array may begin in the middle of an element;
-    /// kernels need whole ones.
+    /// Returns whether the elements have type `dtype`, including their alignment, because kernels need aligned
+    /// elements.
     pub(crate) fn has_elements_of(&self, dtype: ArrayType) -> bool {
         let (format, _, item_bytes) = dtype.numpy();
         let wanted = format.to_bytes();
@@ -79,7 +79,8 @@ impl Argument<'_> {
     }
 }
 
-/// C has several names for an integer of the same size; the caller has compared the sizes.
+/// Returns whether two formats are the same integer type. C has several names for integers of one size; the caller
+/// has compared the sizes.
 fn is_same_integer(format: &[u8], wanted: &[u8]) -> bool {
     matches!((format, wanted), (b"l" | b"q" | b"i" | b"n", b"q" | b"i") | (b"c", b"b"))
 }
@@ -96,7 +97,7 @@ mod tests {
         Argument { format: b"", item_bytes, shape, strides, address: 0, is_readonly: false }
     }
 
-    /// Offsets of all elements in C order.
+    /// Returns the offsets of all elements in C order.
     fn offsets(shape: &[isize], strides: &[isize]) -> Vec<isize> {
         shape.iter().zip(strides).fold(vec![0], |before, (&dim, &stride)| {
             before.iter().flat_map(|&at| (0..dim).map(move |index| at + index * stride)).collect()

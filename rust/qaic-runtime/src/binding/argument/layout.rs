@@ -1,14 +1,14 @@
-//! How an array lies in memory, for those that are shown it.
+//! Memory layout of an array, for consumers of the buffer protocol.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-/// Shape, strides and element format of an array in C order, in the words of the buffer protocol.
+/// Shape, strides and element format of an array in C order, in the terms of the buffer protocol.
 #[derive(Debug)]
 pub struct ArrayLayout {
     /// Elements in each dim.
     pub shape: Box<[isize]>,
-    /// Bytes between neighbors in each dim.
+    /// Byte distance between neighbors in each dim.
     pub strides: Box<[isize]>,
     /// Format of an element.
     pub format: CString,
@@ -31,13 +31,13 @@ impl ArrayLayout {
         Arc::new(Self { shape, strides, format: format.to_owned(), item_bytes })
     }
 
-    /// Returns the layout of bytes.
+    /// Returns the layout of an array of bytes.
     pub fn of_bytes(len: usize) -> Arc<Self> {
         Self::new(&[len], c"B", 1)
     }
 }
 
-/// A format without the prefix of the native byte order.
+/// Returns a format without the prefix of the native byte order.
 pub fn native_format(format: &[u8]) -> &[u8] {
     let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
     match format {

@@ -1,8 +1,8 @@
-//! Checks of what callers pass for the bindings of a program: arrays by name, buffers by index.
+//! Checks of the arguments for the bindings of a program: arrays by name, buffers by index.
 //!
-//! [`BindingSpecs`] say what a program takes. A caller's array is an [`Argument`]: type, shape, strides and address, never
-//! its memory, so that the same checks serve every interface. [`BindingSpecs::variant_of`] finds the permitted combination
-//! of shapes; what belongs to none is a [`ShapeError`].
+//! [`BindingSpecs`] contain the program's requirements. An [`Argument`] describes a caller's array by type, shape,
+//! strides and address. Arguments do not access the memory, so the same checks serve every interface.
+//! [`BindingSpecs::variant_of`] finds the permitted combination of shapes, or fails with a [`ShapeError`].
 
 mod array;
 mod error;

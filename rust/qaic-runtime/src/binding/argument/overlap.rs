@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Two of the pieces of memory that have a byte in common, the one with the smaller number first. Pieces are given with a
-/// number each, in no order, and are left in another; empty ones share nothing.
+/// Finds two pieces of memory that overlap; the first number in the result is the smaller one. Pieces are numbered
+/// and in any order, and this function reorders them. Empty pieces overlap nothing.
 pub(crate) fn first_overlap(pieces: &mut Vec<(usize, Range<usize>)>) -> Option<(usize, usize)> {
     pieces.retain(|(_, piece)| !piece.is_empty());
     pieces.sort_unstable_by_key(|(_, piece)| piece.start);

@@ -1,26 +1,26 @@
-//! Which permitted combination of shapes the given tensors belong to.
+//! The permitted combination of shapes that given tensors belong to.
 
 use std::fmt::{self, Write};
 
 use super::{BindingSpec, BindingSpecs, BufferFacts, TensorShape};
 
-/// The shape that a tensor was given with.
+/// Shape of a given tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GivenShape {
     /// Bytes of one element.
     pub item_bytes: u64,
-    /// Elements in each dim; a dim of 0 leaves the tensor out.
+    /// Elements in each dim; a dim of 0 omits the tensor.
     pub dims: Vec<u64>,
 }
 
-/// Shapes that are no permitted combination.
+/// Error: the shapes are not a permitted combination.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ShapeError {
     /// Name, bytes of one element and dims of the tensors that were passed.
     pub passed: Vec<(String, u64, Vec<u64>)>,
     /// Name and dims of these tensors in each permitted combination.
     pub allowed: Vec<Vec<(String, Vec<usize>)>>,
-    /// Bytes of one element that each of these tensors has.
+    /// Bytes of one element of each of these tensors.
     pub item_bytes: Vec<usize>,
 }
 
@@ -50,12 +50,12 @@ impl ShapeError {
 }
 
 impl GivenShape {
-    /// Returns whether the shape leaves the tensor out.
+    /// Returns whether the shape omits the tensor.
     pub(crate) fn is_left_out(&self) -> bool {
         self.dims.contains(&0)
     }
 
-    /// Bytes of all elements; `None` when they are more than the address space.
+    /// Total bytes of the elements; `None` if they exceed the address space.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let bytes = self.dims.iter().try_fold(self.item_bytes, |bytes, &dim| bytes.checked_mul(dim))?;
         usize::try_from(bytes).ok()
@@ -79,17 +79,18 @@ impl From<&TensorShape> for GivenShape {
     }
 }
 
-/// A scalar is passed as one dim of 1 (docs/reference/transfers.md).
+/// Returns the dims with rank of at least one: a scalar is passed as one dim of 1 (docs/reference/transfers.md).
 fn rank_one<'a, T>(dims: &'a [T], one: &'a T) -> &'a [T] {
     if dims.is_empty() { std::slice::from_ref(one) } else { dims }
 }
 
 impl BindingSpecs {
-    /// The combination that tensors of these shapes belong to; `None` is a tensor that is left out, which fits all.
+    /// Finds the combination that tensors of these shapes belong to. `None` is an omitted tensor, which matches all
+    /// combinations.
     ///
-    /// It is the first that all of them have. Where there is none it is the first that all inputs have, as far as they
-    /// may not be given in part, and whose outputs find room: clients keep buffers for the largest shape, and the head of
-    /// such a buffer is written.
+    /// The result is the first combination that all tensors match. If there is none, it is the first combination that
+    /// all inputs match, except partial ones, and whose outputs fit: clients keep buffers for the largest shape, and
+    /// outputs fill the start of such a buffer.
     pub fn variant_of(&self, given: &[Option<GivenShape>]) -> Result<usize, ShapeError> {
         let find = |fits: &dyn Fn(&BindingSpec, &TensorShape, &GivenShape) -> bool| {
             (0..self.variants()).find(|&variant| {
@@ -108,7 +109,8 @@ impl BindingSpecs {
         find(&is_exact).or_else(|| find(&is_loose)).ok_or_else(|| self.mismatch(given))
     }
 
-    /// [`Self::variant_of`] for buffers of these sizes that came without a shape; a size of 0 is a buffer that is left out.
+    /// Finds the combination as [`Self::variant_of`] does, for buffers of these sizes without shapes. A size of 0 is
+    /// an omitted buffer.
     pub(crate) fn variant_of_sizes(&self, sizes: &[usize]) -> Option<usize> {
         let find = |fits: fn(&BindingSpec, usize, usize) -> bool| {
             (0..self.variants()).find(|&variant| {
@@ -120,8 +122,8 @@ impl BindingSpecs {
             .or_else(|| find(|spec, bytes, size| if spec.is_input { bytes == size } else { bytes <= size }))
     }
 
-    /// The shape of a buffer that came without one, if its size says it: `None` where combinations differ in the dims of a
-    /// binding and not in its size, and for one that is left out or given in part.
+    /// Returns the shape of a buffer without one, if its size determines the shape. Returns `None` if combinations
+    /// differ in the dims of a binding but not in its size, and for omitted or partial buffers.
     pub fn shape_of_buffer(&self, index: usize, buffer: BufferFacts) -> Option<GivenShape> {
         let spec = self.list.get(index)?;
         let size = spec.tensor_bytes(buffer);
@@ -133,7 +135,7 @@ impl BindingSpecs {
         of_size.all(|other| other.dims == first.dims).then(|| first.into())
     }
 
-    /// The shapes of buffers that came without one, and the combination they belong to.
+    /// Returns the shapes of buffers without shapes, and their combination.
     pub(crate) fn shapes_of_sizes(
         &self,
         sizes: &[usize],
@@ -179,7 +181,7 @@ impl BindingSpecs {
     }
 }
 
-/// Returns whether the tensor of a combination has no more bytes than were given.
+/// Returns whether the given array has at least the bytes of the tensor.
 fn has_room(shape: &TensorShape, given: &GivenShape) -> bool {
     given.has_elements_of(shape) && given.bytes().is_some_and(|bytes| shape.bytes <= bytes)
 }

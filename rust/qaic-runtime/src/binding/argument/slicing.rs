@@ -1,7 +1,7 @@
-//! Specifications of windows: which binding is cut where.
+//! Specifications of windows, which assign a window to each matching binding.
 //!
-//! A specification is matched against the names of all bindings when it is made, so that a later call only looks up its
-//! bindings.
+//! A specification is matched against the names of all bindings when it is created, so that later calls only look up
+//! their bindings.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::spec::refused;
 use super::{Argument, BindingSpec, BindingSpecs};
 use crate::error::RuntimeError;
 
-/// How the bindings of a program are cut.
+/// Windows of the bindings of a program.
 #[derive(Debug)]
 pub struct SlicingSpec {
     specs: Arc<BindingSpecs>,
@@ -31,18 +31,18 @@ enum Start {
     Symbol(String),
 }
 
-/// A defect of a specification, or the error of the code that matches names.
+/// Error in a specification, or error of the callback that matches names.
 #[derive(Debug)]
 pub enum SlicingError<E> {
-    /// The text of it.
+    /// Description of the error in the specification.
     Spec(String),
-    /// Why names could not be matched.
+    /// Error of the callback that matches names.
     Match(E),
 }
 
 impl SlicingSpec {
-    /// Reads a specification in JSON. `compile` makes of a pattern what says whether a name matches it; its text is what is
-    /// wrong with a pattern.
+    /// Parses a specification in JSON. `compile` turns a pattern into a function that returns whether a name matches;
+    /// its error describes an invalid pattern.
     pub fn new<E, M: FnMut(&str) -> Result<bool, E>>(
         specs: &Arc<BindingSpecs>,
         json: &str,
@@ -62,7 +62,7 @@ impl SlicingSpec {
         Ok(Self { specs: Arc::clone(specs), cuts })
     }
 
-    /// Refuses bindings of another program than the one it was made for.
+    /// Fails if the bindings belong to another program than the specification.
     pub fn check_program(&self, specs: &Arc<BindingSpecs>) -> Result<(), RuntimeError> {
         if Arc::ptr_eq(&self.specs, specs) {
             return Ok(());
@@ -75,18 +75,18 @@ impl SlicingSpec {
         self.specs.get(index)
     }
 
-    /// Names of the bindings that are cut.
+    /// Names of the bindings with a window.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let specs = self.specs.iter().zip(&self.cuts);
         specs.filter(|(_, cut)| cut.is_some()).map(|(spec, _)| spec.name.as_str())
     }
 
-    /// Returns whether a binding is cut; the others are bound whole.
+    /// Returns whether a binding has a window; other bindings are bound whole.
     pub fn cuts(&self, index: usize) -> bool {
         self.cuts.get(index).is_some_and(Option::is_some)
     }
 
-    /// First element of the window of binding `index` that an array is, in each dim.
+    /// Returns the first element, in each dim, of the window that an array occupies in binding `index`.
     pub fn origin(
         &self,
         index: usize,
@@ -113,7 +113,7 @@ impl SlicingSpec {
 }
 
 impl Cut {
-    /// First element of the window, after checking that the array fits.
+    /// Returns the first element of the window, after checking that the array fits.
     fn origin(
         &self,
         spec: &BindingSpec,
@@ -163,7 +163,7 @@ impl Cut {
     }
 }
 
-/// Patterns and what they cut, in order.
+/// Parses the patterns and their windows, in order.
 fn read(json: &str) -> Result<Vec<(String, Cut)>, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| format!("no JSON: {error}"))?;
     let specs = value.get("BufferSpecs").and_then(Value::as_array);

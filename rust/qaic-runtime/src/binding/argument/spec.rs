@@ -21,24 +21,24 @@ pub struct BindingSpecs {
     pub(super) is_dynamic: bool,
 }
 
-/// One binding.
+/// Requirements of one binding.
 #[derive(Debug)]
 pub struct BindingSpec {
-    /// Its name.
+    /// Name of the binding.
     pub name: String,
     /// True for an input.
     pub is_input: bool,
-    /// Type of the elements, where arrays are taken. Of buffers only the size of an element counts.
+    /// Type of the elements of arrays. For buffers, only the element size matters.
     pub dtype: Option<ArrayType>,
     /// True if fewer elements may be given, with any shapes.
     pub is_partial: bool,
-    /// True for a tensor of the model.
+    /// True if the tensor belongs to the model.
     pub is_visible: bool,
-    /// The input whose value the device keeps between inferences, and that this binding is or is the next value of.
+    /// Index of the input whose value the device retains, if this binding is that input or its next value.
     pub retained: Option<usize>,
-    /// Values per row of the blocks that the device has in place of an array.
+    /// Values per row of the device's MXINT8 blocks, if the device stores blocks instead of an array.
     pub block_columns: Option<usize>,
-    /// The largest tensor: what is shown, and room for every combination.
+    /// The largest shape, which is shown to callers and has room for every combination.
     pub largest: TensorShape,
     // By combination of shapes.
     pub(super) variants: Vec<TensorShape>,
@@ -51,19 +51,18 @@ pub struct TensorShape {
     pub item_bytes: usize,
     /// Elements in each dim; empty for a scalar.
     pub dims: Vec<usize>,
-    /// Bytes of all of them.
+    /// Bytes of all elements.
     pub bytes: usize,
 }
 
 /// A buffer without type and shape.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferFacts {
-    /// Bytes.
+    /// Number of bytes.
     pub len: usize,
     /// True if the memory must not be written.
     pub is_readonly: bool,
-    /// True if the binding is all of a DMA buffer, which may have a few bytes more than the tensor at its
-    /// begin.
+    /// True if the binding occupies a whole DMA buffer. The DMA buffer may be a few bytes larger than the tensor.
     pub is_whole_dma_buffer: bool,
 }
 
@@ -75,7 +74,7 @@ impl From<&SharedMemory> for BufferFacts {
 }
 
 impl BindingSpecs {
-    /// Returns the requirements of a program's arrays, whose types and shapes count.
+    /// Returns the requirements for arrays, which must have the right types and shapes.
     pub(crate) fn of_arrays(image: &Image) -> Result<Self, RuntimeError> {
         let specs = tensor_specs(image)?;
         let pairs = retained_pairs(image)?;
@@ -94,7 +93,7 @@ impl BindingSpecs {
         Ok(Self { list, inputs: specs.inputs.len(), variants: variants.max(1), is_dynamic: variants > 0 })
     }
 
-    /// Returns the requirements of a program's buffers, whose sizes count.
+    /// Returns the requirements for buffers, which must have the right sizes.
     pub fn of_buffers(program: &Program) -> Result<Self, RuntimeError> {
         let network = program.image().network();
         let inputs = network.inputs.len();
@@ -157,7 +156,7 @@ impl BindingSpecs {
         self.list.len()
     }
 
-    /// Permitted combinations of shapes; at least one.
+    /// Number of permitted combinations of shapes; at least one.
     pub fn variants(&self) -> usize {
         self.variants
     }
@@ -182,7 +181,7 @@ impl BindingSpecs {
         self.list.get(index).ok_or_else(|| self.unknown(index))
     }
 
-    /// The position that an index of a caller names.
+    /// Converts a caller's index to a position.
     pub fn position(&self, index: i64) -> Result<usize, RuntimeError> {
         let position = usize::try_from(index).ok().filter(|&position| position < self.list.len());
         position.ok_or_else(|| self.unknown(index))
@@ -193,12 +192,13 @@ impl BindingSpecs {
         refused(format!("binding {index} does not exist; the program has {count}, numbered from 0"))
     }
 
-    /// Returns whether the device keeps values between inferences.
+    /// Returns whether the device retains values between inferences.
     pub(crate) fn has_state(&self) -> bool {
         self.inputs().iter().any(|spec| spec.retained.is_some())
     }
 
-    /// Refuses several activations of a program that keeps values: each would have values of its own.
+    /// Fails for several activations of a program with retained values, because each activation would have its own
+    /// values.
     pub fn check_activations(&self, activations: u32) -> Result<(), ArgumentError> {
         if activations > 1 && self.has_state() {
             return Err(ArgumentError::StatePerActivation { activations });
@@ -206,7 +206,7 @@ impl BindingSpecs {
         Ok(())
     }
 
-    /// Checks that a name is one of a visible output.
+    /// Fails if no visible output has this name.
     pub fn check_output_name(&self, name: &str) -> Result<(), ArgumentError> {
         if self.outputs().iter().any(|spec| spec.is_visible && spec.name == name) {
             return Ok(());
@@ -214,7 +214,7 @@ impl BindingSpecs {
         Err(ArgumentError::UnknownOutput { name: name.to_owned(), known: names(self.outputs()) })
     }
 
-    /// The error for inputs of which `is_given` says that they are not all there.
+    /// Returns the error for missing inputs; `is_given` returns whether an input is given.
     pub fn missing_inputs(&self, is_given: impl Fn(usize) -> bool) -> ArgumentError {
         let needed = self.inputs().iter().enumerate().filter(|(_, spec)| spec.retained.is_none());
         let missing = needed.filter(|(index, _)| !is_given(*index)).map(|(_, spec)| spec.name.clone());
@@ -231,7 +231,7 @@ impl<'a> IntoIterator for &'a BindingSpecs {
     }
 }
 
-/// Names of the tensors of the model.
+/// Returns the names of the tensors of the model.
 pub(super) fn names(specs: &[BindingSpec]) -> Vec<String> {
     specs.iter().filter(|spec| spec.is_visible).map(|spec| spec.name.clone()).collect()
 }
@@ -270,7 +270,7 @@ impl BindingSpec {
         })
     }
 
-    /// The tensor in a combination of shapes.
+    /// Shape of the tensor in a combination of shapes.
     pub fn shape(&self, variant: usize) -> &TensorShape {
         self.variants.get(variant).unwrap_or(&self.largest)
     }
@@ -285,8 +285,8 @@ impl BindingSpec {
         self.has_elements(argument) && (argument.has_dims(&shape.dims) || is_short())
     }
 
-    /// Returns whether an array can receive this output in a combination of shapes: it has the shape, or that
-    /// of a larger combination, in which case the output is its head.
+    /// Returns whether an array can receive this output in a combination of shapes. The array must have the output's
+    /// shape, or the shape of a larger combination; in the latter case the output fills the start of the array.
     pub fn fits_into(&self, variant: usize, argument: &Argument<'_>) -> bool {
         let shape = self.shape(variant);
         let has_room = || {
@@ -297,9 +297,9 @@ impl BindingSpec {
         !argument.is_readonly && self.has_elements(argument) && (argument.has_dims(&shape.dims) || has_room())
     }
 
-    /// Returns whether this output is copied to the host if no array was given for it; `asked` are the names
-    /// asked for. `is_left_out` tells which inputs the device provided: their next values stay there unless
-    /// asked for by name, so that a cache is not copied at every step.
+    /// Returns whether this output is copied to the host if no array was given for it. `asked` contains the requested
+    /// names. `is_left_out` returns whether the device provides an input: the next value of such an input is copied
+    /// only if its name is requested, so that a cache is not copied in every step.
     pub fn is_delivered(&self, asked: Option<&[String]>, is_left_out: impl Fn(usize) -> bool) -> bool {
         let stays = || self.retained.is_some_and(is_left_out);
         self.is_visible && asked.map_or_else(|| !stays(), |names| names.contains(&self.name))
@@ -309,7 +309,7 @@ impl BindingSpec {
         self.dtype.is_some_and(|dtype| argument.has_elements_of(dtype)) && argument.is_contiguous()
     }
 
-    /// Refuses an array whose elements do not follow each other.
+    /// Fails if the elements of an array are not contiguous.
     pub fn check_contiguous(&self, argument: &Argument<'_>) -> Result<(), RuntimeError> {
         if argument.is_contiguous() {
             return Ok(());
@@ -320,7 +320,7 @@ impl BindingSpec {
         )))
     }
 
-    /// Refuses memory that an output cannot be written to.
+    /// Fails if an output cannot be written to the memory.
     pub(crate) fn check_writable(&self, is_readonly: bool) -> Result<(), RuntimeError> {
         if self.is_input || !is_readonly {
             return Ok(());
@@ -331,7 +331,7 @@ impl BindingSpec {
         )))
     }
 
-    /// Checks a buffer that is not left out, with the shape that it came with.
+    /// Checks a buffer that is not omitted, together with its shape.
     pub(crate) fn check_buffer(
         &self,
         buffer: BufferFacts,
@@ -355,8 +355,8 @@ impl BindingSpec {
         self.check_writable(buffer.is_readonly)
     }
 
-    /// Checks a number of bytes. A buffer with a shape may have a size that no combination has: the inference reports the
-    /// mismatch when it runs (docs/reference/transfers.md).
+    /// Checks a number of bytes. A buffer with a shape may have a size that matches no combination: the inference
+    /// then reports the mismatch (docs/reference/transfers.md).
     fn check_bytes(&self, found: usize, has_shape: bool) -> Result<(), RuntimeError> {
         let is_of_a_variant = || self.variants.iter().any(|shape| shape.bytes == found);
         let may_be_short = || self.is_partial || (has_shape && self.variants.len() > 1) || is_of_a_variant();
@@ -372,14 +372,14 @@ impl BindingSpec {
         .into())
     }
 
-    /// Bytes of the tensor in a buffer.
+    /// Number of bytes of the tensor in a buffer.
     pub(crate) fn tensor_bytes(&self, buffer: BufferFacts) -> usize {
         if buffer.is_whole_dma_buffer { self.largest.bytes } else { buffer.len }
     }
 }
 
 impl TensorShape {
-    /// A tensor of these dims; `None` when it is larger than the address space.
+    /// Creates the shape of a tensor with these dims; `None` if it exceeds the address space.
     fn of(item_bytes: usize, dims: &[u64]) -> Option<Self> {
         let dims =
             dims.iter().map(|&dim| isize::try_from(dim).ok().and_then(|dim| usize::try_from(dim).ok()));
@@ -388,8 +388,8 @@ impl TensorShape {
         Some(Self { item_bytes, dims, bytes })
     }
 
-    /// Bytes of the blocks that the device has in place of it; `None` when they are more than the address space, and of a
-    /// scalar, which has none.
+    /// Bytes of the device's MXINT8 blocks; `None` if they exceed the address space, and for a scalar, which has no
+    /// blocks.
     pub(crate) fn block_bytes(&self) -> Option<usize> {
         let (&columns, outer) = self.dims.split_last()?;
         let rows = outer.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim))?;
@@ -397,7 +397,7 @@ impl TensorShape {
     }
 }
 
-/// The caller's mistake.
+/// Returns the error for a mistake of the caller.
 pub(super) fn refused(what: String) -> RuntimeError {
     InputError::Argument { what }.into()
 }

@@ -3,23 +3,23 @@
 use super::spec::names;
 use super::{ArgumentError, BindingSpecs};
 
-/// A state, or the part of it that belongs to one sequence.
+/// A state, or the part of the state that belongs to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StatePart {
-    /// The input whose value it is.
+    /// Index of the input whose value is the state.
     pub input: usize,
-    /// Dims of it as an array.
+    /// Dims of the part as an array.
     pub dims: Vec<usize>,
-    /// Bytes of it as an array.
+    /// Bytes of the part as an array.
     pub array_bytes: usize,
-    /// Bytes of it on the device.
+    /// Bytes of the part on the device.
     pub device_bytes: usize,
     /// Offset of the part in the device's tensor.
     pub device_offset: usize,
 }
 
 impl BindingSpecs {
-    /// Finds a state; with `sequence`, the part at this index of its first dimension.
+    /// Finds a state; with `sequence`, finds the part at this index of its first dimension.
     pub(crate) fn state_part(&self, name: &str, sequence: Option<usize>) -> Result<StatePart, ArgumentError> {
         let states = || self.inputs().iter().enumerate().filter(|(_, spec)| spec.retained.is_some());
         let Some((input, spec)) = states().find(|(_, spec)| spec.name == name) else {

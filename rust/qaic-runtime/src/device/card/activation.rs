@@ -26,7 +26,7 @@ pub(super) struct ActivationShared {
     pub(super) channel: Arc<Channel>,
     pub(super) bases: Bases,
     pub(super) submit_queue: SubmitQueue,
-    /// Handles that could not be closed, because the card had them still.
+    /// Handles that could not be closed because the card was still using them.
     unclosed_handles: Mutex<Vec<u32>>,
     activation_id: u32,
 }
@@ -56,7 +56,7 @@ impl CardActivation {
     }
 }
 
-/// A refusal for want of cores with their numbers, as virtual cards give them.
+/// Converts a refusal because of missing cores to the error of virtual cards, with the numbers of cores.
 fn no_cores(program: &ProgramShared, error: RuntimeError) -> RuntimeError {
     if error.firmware_status() != Some(NncStatus::NSP_ALLOC.0) {
         return error;
@@ -86,7 +86,7 @@ impl Activation for CardActivation {
 }
 
 impl ActivationShared {
-    /// Refuses once the channel is lost, and in a forked process.
+    /// Fails if the channel is lost, and in a forked process.
     pub(super) fn check(&self) -> Result<(), RuntimeError> {
         self.program.session.fork_guard.check()?;
         match self.channel.lost() {
@@ -95,7 +95,8 @@ impl ActivationShared {
         }
     }
 
-    /// The error of a call of the data path: what was lost, where the call failed because of that.
+    /// Returns the error of a call of the data path. If the call failed because of a loss, returns the error of the
+    /// loss.
     pub(super) fn failed(&self, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
         let ProgramShared { session, card, generation, .. } = &*self.program;
         let is_certain = match DataPath::of(errno) {
@@ -135,7 +136,7 @@ impl ActivationShared {
         self.channel.lost().cloned().unwrap_or(lost)
     }
 
-    /// Closes a handle after the activation, which the card uses until then.
+    /// Schedules a handle to be closed with the activation, because the card uses it until then.
     pub(super) fn close_later(&self, handle: u32) {
         self.unclosed_handles.lock().push(handle);
     }

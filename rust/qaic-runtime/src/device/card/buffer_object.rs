@@ -1,4 +1,4 @@
-//! Buffer objects: made, attached to a channel, mapped, and taken apart again in the order that leaves nothing pinned.
+//! Buffer objects: created, attached to a channel, mapped, and destroyed in an order that leaves no memory pinned.
 
 use std::mem;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::errno::{DataPath, uninterrupted};
 use super::slices::BufferLayout;
 use crate::error::{CardError, ErrorDetail, RuntimeError, StateError};
 
-/// A buffer object with its slices. Taken apart when it is dropped.
+/// A buffer object with its slices; destroyed on drop.
 #[derive(Debug)]
 pub(super) struct BufferObject {
     pub(super) handle: u32,
@@ -25,7 +25,7 @@ pub(super) struct BufferObject {
 }
 
 impl BufferObject {
-    /// Creates, attaches and maps one. What was done of one that fails is undone.
+    /// Creates, attaches and maps a buffer object. If a step fails, the completed steps are undone.
     pub(super) fn new(
         activation: &Arc<ActivationShared>,
         layout: &BufferLayout,
@@ -59,8 +59,8 @@ impl BufferObject {
         Ok(object)
     }
 
-    /// Memory behind a descriptor in place of the buffer object of `layout`; `None` where it has the handle `before`, which
-    /// is the caller's.
+    /// Returns memory behind a descriptor that replaces the buffer object of `layout`. Returns `None` if the memory
+    /// has the handle `before`, which belongs to the caller.
     pub(super) fn import(
         activation: &Arc<ActivationShared>,
         layout: &BufferLayout,
@@ -112,7 +112,7 @@ impl BufferObject {
         Ok(())
     }
 
-    /// Its memory; none for one without data.
+    /// Memory of the buffer object; empty for one without data.
     pub(super) fn memory_mut(&mut self) -> HostSliceMut<'_> {
         let memory = self.memory.as_mut().map(|mapping| mapping.memory_mut().first(self.bytes));
         memory.unwrap_or(HostSliceMut::empty())

@@ -1,4 +1,4 @@
-//! The channel of an activation, and whether it is still there.
+//! The channel of an activation, and its loss.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +11,8 @@ use crate::error::{CardError, ErrorDetail, RuntimeError};
 pub(super) struct Channel {
     pub(super) device: u32,
     pub(super) dbc_id: u32,
-    /// Counts ends of inferences of the activation, and the loss of the channel: a full ring may have room.
+    /// Counts the ended inferences of the activation and the loss of the channel. After each of them, a full ring may
+    /// have room.
     pub(super) ended: EventCounter,
     lost: OnceLock<RuntimeError>,
 }
@@ -21,12 +22,12 @@ impl Channel {
         Arc::new(Self { device, dbc_id, ended: EventCounter::default(), lost: OnceLock::new() })
     }
 
-    /// Why it is lost, if it is.
+    /// Error that describes the loss, if the channel is lost.
     pub(super) fn lost(&self) -> Option<&RuntimeError> {
         self.lost.get()
     }
 
-    /// Returns true if the card is there and only the channel is lost.
+    /// Returns true if the channel is lost but the card is not.
     pub(super) fn is_lost_alone(&self) -> bool {
         matches!(
             self.lost().map(RuntimeError::detail),
@@ -34,7 +35,7 @@ impl Channel {
         )
     }
 
-    /// Marks it as lost. The first reason counts, and is the answer.
+    /// Marks the channel as lost, and returns the error. The first reason counts.
     pub(super) fn mark_lost(&self, reason: &str) -> RuntimeError {
         let (device, channel) = (self.device, self.dbc_id);
         self.mark_lost_with(
@@ -42,7 +43,7 @@ impl Channel {
         )
     }
 
-    /// [`Self::mark_lost`] together with its card.
+    /// Marks the channel as lost as [`Self::mark_lost`] does, together with its card.
     pub(super) fn mark_lost_with(&self, error: RuntimeError) -> RuntimeError {
         let error = self.lost.get_or_init(|| error).clone();
         self.ended.notify();

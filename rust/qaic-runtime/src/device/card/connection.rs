@@ -1,4 +1,4 @@
-//! One card of this process: its file, opened when it is first needed, and what all its programs share.
+//! A card of this process: its file, which is opened when first needed, and the data that all its programs share.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -57,29 +57,29 @@ impl Connection {
         })
     }
 
-    /// The node as it was last seen.
+    /// Last known node of the card.
     pub(super) fn node(&self) -> NodeInfo {
         self.open.lock().node.clone()
     }
 
-    /// Takes note of everything that has happened to it.
+    /// Processes all pending events of the card.
     pub(super) fn drain_events(&self) {
         if let Some(event_pump) = self.event_pump.get() {
             event_pump.drain();
         }
     }
 
-    /// Takes note of its events on a thread, from now on.
+    /// Starts the thread that processes the card's events.
     pub(super) fn start_event_pump(&self) {
         if let Some(event_pump) = self.event_pump.get() {
             event_pump.start();
         }
     }
 
-    /// Opens the card where that is needed and asks for its status, which is what "Ready" means. A file
-    /// that a reset has left dead is replaced once.
+    /// Opens the card if needed and queries its status; a reply means "Ready". A file that a reset has invalidated is
+    /// replaced once.
     ///
-    /// Blocking: as long as the firmware takes, a minute at most.
+    /// Blocking: at most a minute, while the firmware answers.
     pub(super) fn ready(&self) -> Result<(Arc<CardSession>, CardStatus, u64), RuntimeError> {
         self.fork_guard.check()?;
         self.drain_events();
@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// [`Self::ready`] for programs: also refuses firmware of other versions.
+    /// Returns the session as [`Self::ready`] does, but refuses incompatible firmware versions.
     pub(super) fn compatible_session(&self) -> Result<(Arc<CardSession>, CardStatus), RuntimeError> {
         let (session, status, _) = self.ready()?;
         let other = |what, (major, minor): (u16, u16), expected| {
@@ -125,7 +125,7 @@ impl Connection {
         Ok((session, status))
     }
 
-    /// The open file, and whether it was opened just now.
+    /// Returns the open file, and whether this call opened it.
     fn session(&self) -> Result<(Arc<CardSession>, bool), RuntimeError> {
         let mut open = self.open.lock();
         if let Some(session) = &open.session {
@@ -166,7 +166,7 @@ impl Connection {
         Ok((session, true))
     }
 
-    /// Nodes get other names when they come back.
+    /// Finds the card's node, whose name changes when the card returns.
     fn find_node(&self, open: &mut OpenedNode) -> Result<(), RuntimeError> {
         let nodes = self.kmd.enumerate().map_err(|errno| errno::failed(self.id, "enumerate", errno, 0))?;
         let is_it = |node: &&NodeInfo| node.qid == self.id && node.address == open.node.address;
@@ -176,7 +176,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Resets it, with everything that is on it; events and errors of calls say when it has happened.
+    /// Resets the card for all its users. Events and errors of calls report when the reset has happened.
     pub(super) fn reset(&self) -> Result<(), RuntimeError> {
         self.fork_guard.check()?;
         self.kmd.reset(&self.node()).map_err(|errno| errno::not_reset(self.id, errno))
@@ -217,8 +217,8 @@ impl Connection {
         ErrorDetail::Device(DeviceError::Unavailable { id: self.id, reason }).into()
     }
 
-    /// Returns the facts that the card reports. Accepts all versions: tools show cards that programs cannot
-    /// use.
+    /// Returns the facts that the card reports. Accepts all firmware versions, because tools show cards that programs
+    /// cannot use.
     pub(super) fn facts(&self) -> CardFacts {
         if let Err(forked) = self.fork_guard.check() {
             // Whatever else is known of it is behind locks that a thread may hold which does not exist here.
@@ -245,7 +245,7 @@ impl Connection {
         CardFacts { node, telemetry, memory_errors, firmware }
     }
 
-    /// The place where the constants of an image are shared.
+    /// Returns the slot through which programs share the constants of an image.
     pub(super) fn constants(&self, image: &Arc<Image>) -> Slot {
         let mut constants = self.constants.lock();
         // What no program has any more need not be remembered.

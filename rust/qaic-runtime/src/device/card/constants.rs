@@ -11,7 +11,7 @@ use crate::error::{CardError, RuntimeError};
 use crate::image::Image;
 use crate::process::CancellationToken;
 
-/// Loaded constants; unloaded when the last program that uses them goes.
+/// Loaded constants; unloaded with the last program that uses them.
 #[derive(Debug)]
 pub(super) struct Constants {
     pub(super) id: u32,
@@ -22,9 +22,9 @@ pub(super) struct Constants {
 }
 
 impl Constants {
-    /// The constants of an image on a card, loaded unless they are; `None` for a program without.
+    /// Returns the constants of an image on a card, and loads them if needed; `None` for a program without constants.
     ///
-    /// Blocking: copies the constants to the card. Others that want the same constants wait for it.
+    /// Blocking: copies the constants to the card. Other users of the same constants wait for the copy.
     pub(super) fn of(
         card: &Connection,
         session: &Arc<CardSession>,
@@ -87,7 +87,7 @@ impl Drop for Constants {
     }
 }
 
-/// `constants.bin` and its descriptor, which agree.
+/// Contents of `constants.bin` and its descriptor, which match.
 struct Parts<'a> {
     desc: ConstantsDesc,
     descriptor: &'a [u8],
@@ -109,7 +109,7 @@ impl<'a> Parts<'a> {
         Ok(Self { desc, descriptor: &descriptor[..whole], fixed, dynamic })
     }
 
-    /// Checks that the loaded constants fit into the sizes of the descriptor.
+    /// Checks that the loaded constants fit into the descriptor's sizes.
     fn check(&self) -> Result<(), RuntimeError> {
         for (what, bytes, room) in [
             ("static", self.fixed.len(), self.desc.static_constants_size),

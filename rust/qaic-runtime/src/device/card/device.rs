@@ -23,7 +23,7 @@ pub struct CardDevice {
 }
 
 impl CardDevice {
-    /// The cards that a kernel has, by number. Opens none.
+    /// Returns the cards of a kernel, by number. Opens no card.
     pub fn enumerate(kmd: &Arc<dyn Kmd>) -> Result<Vec<Arc<dyn Device>>, RuntimeError> {
         let nodes = kmd.enumerate().map_err(|errno| InputError::Argument {
             what: format!("the cards of `{}` could not be listed: {errno}", kmd.name()),
@@ -60,7 +60,7 @@ impl Device for CardDevice {
         self.name.clone()
     }
 
-    /// Blocking: asks the card, a minute at most. All zeros when it does not answer.
+    /// Blocking: at most a minute, while the card answers. All zeros if it does not answer.
     fn resources(&self) -> Resources {
         self.facts()
             .and_then(|facts| facts.firmware.ok())
@@ -68,7 +68,7 @@ impl Device for CardDevice {
             .unwrap_or_default()
     }
 
-    /// Blocking: opens the card and asks it, unless that was done and nothing has happened since.
+    /// Blocking: opens and queries the card, unless the last query is still valid.
     fn status(&self) -> DeviceStatus {
         let card = &self.card;
         if !card.fork_guard.is_current() {

@@ -1,6 +1,7 @@
 //! State of a card and of its activations, derived from its events and from the errors of its calls.
 //!
-//! A *generation* of a card lasts until everything on it is lost. Programs and activations remember theirs.
+//! A *generation* of a card lasts until everything on the card is lost. Programs and activations record their
+//! generation.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::channel::Channel;
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::sync::Mutex;
 
-/// Cores that fail are back within this time, or the card counts as lost.
+/// Time limit for failed cores to return; after it, the card counts as lost.
 const RESTART_LIMIT: Duration = Duration::from_secs(15);
 
 const CHANNELS: usize = DBC_COUNT as usize;
@@ -49,13 +50,13 @@ impl DeviceState {
         self.inner.lock().generation
     }
 
-    /// Refuses what is of an earlier generation.
+    /// Fails for objects of an earlier generation.
     pub(super) fn check(&self, generation: u64) -> Result<(), RuntimeError> {
         let inner = self.inner.lock();
         if inner.generation == generation { Ok(()) } else { Err(self.lost(&inner.ended)) }
     }
 
-    /// Why the card cannot be used.
+    /// Reason why the card cannot be used.
     pub(super) fn down(&self) -> Option<String> {
         self.inner.lock().down.clone()
     }
@@ -65,17 +66,18 @@ impl DeviceState {
         self.inner.lock().needs_reopen
     }
 
-    /// The firmware may hold something for the open file whose id is not known; only closing the file frees it.
+    /// Requests that the open file is replaced, because the firmware may hold an object whose id is unknown. Only
+    /// closing the file frees the object.
     pub(super) fn request_reopen(&self) {
         self.inner.lock().needs_reopen = true;
     }
 
-    /// A file was opened.
+    /// Records that a file was opened.
     pub(super) fn mark_opened(&self) {
         self.inner.lock().needs_reopen = false;
     }
 
-    /// The card has answered.
+    /// Records that the card has answered.
     pub(super) fn mark_ready(&self) {
         let mut inner = self.inner.lock();
         (inner.down, inner.has_answered) = (None, true);
@@ -87,7 +89,7 @@ impl DeviceState {
         inner.has_answered && inner.down.is_none() && !inner.needs_reopen
     }
 
-    /// An activation has got a channel. Lost at once if the generation is over.
+    /// Registers the channel of a new activation. The channel is lost at once if its generation has ended.
     pub(super) fn register(&self, channel: &Arc<Channel>, generation: u64) {
         let mut inner = self.inner.lock();
         if inner.generation != generation {
@@ -99,8 +101,8 @@ impl DeviceState {
         }
     }
 
-    /// Everything on the card that is of `generation` is lost, as the error of a call says and no event did: should the card
-    /// have kept something, closing the file frees it. A report of a generation that is over changes nothing.
+    /// Records the loss of all objects of `generation` because of the error of a call. Objects that the card has kept
+    /// are freed by closing the file. Has no effect if the generation has ended before.
     pub(super) fn mark_lost(&self, generation: u64, reason: &str) -> RuntimeError {
         let mut inner = self.inner.lock();
         if inner.generation == generation {
@@ -110,7 +112,7 @@ impl DeviceState {
         self.lost(&inner.ended)
     }
 
-    /// Takes note of an event.
+    /// Processes an event.
     pub(super) fn event(&self, kind: EventKind, now: Duration) {
         let mut inner = self.inner.lock();
         match kind {
@@ -148,19 +150,20 @@ impl DeviceState {
         }
     }
 
-    /// Events were lost. The card is asked before it is called ready again; cores that were to come back may have.
+    /// Records that events were lost. The card must answer before it counts as ready again, because restarting cores
+    /// may have returned.
     pub(super) fn missed_events(&self) {
         let mut inner = self.inner.lock();
         inner.has_answered = false;
         inner.restarts = [None; CHANNELS];
     }
 
-    /// When cores are to be back at the latest; `None`: none are restarting.
+    /// Earliest time limit of restarting cores; `None` if none are restarting.
     pub(super) fn next_restart_limit(&self) -> Option<Duration> {
         self.inner.lock().restarts.iter().flatten().min().copied()
     }
 
-    /// Ends the generation where cores have not come back in time.
+    /// Ends the generation if cores have not returned in time.
     pub(super) fn check_restart_limits(&self, now: Duration) {
         let mut inner = self.inner.lock();
         let late = inner.restarts.iter().position(|limit| limit.is_some_and(|limit| limit <= now));

@@ -1,4 +1,4 @@
-//! Meaning of the errors of the driver's calls. No other file of this device looks at an errno.
+//! Interpretation of the driver's error codes. No other file of this device interprets an errno.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 /// Meaning of an error of the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataPath {
-    /// A signal came; nothing has happened.
+    /// A signal interrupted the call, which had no effect.
     Interrupted,
     /// The ring has no room.
     RingFull,
-    /// The wait was too short.
+    /// The time limit of the wait has passed.
     TimedOut,
     /// The card is gone or in reset.
     DeviceLost,
-    /// The cores of the channel are restarted.
+    /// The cores of the channel are restarting.
     ChannelLost,
-    /// The channel is not ours any more, for either reason.
+    /// The channel is no longer ours: the device or the channel is lost.
     Lost,
     /// The buffer object is queued.
     Busy,
-    /// The kernel takes the arguments for wrong: also said of what a channel had that was lost, or is busy.
+    /// The kernel refuses the arguments. It also reports this for objects of a lost or busy channel.
     Invalid,
     /// Anything else.
     Other,
@@ -50,13 +50,13 @@ impl DataPath {
 /// Meaning of an error of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// A signal came.
+    /// A signal interrupted the call.
     Interrupted,
-    /// The firmware refused; its reply says why.
+    /// The firmware refused; its reply contains the reason.
     Refused,
-    /// The driver had no room to send it.
+    /// The driver had no room for the message.
     Busy,
-    /// The channel is not ours, or not any more.
+    /// The channel does not belong to this user, or no longer does.
     NotOurs,
     /// The card is gone or in reset.
     DeviceLost,
@@ -80,13 +80,13 @@ impl Control {
 /// Meaning of an error of opening a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// The user may not.
+    /// The user lacks the permission.
     NoPermission,
-    /// There is no node.
+    /// The node does not exist.
     NoNode,
     /// The card is offline.
     Offline,
-    /// It is a node of another driver.
+    /// The node belongs to another driver.
     OtherDriver,
     /// Anything else.
     Other,
@@ -104,7 +104,7 @@ impl Opening {
     }
 }
 
-/// Why a card was not reset.
+/// Returns the error for a failed reset of a card.
 pub(super) fn not_reset(device: u32, errno: Errno) -> RuntimeError {
     match errno {
         Errno::OPNOTSUPP => ErrorDetail::Device(DeviceError::Unsupported {
@@ -121,13 +121,14 @@ pub(super) fn are_events_lost(errno: Errno) -> bool {
     errno == Errno::NOBUFS
 }
 
-/// A call that signals interrupt is made again this often.
+/// Maximum number of repetitions of a call that signals interrupt.
 pub(super) const MOST_SIGNALS: u32 = 1000;
 
-/// A control message that the driver had no room for is sent again this often. The driver waits for room itself.
+/// Maximum number of repetitions of a control message for which the driver had no room. The driver itself also waits
+/// for room.
 pub(super) const MOST_BUSY: u32 = 5;
 
-/// Makes a call again whenever a signal has interrupted it.
+/// Repeats a call whenever a signal interrupts it.
 pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..MOST_SIGNALS {
         match call() {
@@ -138,7 +139,7 @@ pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Re
     Err(Errno::INTR)
 }
 
-/// The error of a call; `bytes` are those that it was to get.
+/// Returns the error of a call; `bytes` is the amount of memory that it requested.
 pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) -> RuntimeError {
     match errno {
         Errno::NOMEM => {
@@ -153,7 +154,7 @@ pub(super) fn failed(device: u32, call: &'static str, errno: Errno, bytes: u64) 
     }
 }
 
-/// [`failed`], in the words of the open card where it has any.
+/// Returns the error as [`failed`] does, or a more specific error for an open card.
 pub(super) fn failed_on(
     file: &dyn AccelFile,
     device: u32,

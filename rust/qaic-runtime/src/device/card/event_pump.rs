@@ -1,5 +1,5 @@
-//! Passes the events of a card on to its [`DeviceState`]: on a thread of its own while programs use the card, and at once
-//! wherever a call has failed and its errno alone does not say why.
+//! Passes the events of a card to its [`DeviceState`]: on its own thread while programs use the card, and immediately
+//! after a failed call whose errno does not identify the cause.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -13,7 +13,7 @@ use super::errno;
 use crate::process::log;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Events taken at a time, so that a flood of them holds no caller up.
+/// Maximum number of events that are processed at a time, so that many events do not delay a caller.
 const MOST_EVENTS: u32 = 10_000;
 
 /// The events of one card.
@@ -30,7 +30,8 @@ pub(super) struct EventPump {
 }
 
 impl EventPump {
-    /// Takes note from now on of what happens to the node of this name. Without events, errors of calls are the only signs.
+    /// Starts to record the events of the node with this name. Without events, only errors of calls reveal the state
+    /// of the card.
     pub(super) fn new(kmd: &dyn Kmd, state: &Arc<DeviceState>, node: String) -> Arc<Self> {
         let source = match kmd.events() {
             Ok(source) => Some(source),
@@ -49,7 +50,7 @@ impl EventPump {
         })
     }
 
-    /// The card has a node of this name now.
+    /// Changes the name of the card's node.
     pub(super) fn rename(&self, node: &str) {
         node.clone_into(&mut self.node.lock());
     }
@@ -58,7 +59,7 @@ impl EventPump {
         *self.node.lock() == node
     }
 
-    /// Starts the thread, unless it runs. It ends when the pump is dropped.
+    /// Starts the thread, unless it runs. The thread ends when the pump is dropped.
     pub(super) fn start(self: &Arc<Self>) {
         let Some(readiness) = self.readiness.clone() else { return };
         if self.has_thread.swap(true, Ordering::AcqRel) {
@@ -74,7 +75,7 @@ impl EventPump {
         }
     }
 
-    /// Sleeps until there is an event, or cores that restart are late; nothing else wakes it.
+    /// Processes events. Sleeps until an event arrives, or until the time limit for restarting cores has passed.
     fn run(pump: &Weak<Self>, readiness: &dyn Readiness) {
         while let Some(limit) = pump.upgrade().map(|pump| pump.next_limit()) {
             readiness.wait(limit);
@@ -84,12 +85,12 @@ impl EventPump {
         }
     }
 
-    /// How long there is nothing to do without an event.
+    /// Time until the next action without an event.
     fn next_limit(&self) -> Option<Duration> {
         self.state.next_restart_limit().map(|limit| limit.saturating_sub(self.clock.now()))
     }
 
-    /// Takes note of everything that has happened; false when there will be no events any more. Does not wait for events.
+    /// Processes all pending events without waiting. Returns false if no further events can arrive.
     pub(super) fn drain(&self) -> bool {
         let mut slot = self.source.lock();
         let Some(source) = slot.as_mut() else { return false };

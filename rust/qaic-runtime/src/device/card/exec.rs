@@ -28,7 +28,7 @@ const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
 const CANCELLED: u32 = 2;
 
-/// Buffer objects of one inference, and the list of them that the kernel is given.
+/// Buffer objects of one inference, and their list for the kernel.
 #[derive(Debug)]
 pub(super) struct CardExec {
     activation: Arc<ActivationShared>,
@@ -55,30 +55,30 @@ struct Bound {
     object: BufferObject,
 }
 
-/// Why the card did not take an inference.
+/// Reason why the card did not accept an inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SubmitError {
     /// The execute call failed.
     Execute(Errno),
-    /// The ring still holds requests of the inference before.
+    /// The ring still contains requests of the previous inference.
     Wait(Errno),
 }
 
-/// How far the present inference is.
+/// Progress of the current inference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExecState {
-    /// There is none.
+    /// There is no inference.
     Idle,
-    /// Another thread makes the call that submits it.
+    /// Another thread makes the call that submits the inference.
     Submitting,
-    /// The ring had no room for it.
+    /// The ring had no room for the inference.
     Deferred,
-    /// The card has it.
+    /// The card has the inference.
     Queued,
 }
 
 impl CardExec {
-    /// Makes the buffer objects. What was made of one that fails is taken apart.
+    /// Creates the buffer objects. If one fails, the others are destroyed.
     pub(super) fn new(activation: &Arc<ActivationShared>) -> Result<Self, RuntimeError> {
         let program = &activation.program;
         let layouts = &program.layout.buffers;
@@ -111,7 +111,7 @@ impl CardExec {
         Ok(exec)
     }
 
-    /// Writes the shapes of the next inference for the cores, where they read them.
+    /// Writes the shapes of the next inference to the memory from which the cores read them.
     fn write_control(&mut self) {
         let encoded = self.control.encode();
         if let Some(control) = self.activation.program.control
@@ -127,7 +127,7 @@ impl CardExec {
         self.objects.get_mut(position).map(BufferObject::memory_mut)
     }
 
-    /// Has the kernel work on another buffer object from the next inference on.
+    /// Updates the kernel's list of buffer objects, from the next inference on.
     fn rebuild_submission(&mut self) {
         let handles = self.objects.iter().zip(&self.bound);
         let handles =
@@ -136,7 +136,7 @@ impl CardExec {
         self.submission = Submission::new(handles.zip(&layout.buffers), layout.is_partial);
     }
 
-    /// Binds another part of the memory that a buffer is bound to, or leaves it bound as it was.
+    /// Binds another part of the memory that a buffer is bound to. If this fails, the buffer stays bound as before.
     fn import_again(&mut self, position: usize, memory: &DmaBuf) -> Result<BufferObject, RuntimeError> {
         let layout = &self.activation.program.layout.buffers[position];
         let before = self.bound[position].take().map(|bound| bound.memory);
@@ -155,7 +155,7 @@ impl CardExec {
         outcome
     }
 
-    /// Has the execute call made once; `None`: another thread is going to make it.
+    /// Makes the execute call once; `None` if another thread is going to make it.
     fn try_submit(&mut self) -> Option<Result<(), SubmitError>> {
         let ActivationShared { program, submit_queue, .. } = &*self.activation;
         submit_queue.submit(&self.submission, program.session.file(), &mut self.scratch);
@@ -163,8 +163,8 @@ impl CardExec {
         Some(self.retry_behind_dataless(outcome))
     }
 
-    /// Waits for requests without data that follow the last output, because the card may still have those of
-    /// the inference before, and has the call made again.
+    /// Waits for requests without data that follow the last output, because the card may still have those of the
+    /// previous inference, and repeats the call.
     fn retry_behind_dataless(&mut self, outcome: Result<(), Errno>) -> Result<(), SubmitError> {
         let ActivationShared { program, channel, submit_queue, .. } = &*self.activation;
         let last = program.layout.buffers.len() - 1;
@@ -178,8 +178,8 @@ impl CardExec {
         submit_queue.wait(&self.submission).map_err(SubmitError::Execute)
     }
 
-    /// Sets the transfer size of every buffer object: the sizes of the last inference must not count, and 0
-    /// has different meanings in different kernels.
+    /// Sets the transfer size of every buffer object. The sizes of the last inference must not apply, and 0 has
+    /// different meanings in different kernels.
     fn set_sizes(&mut self) {
         let layout = &self.activation.program.layout;
         if !layout.is_partial {
@@ -215,7 +215,7 @@ impl CardExec {
         Ok(())
     }
 
-    /// Takes note of what became of a submission; `true`: the card has it.
+    /// Records the result of a submission. Returns true if the card has the inference.
     fn note_submission(&mut self, outcome: Result<(), SubmitError>) -> Result<bool, RuntimeError> {
         let Err(error) = outcome else {
             self.state = ExecState::Queued;
@@ -238,14 +238,14 @@ impl CardExec {
         Err(error)
     }
 
-    /// Takes note of what became of a submission that another thread makes, once it is made.
+    /// Records the result of a submission by another thread, after that thread has made the call.
     fn resolve_submission(&mut self) -> Result<(), RuntimeError> {
         let outcome = self.activation.submit_queue.wait(&self.submission);
         let outcome = self.retry_behind_dataless(outcome);
         self.note_submission(outcome).map(drop)
     }
 
-    /// Submits the inference again until there is room.
+    /// Submits the inference repeatedly until the ring has room.
     fn submit_with_backoff(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         // The first attempt was the submission's.
         if let Err(error) = self.check_room() {
@@ -288,7 +288,8 @@ impl CardExec {
         Err(self.ring_full(RING_ATTEMPTS, self.activation.program.layout.elements))
     }
 
-    /// Asks the kernel how many elements an inference takes: more than the ring holds never find room.
+    /// Asks the kernel for the number of ring elements of an inference. An inference with more elements than the ring
+    /// never finds room.
     fn check_room(&self) -> Result<(), RuntimeError> {
         let entry = |position| PerfStatsEntry {
             handle: self.submission.handle(position),
@@ -309,7 +310,7 @@ impl CardExec {
         ErrorDetail::Card(CardError::RingFull { device, channel, attempts, elements }).into()
     }
 
-    /// Waits for the end of the queued inference.
+    /// Waits for the end of the submitted inference.
     fn wait(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         let limits = self.activation.program.wait;
         let handle = self.submission.handle(self.activation.program.layout.awaited);
@@ -325,8 +326,8 @@ impl CardExec {
         Err(ErrorDetail::Timeout { what: "an inference", timeout_ms: wait_limits::total_ms(limits) }.into())
     }
 
-    /// One wait; whether the inference has ended. Signals make it begin again, with what is left of its time since the first
-    /// of them: however often they come, it ends.
+    /// Waits once; returns whether the inference has ended. After a signal, the wait restarts with the remaining
+    /// time, so it ends regardless of the number of signals.
     fn wait_once(
         &mut self,
         handle: u32,
@@ -360,7 +361,7 @@ impl CardExec {
         }
     }
 
-    /// Ends the call early, if that was asked for. What the card has, it keeps.
+    /// Ends the call early, if that was requested. The card keeps its inference.
     fn check_interrupts(&mut self, check: &mut Option<CancellationCheck<'_>>) -> Result<(), RuntimeError> {
         let is_cancelled = self.canceller.phase.load(Ordering::Acquire) == CANCELLED;
         if !is_cancelled && !check.as_mut().is_some_and(|check| check()) {
@@ -375,7 +376,7 @@ impl CardExec {
         Err(ErrorDetail::Interrupted.into())
     }
 
-    /// The inference is over, and the ring may have room for another.
+    /// Ends the inference; the ring may have room for another one.
     fn end(&mut self) {
         self.state = ExecState::Idle;
         self.canceller.phase.store(IDLE, Ordering::Release);
@@ -549,7 +550,7 @@ impl Exec for CardExec {
     }
 }
 
-/// How long a card is asked to let go of the buffers of an exec that is dropped; 0 would be the kernel's default.
+/// Time limit for a card to release the buffers of a dropped exec; 0 would select the kernel's default.
 const LAST_WAIT: Duration = Duration::from_millis(100);
 
 impl Drop for CardExec {

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use crate::device::Resources;
 use crate::error::RuntimeError;
 
-/// A card as the system and its firmware know it at one moment.
+/// State of a card at one moment, as reported by the system and the firmware.
 #[derive(Clone, Debug)]
 pub struct CardFacts {
-    /// Number, node, place on the bus, names and link.
+    /// Number, node, bus address, names and link.
     pub node: NodeInfo,
     /// Temperature and power.
     pub telemetry: Telemetry,
-    /// Memory errors that it has reported.
+    /// Memory errors that the card has reported.
     pub memory_errors: MemoryErrors,
     /// Facts from the firmware, or the reason why it did not answer, which makes the card's state "Error".
     pub firmware: Result<FirmwareFacts, RuntimeError>,
@@ -23,14 +23,14 @@ pub struct CardFacts {
 /// The firmware's answers about its status and its features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirmwareFacts {
-    /// Everything that the status says, with resources and performance of this moment.
+    /// The card's status, with its current resources and performance.
     pub status: CardStatus,
-    /// Bits of the firmware's features, 0 when they could not be had. Bit 0: CRC required.
+    /// Feature bits of the firmware; 0 if they are unavailable. Bit 0: CRC required.
     pub features: u64,
 }
 
 impl CardFacts {
-    /// The facts by name, for tools. Where the firmware does not answer, `reason` says why.
+    /// Returns the facts by name, for tools. If the firmware does not answer, `reason` contains the error.
     pub fn record(&self) -> Value {
         let Self { node, telemetry, memory_errors, firmware } = self;
         let address = node.address;
@@ -107,7 +107,7 @@ impl FirmwareFacts {
         })
     }
 
-    /// In the words of all devices.
+    /// Converts the facts to the resource description of all devices.
     pub(super) fn as_resources(&self) -> Resources {
         let (status, info) = (&self.status, &self.status.resources);
         Resources {

@@ -1,21 +1,22 @@
-//! Cards behind the kernel's driver, or behind anything that answers the same system calls.
+//! Cards of the kernel's driver, or of any other implementation of its system calls.
 //!
-//! This device speaks to [`qaic_kmd::kmd::Kmd`] and nothing below it, so that it cannot distinguish a card from an
-//! emulated one and makes the same calls to both. Where the open runtime and the upstream kernel disagree, it follows the kernel.
+//! This device uses [`qaic_kmd::kmd::Kmd`] and no lower layer. It therefore makes the same calls to real and emulated
+//! cards, and cannot distinguish them. If the open runtime and the upstream kernel disagree, this device follows the
+//! kernel.
 //!
-//! **Ownership.** A `Connection` is a card of this process; its `CardSession` is the open file, one for all programs, replaced
-//! when a reset has left it dead. A `CardProgram`, a `CardActivation` and a `CardExec` are a program, its channel and the
-//! buffer objects of one inference; each keeps the one before, so that things are given back in order, and none of them
-//! gives anything back that went with an earlier *generation* of the card ([`device_state`]) or belongs to the process it
-//! was forked from.
+//! **Ownership.** A `Connection` represents a card in this process. Its `CardSession` is the open file, which all
+//! programs share, and which is replaced when a reset has invalidated it. A `CardProgram` is a program, a
+//! `CardActivation` is its channel, and a `CardExec` owns the buffer objects of one inference. Each keeps the
+//! previous one alive, so that resources are released in order. None of them releases a resource of an earlier
+//! *generation* of the card ([`device_state`]), or of the process that this one was forked from.
 //!
-//! **What is lost when.** A reset of the card, or cores that do not come back, end a generation: everything fails with
+//! **Losses.** A reset of the card, or cores that do not return, end a generation. All calls then fail with
 //! [`DeviceError::Lost`] until the program is unloaded and loaded again. A restart of the cores of one channel ends
-//! that activation alone: [`CardError::ChannelLost`], until the program is deactivated and activated again. Errors of
-//! calls and events of the kernel report either, whichever comes first.
+//! only that activation. Its calls fail with [`CardError::ChannelLost`] until the program is deactivated and
+//! activated again. Errors of calls or events of the kernel report the loss, whichever comes first.
 //!
-//! **An inference** is an execute call and a wait. The execs of an activation share its [`submit_queue`] and the word that
-//! says why its channel is lost, and no lock.
+//! **Inferences.** An inference is an execute call and a wait. The execs of an activation share its [`submit_queue`]
+//! and the word that contains the reason why the channel is lost. They share no lock.
 //!
 //! [`DeviceError::Lost`]: crate::error::DeviceError::Lost
 //! [`CardError::ChannelLost`]: crate::error::CardError::ChannelLost

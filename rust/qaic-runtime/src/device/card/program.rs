@@ -20,7 +20,7 @@ use crate::error::{CardError, DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
 use crate::program::WaitLimits;
 
-/// The plan of a program compiled for a host; `None` of others.
+/// Returns the plan of a program compiled for a host; `None` for other programs.
 pub(super) fn plan_of(image: &Image) -> Result<Option<&Plan>, RuntimeError> {
     image.plan().map_err(transfers)
 }
@@ -32,7 +32,7 @@ fn transfers(error: PlanError) -> RuntimeError {
     }
 }
 
-/// A loaded program. Unloaded when it and all its activations are gone.
+/// A loaded program; unloaded when the program and all its activations are dropped.
 #[derive(Debug)]
 pub(super) struct ProgramShared {
     pub(super) card: Arc<Connection>,
@@ -43,18 +43,18 @@ pub(super) struct ProgramShared {
     pub(super) wait: WaitLimits,
     /// DMA buffer that carries the shapes of an inference to the cores.
     pub(super) control: Option<usize>,
-    /// The only entry of `allowed_shapes` that a program without such a buffer can run.
+    /// The only entry of `allowed_shapes` that a program without a control buffer can run.
     pub(super) only_shapes: Option<usize>,
     pub(super) elf_id: u32,
     constants: Option<Arc<Constants>>,
 }
 
-/// The handle on a loaded program.
+/// Handle of a loaded program.
 #[derive(Debug)]
 pub(super) struct CardProgram(Arc<ProgramShared>);
 
 impl CardProgram {
-    /// Checks a program and loads it. What was loaded of one that fails is unloaded again.
+    /// Checks a program and loads it. If a step fails, the completed steps are undone.
     ///
     /// Blocking: copies the program and its constants to the card.
     pub(super) fn load(
@@ -119,7 +119,7 @@ impl LoadedProgram for CardProgram {
 }
 
 impl ProgramShared {
-    /// Id of the constants, 0 for none.
+    /// Id of the constants; 0 if there are none.
     pub(super) fn constants_id(&self) -> u32 {
         self.constants.as_ref().map_or(0, |constants| constants.id)
     }
@@ -143,7 +143,7 @@ fn wrong_target(card: &Connection, built_for: &str, reason: &str) -> RuntimeErro
     .into()
 }
 
-/// Compares what the CRC segments cover with them.
+/// Verifies the checksums in the CRC segments.
 fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
     for segment in CrcSegment::ALL {
         let Some(stored) = segment.stored(image.container(), image.bytes())? else { continue };
@@ -161,15 +161,15 @@ fn check_crcs(image: &Image) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// CRC of the metadata for the firmware, 0 where the container has none.
+/// Returns the CRC of the metadata for the firmware; 0 if the container has none.
 fn metadata_crc(image: &Image, section: &str) -> Result<u32, RuntimeError> {
     let segment =
         if section == elf::METADATA_FB_SECTION { CrcSegment::MetadataFb } else { CrcSegment::Metadata };
     Ok(segment.stored(image.container(), image.bytes())?.unwrap_or_default())
 }
 
-/// Returns the entry with the shapes of the bindings, for a program with several permitted shapes. A card
-/// does not learn of the others: the way to tell it is not public.
+/// Returns the entry that has the shapes of the bindings, for a program with several permitted shapes. A card cannot
+/// run the other entries, because no public interface can select them.
 fn own_shapes(image: &Image) -> Option<usize> {
     let network = image.network();
     let inputs = network.inputs.iter().map(|binding| &binding.io_initial.dims);

@@ -1,4 +1,4 @@
-//! A session with a card: its open file, and control messages to its firmware over it.
+//! A session with a card: its open file, and the control messages to its firmware.
 
 use std::collections::HashSet;
 use std::mem;
@@ -31,7 +31,7 @@ use crate::process::log;
 use crate::sync::Mutex;
 use qaic_sched::CHECK_PERIOD;
 
-/// Tries of what the firmware refuses because cores restart, and the time between them.
+/// Number of attempts, and the pause between them, for messages that the firmware refuses while cores restart.
 const TRIES: u32 = 5;
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
@@ -43,8 +43,8 @@ const DEACTIVATE: &str = "deactivate the program";
 const UNLOAD_ELF: &str = "unload the program";
 const UNLOAD_CONSTANTS: &str = "unload constants";
 
-/// An open card: a user of its own to the driver. Everything that was loaded, activated or allocated through it keeps it
-/// open.
+/// An open card, which the driver treats as a separate user. Objects that were loaded, activated or allocated through
+/// the session keep it open.
 #[derive(Debug)]
 pub(super) struct CardSession {
     pub(super) device: u32,
@@ -80,17 +80,18 @@ impl CardSession {
         &*self.file
     }
 
-    /// Notes the handle of imported memory; false when it is in use already, and not the caller's to close.
+    /// Records the handle of imported memory. Returns false if the handle is already in use; the caller must not
+    /// close it then.
     pub(super) fn note_import(&self, handle: u32) -> bool {
         self.imported.lock().insert(handle)
     }
 
-    /// Forgets a handle before it is closed.
+    /// Removes the record of a handle before it is closed.
     pub(super) fn forget_import(&self, handle: u32) {
         self.imported.lock().remove(&handle);
     }
 
-    /// Everything that the firmware says of the card; then its features, whose failure does not matter.
+    /// Queries the status and then the features of the card. A failed query of the features is ignored.
     pub(super) fn status(&self) -> Result<(CardStatus, Option<Features>), RuntimeError> {
         let status = self.ask(STATUS, message::status_query, None)?;
         let mut message = message::status_features();
@@ -111,7 +112,7 @@ impl CardSession {
         Ok(reply.performance)
     }
 
-    /// Announces constants; answers their id.
+    /// Announces constants; returns their id.
     pub(super) fn load_constants(
         &self,
         descriptor: &[u8],
@@ -134,7 +135,7 @@ impl CardSession {
         Ok(reply.constants_id)
     }
 
-    /// Moves a part of announced constants.
+    /// Transfers a part of announced constants.
     pub(super) fn load_constants_payload(
         &self,
         id: u32,
@@ -146,7 +147,7 @@ impl CardSession {
         self.ask::<LoadConstantsReply>(LOAD_CONSTANTS, message, Some(token)).map(drop)
     }
 
-    /// Loads a network image; answers its id.
+    /// Loads a network image; returns its id.
     pub(super) fn load_elf(
         &self,
         metadata_crc: u32,
@@ -167,7 +168,7 @@ impl CardSession {
         self.ask::<UnloadConstantsReply>(UNLOAD_CONSTANTS, message, None).map(drop)
     }
 
-    /// Takes cores and a channel. While the cores of an earlier activation restart, it is tried again.
+    /// Takes cores and a channel. Retries while the cores of an earlier activation restart.
     pub(super) fn activate(&self, elf_id: u32, constants_id: u32) -> Result<Activated, RuntimeError> {
         let request = ActivateRequest {
             elf_id,
@@ -224,7 +225,7 @@ impl CardSession {
         }
     }
 
-    /// Gives back what a reply that cannot be used says was given.
+    /// Releases the resources of an activation whose reply cannot be used.
     fn undo_activation(&self, message: &ManageBuffer<'_>) {
         let Ok(reply) = ActivateReply::of(message) else {
             return self.state.request_reopen();
@@ -241,12 +242,12 @@ impl CardSession {
         }
     }
 
-    /// Gives cores and channel back. A device that refuses is asked again.
+    /// Releases cores and channel. Retries if the device refuses.
     pub(super) fn deactivate(&self, activation_id: u32, dbc_id: Option<u32>) -> Result<(), RuntimeError> {
         self.try_deactivate(activation_id, dbc_id, TRIES)
     }
 
-    /// Ends an activation in the firmware whose channel is lost. The firmware may have ended it already.
+    /// Ends an activation in the firmware after its channel was lost. The firmware may have ended it already.
     pub(super) fn forget_activation(&self, activation_id: u32) {
         let _ = self.try_deactivate(activation_id, None, 1);
     }
@@ -292,7 +293,7 @@ impl CardSession {
         }
     }
 
-    /// Waits, until the work that the thread is in is cancelled.
+    /// Waits until `time` has passed, or until the work of the calling thread is cancelled.
     fn pause(&self, time: Duration) {
         let mut left = time;
         while !left.is_zero() && !CancellationToken::is_current_cancelled() {
@@ -302,8 +303,8 @@ impl CardSession {
         }
     }
 
-    /// Sends a message and reads the reply; a status that is not success is an error. With a `token` it is one that loads
-    /// something: where the reply cannot be had, that may be on the card, and only closing the file frees it.
+    /// Sends a message and reads the reply; a status other than success is an error. A message with a `token` loads
+    /// an object. If its reply is lost, the object may exist on the card, and only closing the file frees it.
     fn ask<'data, R: Reply>(
         &self,
         what: &'static str,
@@ -342,7 +343,7 @@ impl CardSession {
         }
     }
 
-    /// Sends a message; an error means that the device refused. The reply is in the message.
+    /// Sends a message; an error means that the device refused. The message buffer then contains the reply.
     fn send(
         &self,
         what: &'static str,
@@ -409,7 +410,7 @@ impl CardSession {
             .into()
     }
 
-    /// For what is undone where no caller can get the error.
+    /// Logs a failed cleanup whose error no caller can receive.
     pub(super) fn log_failure(&self, what: &str, outcome: Result<(), RuntimeError>) {
         if let Err(error) = outcome {
             log::global().warn(|| format!("device {}: {what}: {error}", self.device));
@@ -427,7 +428,7 @@ fn is_outcome_unknown(error: &RuntimeError) -> bool {
 
 const GONE: &str = "it is offline, or was reset";
 
-/// Why a message has no reply.
+/// Reason why a message has no reply.
 enum SendError {
     Cancelled,
     // The generation in which it was sent.

@@ -1,5 +1,5 @@
-//! From the DMA requests of a program's metadata to the slices of buffer objects: a pure function, which
-//! refuses at load what a kernel would refuse later or a card would never finish.
+//! Conversion of the DMA requests in a program's metadata to the slices of buffer objects. The function is pure. At
+//! load, it refuses requests that a kernel would refuse later or that a card would never finish.
 
 use qaic_kmd::abi::{
     AttachSliceEntry, DIR_FROM_DEVICE, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem,
@@ -9,11 +9,11 @@ use qaic_qpc::network_desc::NetworkDesc;
 
 use crate::error::{CardError, ErrorDetail, RuntimeError};
 
-/// Elements of an activation's ring; one fewer can be in it.
+/// Number of elements of an activation's ring, which can hold one fewer.
 pub(super) const RING_ELEMENTS: u32 = 512;
-/// Bytes of the buffer object of requests that move no data: kernels refuse empty ones.
+/// Size of the buffer object of requests that move no data, because kernels refuse empty buffer objects.
 pub(super) const DATALESS_BYTES: u64 = 4096;
-/// Bytes between the windows of two multicast ids.
+/// Byte distance between the windows of two multicast ids.
 const MULTICAST_STRIDE: u64 = 0x80_0000;
 
 const SEMAPHORES: u16 = 32;
@@ -21,29 +21,29 @@ const SEMAPHORE_VALUES: u16 = 4096;
 const SLICE_SEMAPHORE_OPS: usize = 4;
 const LAST_SEMAPHORE_OP: u8 = 6;
 
-/// Buffer objects that every inference of a program has, in the order in which they are queued.
+/// Buffer objects of every inference of a program, in submission order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) buffers: Vec<BufferLayout>,
-    /// Position of the buffer object whose completion ends an inference.
+    /// Index of the buffer object whose completion ends an inference.
     pub(super) awaited: usize,
-    /// Elements of the ring that an inference takes, at least: a kernel may need several for a slice.
+    /// Minimum number of ring elements of an inference: a kernel may need several elements for a slice.
     pub(super) elements: u32,
-    /// True if parts of buffers move.
+    /// True if the program transfers parts of buffers.
     pub(super) is_partial: bool,
 }
 
 /// One buffer object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BufferLayout {
-    /// The DMA buffer that it is; `None` for one without data.
+    /// Index of the DMA buffer; `None` for a buffer object without data.
     pub(super) dma: Option<usize>,
     pub(super) bytes: u64,
     pub(super) dir: u32,
     pub(super) slices: Vec<Slice>,
 }
 
-/// One slice, its addresses relative to the bases of an activation.
+/// One slice, with addresses relative to the bases of an activation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     size: u64,
@@ -68,7 +68,7 @@ struct Doorbell {
     bits: u32,
 }
 
-/// Addresses of an activation's memory in the device.
+/// Device addresses of an activation's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bases {
     pub(super) ddr: u64,
@@ -76,7 +76,7 @@ pub(super) struct Bases {
 }
 
 impl Layout {
-    /// The buffer objects of a program.
+    /// Creates the buffer objects of a program.
     pub(super) fn new(metadata: &Metadata, network: &NetworkDesc) -> Result<Self, RuntimeError> {
         if metadata.dma_requests.is_empty() {
             let what = "it has no DMA requests, as from compilers of before; compile it again";
@@ -183,7 +183,7 @@ impl Slice {
         Ok(Self { size: request.size.into(), offset: request.host_offset, sems, address, doorbell })
     }
 
-    /// The entry of the call for an activation; `None` where an address does not exist.
+    /// Returns the slice's entry of the attach call for an activation; `None` if an address is out of range.
     pub(super) fn entry(&self, bases: Bases) -> Option<AttachSliceEntry> {
         let dev_addr = match self.address {
             Address::Nowhere => 0,
@@ -246,7 +246,7 @@ fn direction(number: usize, request: &DmaRequest) -> Result<u32, RuntimeError> {
     }
 }
 
-/// The operations in the kernel's words; fences as the kernel numbers them.
+/// Converts semaphore operations to the kernel's format, including the kernel's numbers of fences.
 fn semaphores(number: usize, ops: &[SemaphoreOp]) -> Result<[Sem; SLICE_SEMAPHORE_OPS], RuntimeError> {
     let what = |what: String| refused(format!("DMA request {number} {what}"));
     if ops.len() > SLICE_SEMAPHORE_OPS {

@@ -1,8 +1,8 @@
-//! Statistics of a card, with what only the host knows of a measured inference: how long its inputs took to be there, and
-//! its outputs to be fetched.
+//! Adds measurements of the host to a card's statistics: the time until the inputs were ready, and the time to fetch
+//! the outputs.
 //!
-//! A card writes its statistics before the outputs are fetched. Where they are in the open layout, the host adds
-//! the records; what is in another layout stays as the card left it.
+//! A card writes its statistics before the outputs are fetched. The host adds its records to statistics in the open
+//! layout, and leaves other layouts unchanged.
 
 use qaic_mem::HostSliceMut;
 use qaic_stats::decode::layout::DecodeOptions;
@@ -12,7 +12,7 @@ use qaic_stats::error::StatsError;
 use crate::device::stats_records;
 use crate::profiling::Stages;
 
-/// Adds the waits to the statistics in `memory`.
+/// Adds the waits of the host to the statistics in `memory`.
 pub(super) fn add_host_waits(mut memory: HostSliceMut<'_>, stages: &Stages) -> Result<(), StatsError> {
     let mut magic = [0; MAGIC.len()];
     if memory.as_const().read_into(0, &mut magic).is_none() || magic != MAGIC {

@@ -1,9 +1,9 @@
-//! Execute calls of one channel: one at a time, in their order, and without a lock.
+//! Execute calls of one channel: one at a time, in order, and without a lock.
 //!
-//! Kernels spoil the queue of a channel when two threads put something into it at once (until the head and tail pointers
-//! were guarded in Linux 6.18). So one thread at a time makes the calls. A thread that finds another one at it leaves its
-//! submission in a queue and goes on; the one at it makes that call as well before it leaves. No thread waits for another
-//! to hand its submission over, and submissions reach the card in the order in which they were left.
+//! Before Linux 6.18, which guards the head and tail pointers, kernels corrupt the queue of a channel if two threads
+//! submit at once. Therefore, only one thread at a time makes the calls. A thread that finds another active thread
+//! leaves its submission in a queue and continues; the active thread also makes that call. No thread waits to submit,
+//! and submissions reach the card in the order of the queue.
 
 use crossbeam_queue::ArrayQueue;
 use qaic_kmd::abi::{ExecuteEntry, PartialExecuteEntry};
@@ -23,9 +23,9 @@ pub(super) struct SubmitQueue {
     dbc_id: u32,
     /// True while a thread makes calls.
     is_active: AtomicBool,
-    /// Submissions of threads that found it active.
+    /// Submissions of threads that found another active thread.
     waiting: ArrayQueue<Arc<Submission>>,
-    /// Counts calls that were made for another thread.
+    /// Counts the calls that a thread made for another thread.
     made: EventCounter,
 }
 
@@ -49,7 +49,7 @@ enum List {
 struct PartialEntry {
     handle: u32,
     dir: u32,
-    /// Bytes of the next inference that move.
+    /// Number of bytes to transfer in the next inference.
     resize: AtomicU64,
 }
 
@@ -57,11 +57,11 @@ struct PartialEntry {
 const TAKEN: u32 = 0;
 const PENDING: u32 = u32::MAX;
 
-/// Entries of a call with partial inputs, which a thread fills again for each; kept so that none allocates.
+/// Entries of a call with partial inputs. A thread fills the entries for each call and keeps the allocation.
 pub(super) type Scratch = Vec<PartialExecuteEntry>;
 
 impl Submission {
-    /// Buffer objects by handle and layout, in the order in which they are queued.
+    /// Creates the requests from buffer objects, given by handle and layout, in submission order.
     pub(super) fn new<'a>(
         objects: impl Iterator<Item = (u32, &'a BufferLayout)>,
         is_partial: bool,
@@ -88,8 +88,8 @@ impl Submission {
         }
     }
 
-    /// Sets the number of bytes of a buffer object that move in the next inference, where parts of buffers
-    /// move.
+    /// Sets the number of bytes of a buffer object to transfer in the next inference, for programs that transfer
+    /// parts of buffers.
     pub(super) fn set_resize(&self, position: usize, bytes: u64) {
         if let List::Partial(entries) = &self.list
             && let Some(entry) = entries.get(position)
@@ -142,10 +142,10 @@ impl SubmitQueue {
         }
     }
 
-    /// Has the call of a submission made, by this thread or by the one that is at it; [`Submission::outcome`] says what
-    /// became of it.
+    /// Ensures that the call of a submission is made, by this thread or by the active thread; [`Submission::outcome`]
+    /// returns the result.
     ///
-    /// Does not wait for other threads, but makes their calls as well.
+    /// Does not wait for other threads, but also makes their calls.
     pub(super) fn submit(&self, submission: &Arc<Submission>, file: &dyn AccelFile, scratch: &mut Scratch) {
         // Relaxed: the owner reads its own word, and the queue publishes it to others.
         submission.outcome.store(PENDING, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl SubmitQueue {
         }
     }
 
-    /// Makes the calls that wait, then this thread's own. The caller has set `is_active`.
+    /// Makes the waiting calls, then this thread's own call. The caller must have set `is_active`.
     fn make_calls(&self, own: Option<&Arc<Submission>>, file: &dyn AccelFile, scratch: &mut Scratch) {
         let mut own = own;
         loop {
@@ -191,7 +191,7 @@ impl SubmitQueue {
 
     /// Waits until the call of a submission was made.
     ///
-    /// Blocking: as long as calls take that other threads are making.
+    /// Blocking: as long as the active thread makes calls.
     pub(super) fn wait(&self, submission: &Submission) -> Result<(), Errno> {
         loop {
             if let Some(outcome) = submission.outcome() {
@@ -205,7 +205,7 @@ impl SubmitQueue {
     }
 }
 
-/// Clears `is_active` when it is dropped, also after a panic in a call.
+/// Clears `is_active` on drop, also after a panic in a call.
 struct ActiveGuard<'a>(&'a SubmitQueue);
 
 impl Drop for ActiveGuard<'_> {

@@ -1,4 +1,4 @@
-//! How long a full ring and a running inference are waited for.
+//! Time limits of waits for room in the ring and for running inferences.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use qaic_kmd::clock::Clock;
 use super::errno::MOST_SIGNALS;
 use crate::program::WaitLimits;
 
-/// Times that an inference is submitted again to a full ring.
+/// Number of submission attempts for a full ring.
 pub(super) const RING_ATTEMPTS: u32 = 50;
-/// Period in which a wait for room asks its caller whether to go on.
+/// Interval in which a wait for room asks its caller whether to continue.
 pub(super) const CHECK_PERIOD: Duration = Duration::from_millis(200);
 
-/// Time limit of a wait on a card that has none of its own.
+/// Default time limit of a wait on a card.
 pub(super) const DEVICE_DEFAULT_MS: u32 = 5000;
 
-/// How long to wait for room after the attempt of this number, from 1.
+/// Pause before the next attempt, after the attempt with this number; the first is 1.
 pub(super) fn pause_after(attempt: u32) -> Duration {
     let steps = attempt.saturating_mul(attempt.saturating_sub(1)) / 2;
     Duration::from_millis(5).saturating_mul(steps.saturating_add(1))
 }
 
-/// The time limits of the calls that one wait is made of, in milliseconds; 0 is the kernel's default. Where they need not
-/// be cut short there is one.
+/// Returns the time limits of the calls of one wait, in milliseconds; 0 is the kernel's default. A wait without
+/// slices is a single call.
 pub(super) fn calls(limits: WaitLimits) -> impl Iterator<Item = u32> {
     let whole = whole_ms(limits.try_ms);
     let (mut left, slice, one) = match limits.slice_ms {
@@ -51,12 +51,12 @@ pub(super) struct RemainingTime {
 }
 
 impl RemainingTime {
-    /// Time begins now.
+    /// Starts the clock.
     pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u32) -> Self {
         Self { begin: clock.now(), clock, limit_ms, tries: 0 }
     }
 
-    /// The time limit of the next try; `None`: there is to be none.
+    /// Time limit of the next attempt; `None` if no time remains.
     pub(super) fn left_ms(&mut self) -> Option<u32> {
         let passed = self.clock.now().saturating_sub(self.begin);
         self.tries = self.tries.saturating_add(1);
@@ -69,7 +69,7 @@ impl RemainingTime {
     }
 }
 
-/// All waits together, for people.
+/// Total length of all waits, for messages.
 pub(super) fn total_ms(limits: WaitLimits) -> u64 {
     u64::from(whole_ms(limits.try_ms)) * (u64::from(limits.retries) + 1)
 }

@@ -1,4 +1,4 @@
-//! An activation of a virtual card: a program that holds cores, which only its resource tracker knows.
+//! An activation of a virtual card: a program that holds cores. Only its resource tracker counts the cores.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! MXINT8 blocks at the edge of a graph that computes with float32.
+//! MXINT8 inputs and outputs of a graph that computes in float32.
 //!
-//! The blocks of a binding are made into values before an execution and the values into blocks after it. In operators of
-//! the graph the same takes many times as long. Memory for the values is shared by the exec objects
-//! of a program: they need it only while they execute.
+//! Blocks are converted to values before an execution, and values to blocks after it. The same conversion with
+//! operators of the graph takes many times as long. The exec objects of a program share the memory for the values,
+//! because they need it only during an execution.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::binding::mxint8::{blocks_bytes, from_blocks, to_blocks};
 use crate::device::HostTensors;
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 
-/// The bindings of a program that are blocks.
+/// The bindings of a program that contain blocks.
 #[derive(Debug)]
 pub(super) struct BlockTensors {
     // One per input and per output.
@@ -32,7 +32,7 @@ struct BlockTensor {
 }
 
 impl BlockTensors {
-    /// Puts values in the place of blocks in the plan of a graph; `None` where there are no blocks.
+    /// Replaces blocks with values in the plan of a graph; `None` if there are no blocks.
     pub(super) fn of(plan: &mut Plan) -> Result<Option<Arc<Self>>, RuntimeError> {
         if plan.inputs.iter().chain(&plan.outputs).all(|plan_tensor| plan_tensor.mxint8.is_none()) {
             return Ok(None);

@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// How often an inference is repeated at most, and for how long, before the first one that is measured.
+/// Maximum number of repetitions, and maximum duration of all, before the first measured inference.
 pub(super) const REPEATS: u64 = 3;
 pub(super) const REPEATING_NS: u64 = 20_000_000;
 
-/// As many of the last durations as medians are taken of.
+/// Number of recent durations that the medians are computed from.
 const KEPT: usize = 32;
 
-/// The durations of a program's inferences, by specialization. Noting one takes no lock.
+/// The durations of a program's inferences, by specialization. Recording a duration takes no lock.
 #[derive(Debug)]
 pub(super) struct Calibration {
     variants: Box<[Times]>,
@@ -25,7 +25,7 @@ struct Times {
     is_claimed: AtomicBool,
 }
 
-/// The last durations of a kind.
+/// Recent durations of one kind.
 #[derive(Debug, Default)]
 struct Recent {
     // 0 where none was written yet.
@@ -33,33 +33,33 @@ struct Recent {
     count: AtomicU64,
 }
 
-/// Medians, as they are written into a stats buffer.
+/// Medians, in the format of a stats buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Medians {
-    /// Inferences without a profile that the program has run.
+    /// Number of the program's inferences without a profile.
     pub(super) plain_count: u64,
-    /// Median of the last of them.
+    /// Median duration of the most recent ones.
     pub(super) plain_us: Option<f64>,
     /// Inferences with a profile.
     pub(super) profiled_count: u64,
-    /// Median of the last of them, without the time in which the engine writes the profile.
+    /// Median duration of the most recent ones, without the time to write the profile.
     pub(super) profiled_us: Option<f64>,
 }
 
 impl Calibration {
-    /// Makes a calibration of a program with this number of specializations, at least one.
+    /// Creates a calibration for a program with this number of specializations, at least one.
     pub(super) fn new(variants: usize) -> Self {
         Self { variants: (0..variants.max(1)).map(|_| Times::default()).collect() }
     }
 
-    /// Notes an inference without a profile.
+    /// Records an inference without a profile.
     pub(super) fn add_plain(&self, variant: usize, duration_ns: u64) {
         if let Some(times) = self.variants.get(variant) {
             times.plain.add(duration_ns);
         }
     }
 
-    /// Notes one with a profile and gives the medians.
+    /// Records an inference with a profile and returns the medians.
     pub(super) fn add_profiled(&self, variant: usize, duration_ns: u64) -> Medians {
         let Some(times) = self.variants.get(variant) else { return Medians::default() };
         times.profiled.add(duration_ns);
@@ -71,8 +71,8 @@ impl Calibration {
         }
     }
 
-    /// Returns true, once, if inferences must be repeated because too few have run without a profile. The
-    /// first of these is slower than others.
+    /// Returns true, once, if inferences must be repeated because too few have run without a profile. The first of
+    /// these inferences is slower than later ones.
     pub(super) fn claim_repeats(&self, variant: usize) -> bool {
         let Some(times) = self.variants.get(variant) else { return false };
         times.plain.count() < REPEATS && !times.is_claimed.swap(true, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! One virtual card, and what can be done with its programs beside loading them.
+//! A virtual card, and the functions for its programs other than loading.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// A card whose resources this tracker counts. Loads nothing.
+    /// Creates a card whose resources the tracker counts. Loads nothing.
     pub(crate) fn new(
         resource_tracker: Arc<ResourceTracker>,
         engine_candidates: Vec<PathBuf>,
@@ -102,7 +102,7 @@ impl Device for CpuDevice {
     }
 }
 
-/// The parts of a container.
+/// Returns the parts of a container.
 fn parts(image: &Arc<Image>, device: DeviceId) -> Result<Parts<'_>, RuntimeError> {
     Ok(Parts {
         elf: image.segment(names::NETWORK_ELF).unwrap_or_default(),
@@ -113,9 +113,9 @@ fn parts(image: &Arc<Image>, device: DeviceId) -> Result<Parts<'_>, RuntimeError
     })
 }
 
-/// Checks that a CPU program loads: the engine takes its graph with its weights and shapes.
+/// Checks that a CPU program can be loaded: the engine accepts its graph with the weights and shapes.
 ///
-/// The weights are used where they are mapped. Blocking: as long as a load that packs no weights.
+/// The weights stay in their mapped memory. Blocking: as long as a load that packs no weights.
 pub fn check_program(
     image: &Arc<Image>,
     engine_candidates: &[PathBuf],
@@ -126,10 +126,10 @@ pub fn check_program(
     build_graph(&parts(image, DeviceId(0))?, engine_candidates, options).map(drop)
 }
 
-/// Writes the graph that the engine runs for a CPU program into `folder`, and returns its path. It is an ONNX file whose
-/// larger initializers have no values: they are said to lie in a file beside it that holds nothing.
+/// Writes the graph that the engine runs for a CPU program into `folder`, and returns its path. The result is an ONNX
+/// file without the values of its larger initializers, which reference an empty file in the same folder.
 ///
-/// The same program can be another graph on another processor or with another engine, as the engine decides.
+/// The graph of a program can differ between processors and engine versions, because the engine optimizes it.
 ///
 /// Blocking: as long as a load.
 pub fn save_optimized(

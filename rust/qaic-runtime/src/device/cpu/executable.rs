@@ -1,7 +1,7 @@
-//! From the parts of a container to what runs: a plan that agrees with the rest, and a graph of the engine.
+//! Conversion of a container's parts to a runnable program: a plan that is checked against the other parts, and a
+//! graph of the engine.
 //!
-//! The parts are where a device has them: in the container, or in the memory of a card that was given the ELF and the
-//! constants and nothing else.
+//! The parts come from the container, or from the memory of a card that received only the ELF and the constants.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -25,24 +25,24 @@ use crate::process::{CancellationToken, clock};
 /// Parts of a program.
 #[derive(Debug)]
 pub(in crate::device) struct Parts<'a> {
-    /// `network.elf`.
+    /// Contents of `network.elf`.
     pub(in crate::device) elf: &'a [u8],
-    /// The plan in it, if it has one.
+    /// The plan in the ELF, if there is one.
     pub(in crate::device) plan: Option<&'a Plan>,
     /// The payload of `constants.bin`.
     pub(in crate::device) constants: Constants,
-    /// The network descriptor, where buffers are sized by it.
+    /// The network descriptor, if it determines the buffer sizes.
     pub(in crate::device) network: Option<&'a NetworkDesc>,
-    /// The device, for messages.
+    /// Id of the device, for messages.
     pub(in crate::device) device: DeviceId,
 }
 
-/// Constants of a program with what owns them, which changes and moves them never.
+/// Constants of a program with their owner, which never changes or moves them.
 #[derive(Clone, Debug)]
 pub(in crate::device) enum Constants {
-    /// In their container.
+    /// Constants in their container.
     Container(Arc<Image>),
-    /// In the memory of a card.
+    /// Constants in the memory of a card.
     #[cfg(feature = "emu")]
     Card(Arc<[u8]>),
 }
@@ -58,20 +58,20 @@ impl Constants {
     }
 }
 
-/// How a program is made ready.
+/// Options for preparing a program.
 #[derive(Debug)]
 pub(in crate::device) struct ExecutableOptions<'a> {
     /// Cores of one activation.
     pub(in crate::device) cores: u32,
-    /// Activations that share it.
+    /// Number of activations that share the program.
     pub(in crate::device) activations: u32,
-    /// Hardware family that the program must be for; `None` when it makes no difference.
+    /// Hardware family that the program must be compiled for; `None` accepts any.
     pub(in crate::device) family: Option<&'static str>,
-    /// Ends it early.
+    /// Token that ends the preparation early.
     pub(in crate::device) token: &'a CancellationToken,
 }
 
-/// A program that is ready to run, any number of times at once.
+/// A program that is ready to run, any number of times concurrently.
 #[derive(Clone, Debug)]
 pub(in crate::device) struct Executable {
     pub(super) graph: Arc<Graph>,
@@ -81,7 +81,7 @@ pub(in crate::device) struct Executable {
 }
 
 impl Executable {
-    /// Makes a program ready. `description` says what it measures.
+    /// Prepares a program. `description` describes its measurements.
     ///
     /// Blocking: reads the weights and prepares them for the kernels.
     pub(in crate::device) fn new(
@@ -127,7 +127,7 @@ pub(super) struct BuiltGraph {
     pub(super) is_repeatable: bool,
 }
 
-/// Checks the plan against the rest of its program, and makes its graph.
+/// Checks the plan against the other parts of its program, and builds its graph.
 ///
 /// Blocking: reads the weights and prepares them for the kernels.
 pub(super) fn build_graph(
@@ -172,7 +172,8 @@ pub(super) fn build_graph(
     Ok(BuiltGraph { graph, state_rows, blocks, is_repeatable })
 }
 
-/// As [`build_graph`], with the nodes that the engine runs, or the reason why they are not known.
+/// Builds the graph as [`build_graph`] does; also returns the nodes that the engine runs, or the reason why they are
+/// unknown.
 fn build_known(
     parts: &Parts<'_>,
     engine_candidates: &[PathBuf],
@@ -196,10 +197,10 @@ fn usable_cpus() -> u32 {
     thread::available_parallelism().map_or(1, |count| u32::try_from(NonZero::get(count)).unwrap_or(u32::MAX))
 }
 
-/// Threads of the session that `activations` activations of `cores` cores share.
+/// Number of session threads for `activations` activations of `cores` cores.
 ///
-/// Each activation may use min(cores, CPUs / activations) threads. One of them is the thread
-/// that calls, so the pool holds the others of all activations, plus one because the engine counts its caller.
+/// Each activation may use min(cores, CPUs / activations) threads. One of them is the calling thread, so the pool
+/// contains the other threads of all activations, plus one because the engine counts its caller.
 fn session_threads(cores: u32, activations: u32, cpus: u32) -> u32 {
     let activations = activations.max(1);
     let per_activation = cores.min(cpus / activations).max(1);

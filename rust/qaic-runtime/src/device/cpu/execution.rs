@@ -1,6 +1,6 @@
 //! Runs the inferences of one exec, for virtual cards and for emulated ones.
 //!
-//! It knows no DMA buffers: tensors are handed over for the length of an execution.
+//! This module does not use DMA buffers: tensors are lent for the duration of an execution.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Execution {
         })
     }
 
-    /// Ends an execution from another thread.
+    /// Returns the handle that ends an execution from another thread.
     pub(in crate::device) fn terminator(&self) -> Arc<Terminator> {
         self.bindings.terminator()
     }
@@ -74,7 +74,7 @@ impl Execution {
         Ok(())
     }
 
-    /// Writes what was measured of the last execution to `memory`, which is as large as the DMA buffer of the statistics.
+    /// Writes the measurements of the last execution to `memory`, which has the size of the statistics' DMA buffer.
     pub(in crate::device) fn write_stats(
         &mut self,
         stages: &Stages,
@@ -121,8 +121,8 @@ impl Execution {
         }
     }
 
-    /// Runs the inference that is going to be measured without measuring it, where there is no other way to know what
-    /// measuring costs. Whatever it computes is computed again.
+    /// Runs the inference once without a measurement, if the cost of the measurement is not known otherwise. The
+    /// measured run computes all results again.
     fn repeat(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let mut total_ns = 0;
         for _ in 0..calibration::REPEATS {
@@ -139,7 +139,7 @@ impl Execution {
         Ok(())
     }
 
-    /// Notes how long an execution took that was not measured, and returns it.
+    /// Records the duration of an execution without a measurement, and returns the duration.
     fn note_plain(&self) -> u64 {
         let (begin_ns, end_ns) = self.bindings.ran_ns();
         let duration_ns = end_ns.saturating_sub(begin_ns);

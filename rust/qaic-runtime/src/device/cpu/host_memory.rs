@@ -1,6 +1,6 @@
-//! Private memory that a program takes, compared with what is free before the program is loaded.
+//! Private memory that a program needs, compared with the free memory before the program is loaded.
 //!
-//! Weights that kernels read in the mapped container do not count: the system drops their pages when it needs them.
+//! Weights that kernels read from the mapped container do not count, because the system can drop their pages.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use qaic_qpc::plan::{Dtype, Plan};
 
 use crate::error::{DeviceError, InputError, RuntimeError};
 
-/// Needs below it are not compared; they are within what changes from one moment to the next.
+/// Minimum need that is compared; smaller needs are within normal fluctuations of free memory.
 const LEAST_BYTES: u64 = 64 << 20;
-/// Bytes of an element that the engine copies for a kernel.
+/// Bytes per element of weights that the engine copies for a kernel.
 const COPIED_BYTES: u64 = 4;
-/// Suffix of an output that is a state.
+/// Suffix of the name of an output that is a state.
 const STATE: &str = "_RetainedState";
 
 /// `QAIC_CPU_MEMORY`: the private memory that a program may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
-    /// Free memory.
+    /// The free memory.
     Free,
     /// This number of bytes.
     Bytes(u64),
@@ -45,7 +45,7 @@ impl MemoryLimit {
         }
     }
 
-    /// Returns an error if a program of `activations` activations takes more than this limit, or than what is free
+    /// Fails if a program with `activations` activations needs more than this limit, or more than the free memory
     /// according to the files below `root`.
     pub(super) fn check(self, plan: &Plan, activations: u32, root: &Path) -> Result<(), RuntimeError> {
         let need = PrivateMemory::of(plan);
@@ -76,14 +76,14 @@ impl MemoryLimit {
     }
 }
 
-/// Bytes that no file backs.
+/// Sizes of memory without a backing file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PrivateMemory {
-    /// Weights that the engine copies, once.
+    /// Weights that the engine copies once.
     weights: u64,
-    /// States of an activation.
+    /// States of one activation.
     states: u64,
-    /// Other tensors that enter or leave, of an inference of an activation.
+    /// Other inputs and outputs of one inference of an activation.
     buffers: u64,
 }
 
@@ -119,12 +119,12 @@ impl PrivateMemory {
     }
 }
 
-/// Files of a control group's memory, in one version of the interface.
+/// Files of a control group's memory limits, in one version of the interface.
 struct Hierarchy {
     mount: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// Lines of `memory.stat` about pages of files, which the system drops.
+    /// Names in `memory.stat` of file pages, which the system can drop.
     files: [&'static str; 2],
 }
 
@@ -141,8 +141,8 @@ const V2: Hierarchy = Hierarchy {
     files: ["inactive_file", "active_file"],
 };
 
-/// Memory that this process can still take: that of the machine with its swap, and of each control group of the
-/// process. `None` if the system has no such figures.
+/// Memory that this process can still allocate: the free memory of the machine with its swap, limited by each control
+/// group of the process. `None` if the system does not provide these numbers.
 fn free_bytes(root: &Path) -> Option<u64> {
     let kibibytes = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let kibibytes = |name| field(&kibibytes, name).map(|found| found.saturating_mul(1 << 10));
@@ -161,8 +161,8 @@ fn free_bytes(root: &Path) -> Option<u64> {
 }
 
 impl Hierarchy {
-    /// Least free memory of a group and those around it. In a container, the path of a group can be that outside of it,
-    /// which does not exist; the mount is then the group.
+    /// Least free memory of a group and its ancestors. In a container, the path of a group can be a path outside of
+    /// the container, which does not exist; the mount point is then the group.
     fn free(&self, root: &Path, group: &str) -> Option<u64> {
         let mount = root.join(self.mount);
         let inner = mount.join(group.trim_start_matches('/'));
@@ -181,7 +181,7 @@ impl Hierarchy {
     }
 }
 
-/// The number behind a name, in lines of names and numbers.
+/// Returns the number after a name, in lines of names and numbers.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,8 +1,8 @@
 //! The `cpu` device: virtual cards whose cores are threads of the host and whose engine is ONNX Runtime.
 //!
-//! A loaded program is one session of the engine, whatever the number of activations: ONNX Runtime runs a session from
-//! many threads at once, so weights, their prepacked forms and the worker threads exist once (docs/adr/0005). Emulated cards
-//! run the same `Executable`s on their cores.
+//! A loaded program has one session of the engine, regardless of the number of activations. ONNX Runtime runs a
+//! session on many threads at once, so weights, their prepacked forms and the worker threads exist once
+//! (docs/adr/0005). Emulated cards run the same `Executable`s on their cores.
 
 mod activation;
 mod blocks;

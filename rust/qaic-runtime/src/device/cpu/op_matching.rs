@@ -1,19 +1,19 @@
-//! Which described operation each node of a loaded graph is.
+//! Matching of the nodes of a loaded graph to described operations.
 //!
-//! The compiler describes the graph that the engine made in its process. The engine makes it again at each load, and then
-//! calls the nodes it adds otherwise, even on the same host: their numbers follow the addresses of objects. So nodes are
-//! the same if they give the same value of the program, or, where the engine has given the values names of its own, if
-//! they stand in the same place between nodes that do.
+//! The compiler describes the graph that the engine created in the compiler's process. The engine creates the graph
+//! again at each load. The names of added nodes then differ, even on the same host, because their numbers depend on
+//! object addresses. Two nodes therefore match if they produce the same value of the program. If the engine has named
+//! the values itself, nodes match if they have the same position between matching nodes.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::optimized_graph::GraphNode;
 
-/// For each node of `loaded` its place in `described`.
+/// Returns, for each node of `loaded`, its index in `described`.
 ///
-/// No place is given twice. A node has none if the other graph has no such node, as with another engine or on another
-/// processor.
+/// No index occurs twice. A node has no index if the other graph has no such node, for example with another engine or
+/// on another processor.
 pub(super) fn match_nodes(described: &[GraphNode], loaded: &[GraphNode]) -> Vec<Option<usize>> {
     let mut matching = Matching {
         described: Side { nodes: described, pairs: vec![None; described.len()] },
@@ -30,7 +30,7 @@ struct Matching<'a> {
     loaded: Side<'a>,
 }
 
-/// One of the graphs.
+/// Nodes of one graph.
 struct Side<'a> {
     nodes: &'a [GraphNode],
     // By place the pair that a node is of, which is numbered as the described node of it.
@@ -45,7 +45,8 @@ impl Matching<'_> {
         }
     }
 
-    /// Pairs nodes of one kind that give a value of one name. The description names values of the program and no others.
+    /// Pairs nodes of one kind that produce a value of the same name. The description contains only names of program
+    /// values.
     fn by_value(&mut self) {
         let values: HashMap<(&str, &str), usize> = self
             .described
@@ -62,7 +63,7 @@ impl Matching<'_> {
         }
     }
 
-    /// Pairs nodes of one kind with the same nodes before and behind them.
+    /// Pairs nodes of one kind with the same predecessors and successors.
     fn by_place(&mut self) {
         let mut groups: HashMap<u64, [Vec<usize>; 2]> = HashMap::new();
         for (side, number) in [(&self.described, 0), (&self.loaded, 1)] {
@@ -89,7 +90,7 @@ impl Matching<'_> {
         }
     }
 
-    /// Pairs nodes of one kind and name, in graphs that differ; names that the engine numbers say nothing.
+    /// Pairs nodes of one kind and name, in graphs that differ. Names with numbers of the engine are ignored.
     fn by_name(&mut self) {
         let names: HashMap<(&str, &str), usize> = self
             .described
@@ -112,7 +113,7 @@ impl Side<'_> {
         (0..self.nodes.len()).filter(|&place| self.pairs[place].is_none())
     }
 
-    /// For each unpaired node a number of what it is and what stands before and behind it, as far as to paired ones.
+    /// Returns, for each unpaired node, a number that represents the node and its neighbors up to paired nodes.
     fn surroundings(&self) -> impl Iterator<Item = u64> {
         let mut consumers = vec![Vec::new(); self.nodes.len()];
         for (place, node) in self.nodes.iter().enumerate() {
@@ -124,7 +125,8 @@ impl Side<'_> {
         self.unpaired().map(|place| hash((before[place], behind[place]))).collect::<Vec<_>>().into_iter()
     }
 
-    /// A number for each node, made of those of its neighbors on one side, which come before it in `order`.
+    /// Computes a number for each node from the numbers of its neighbors on one side, which precede the node in
+    /// `order`.
     fn numbers<'n>(
         &self,
         order: impl Iterator<Item = usize>,

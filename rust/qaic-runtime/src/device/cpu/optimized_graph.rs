@@ -1,4 +1,4 @@
-//! The graph that the engine made of a program's: which file it is written to, and the nodes in that file.
+//! The graph that the engine optimized: its file, and the nodes in that file.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -12,10 +12,10 @@ use super::engine::protobuf::{Fields, Value};
 use super::profile::ProfileFolder;
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 
-/// Readers of protobuf messages refuse deeper ones.
+/// Maximum depth of nested messages, as in other protobuf readers.
 const DEEPEST: usize = 100;
 
-/// Place of the engine's graph, in a folder of others.
+/// Location of the engine's graph in a folder.
 #[derive(Debug)]
 pub(super) struct SavePlace {
     graph: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct SavePlace {
 }
 
 impl SavePlace {
-    /// A file in `folder`, and one beside it for constants that keeps nothing: the engine has no way to leave them out.
+    /// Returns a file in `folder`, and a sink for constants in the same folder, because the engine cannot omit them.
     pub(super) fn inside(folder: &Path) -> Result<Self, RuntimeError> {
         let c_path = |path: &Path| {
             CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
@@ -47,7 +47,7 @@ impl SavePlace {
         &self.paths
     }
 
-    /// The engine has written the graph: it is at this path.
+    /// Removes the sink for constants after the engine has written the graph, and returns the path of the graph.
     pub(super) fn finish(self) -> PathBuf {
         // Some engines remove it themselves.
         let _ = fs::remove_file(self.sink);
@@ -55,18 +55,18 @@ impl SavePlace {
     }
 }
 
-/// A node, with what distinguishes it from others whatever its name.
+/// A node, with the properties that identify it regardless of its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GraphNode {
     pub(super) name: String,
     pub(super) kind: String,
-    /// Values that it gives.
+    /// Names of the values that the node produces.
     pub(super) outputs: Vec<String>,
-    /// Places of the nodes that give what it reads.
+    /// Indices of the nodes that produce its inputs.
     pub(super) producers: Vec<usize>,
 }
 
-/// A graph that is written to a folder of its own while the engine makes it.
+/// A graph that the engine writes to a temporary folder during its optimization.
 #[derive(Debug)]
 pub(super) struct SavedGraph {
     place: SavePlace,
@@ -75,7 +75,7 @@ pub(super) struct SavedGraph {
 }
 
 impl SavedGraph {
-    /// A new folder.
+    /// Creates the temporary folder.
     pub(super) fn new() -> Result<Self, String> {
         let folder = ProfileFolder::new().map_err(|error| error.to_string())?;
         let place = SavePlace::inside(folder.path()).map_err(|error| error.to_string())?;
@@ -87,14 +87,14 @@ impl SavedGraph {
         self.place.paths()
     }
 
-    /// The nodes that the engine has written, each before those of its nested graphs.
+    /// Returns the nodes that the engine has written; each node precedes those of its nested graphs.
     pub(super) fn nodes(self) -> Result<Vec<GraphNode>, String> {
         let bytes = fs::read(self.place.finish()).map_err(|error| error.to_string())?;
         nodes_of_model(&bytes)
     }
 }
 
-/// The nodes of a serialized model. Memory is bounded by its length.
+/// Returns the nodes of a serialized model. Memory use is bounded by the length of the model.
 fn nodes_of_model(bytes: &[u8]) -> Result<Vec<GraphNode>, String> {
     let mut nodes = Vec::new();
     for field in Fields(bytes) {
@@ -105,7 +105,7 @@ fn nodes_of_model(bytes: &[u8]) -> Result<Vec<GraphNode>, String> {
     Ok(nodes)
 }
 
-/// Which nodes give the values that can be read at a place: the innermost graph is the last.
+/// Maps visible values to the nodes that produce them; the last map is that of the innermost graph.
 #[derive(Default)]
 struct Scopes<'a>(Vec<HashMap<&'a [u8], Option<usize>>>);
 

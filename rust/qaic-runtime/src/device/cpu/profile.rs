@@ -1,7 +1,7 @@
-//! The engine's profile of one run: the engine writes a file, which is read and removed.
+//! The engine's profile of one run. The engine writes a file, which this module reads and removes.
 //!
-//! The files are the engine's own, but names in them are the user's and not escaped, and a full disk cuts them off. So
-//! lines are taken apart where they are as expected, and what is not is counted.
+//! The engine does not escape the user's names in the files, and a full disk truncates them. Lines in the expected
+//! format are parsed; other lines are counted.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,15 +17,15 @@ use std::process;
 use crate::process::{ForkGuard, clock};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Text that the engine appends to the name of a node.
+/// Suffix that the engine appends to the name of a node.
 const NODE_SUFFIX: &str = "_kernel_time\"";
-/// Operators whose graphs run inside them.
+/// Operators that contain nested graphs.
 const HOLDERS: [&str; 7] =
     ["If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "WhisperBeamSearch"];
-/// Longer lines are no events: a kernel's lists of shapes take a few KiB at most.
+/// Maximum length of a line with an event: a kernel's lists of shapes take a few KiB at most.
 const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
-/// A folder of this process alone, gone with everything in it when dropped.
+/// A folder of this process only, removed with its contents on drop.
 #[derive(Debug)]
 pub(super) struct ProfileFolder {
     path: PathBuf,
@@ -34,7 +34,8 @@ pub(super) struct ProfileFolder {
 }
 
 impl ProfileFolder {
-    /// A new one among the temporary files: those of `TMPDIR`, else in memory, where files come and go in microseconds.
+    /// Creates a folder for temporary files: in `TMPDIR` if set, otherwise in memory, where creating and removing
+    /// files takes microseconds.
     pub(super) fn new() -> io::Result<Self> {
         if env::var_os("TMPDIR").is_none()
             && let Ok(folder) = Self::inside(Path::new("/dev/shm"))
@@ -59,12 +60,12 @@ impl ProfileFolder {
         }
     }
 
-    /// The begin of the name of a file in it.
+    /// Prefix for the names of files in the folder.
     pub(super) fn prefix(&self) -> io::Result<CString> {
         Ok(CString::new(self.path.join("run").as_os_str().as_bytes())?)
     }
 
-    /// The file that the engine has made there.
+    /// Opens the file that the engine has created in the folder.
     pub(super) fn file(&self) -> io::Result<File> {
         let entry = fs::read_dir(&self.path)?.next();
         File::open(entry.ok_or(io::ErrorKind::NotFound)??.path())
@@ -85,7 +86,7 @@ impl Drop for ProfileFolder {
     }
 }
 
-/// How events are attributed to operations.
+/// Maps events to operations.
 #[derive(Debug, Default)]
 pub(super) struct OpNames {
     known: HashMap<Box<str>, u32>,
@@ -94,14 +95,14 @@ pub(super) struct OpNames {
 }
 
 impl OpNames {
-    /// By what the engine calls its nodes; `other` is every other node.
+    /// Creates the map from the engine's node names; all other nodes map to `other`.
     pub(super) fn new<'a>(ops: impl IntoIterator<Item = (&'a str, u32)>, other: Option<u32>) -> Self {
         let known = ops.into_iter().map(|(name, oc)| (Box::from(name), oc)).collect();
         Self { known, other }
     }
 }
 
-/// One execution of a node. Times are microseconds since some moment at the begin of the run.
+/// One execution of a node. Times are in microseconds from an arbitrary moment at the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeEvent {
     pub(super) oc: u32,
@@ -110,7 +111,7 @@ pub(super) struct NodeEvent {
     pub(super) out_bytes: Option<u64>,
     /// True if the node ran inside another one.
     pub(super) is_nested: bool,
-    /// Which execution it is of those inside the same execution of the node around it.
+    /// Index of the execution among those of the node within one execution of the enclosing node.
     pub(super) iteration: u16,
     is_other: bool,
     is_holder: bool,
@@ -119,24 +120,24 @@ pub(super) struct NodeEvent {
 /// Profile of one run.
 #[derive(Debug, Default)]
 pub(super) struct Profile {
-    /// Executions in the order of their starts, an execution before those inside it.
+    /// Executions ordered by start time; an execution precedes those inside it.
     pub(super) events: Vec<NodeEvent>,
-    /// Begin and end of the run, by the engine.
+    /// Start and end of the run, as reported by the engine.
     pub(super) run_us: Option<(u64, u64)>,
-    /// Executions attributed to unexpected nodes.
+    /// Number of executions of unexpected nodes.
     pub(super) unexpected: u64,
-    /// Executions that are left out, because there is no operation for them.
+    /// Number of omitted executions, which have no operation.
     pub(super) dropped: u64,
-    /// Lines that are no events.
+    /// Number of lines that are not events.
     pub(super) unreadable: u64,
-    /// Lines with events, also those of other things than nodes.
+    /// Number of lines with events, including events that are not node executions.
     pub(super) lines: u64,
     /// True if the file is complete.
     pub(super) is_whole: bool,
 }
 
 impl Profile {
-    /// Reads what the engine wrote. Whatever the bytes are, memory is bounded by their length.
+    /// Reads the engine's file. Memory use is bounded by the length of the file, whatever its contents.
     pub(super) fn read(file: impl io::Read, names: &OpNames) -> io::Result<Self> {
         let mut reader = BufReader::with_capacity(1 << 16, file);
         let mut profile = Self::default();
@@ -178,7 +179,7 @@ impl Profile {
         }
     }
 
-    /// Orders the events, which come in the order of their ends, and finds what is inside what.
+    /// Sorts the events, which are in the order of their ends, and determines their nesting.
     fn arrange(&mut self) {
         // At the same time, what ends last is around the others; of equals it is the one that was written last.
         self.events.reverse();
@@ -212,7 +213,7 @@ enum Line<'a> {
     Other,
 }
 
-/// Takes a line apart. The name comes after the numbers, so that whatever it is, they are the event's.
+/// Parses a line. The numbers precede the name, so a name cannot change the event's numbers.
 fn event(line: &str) -> Option<Line<'_>> {
     let (head, rest) = line.split_once("\"name\"")?;
     let start_us = number(head, "\"ts\"")?;
@@ -244,7 +245,7 @@ fn event(line: &str) -> Option<Line<'_>> {
     Some(Line::Node { name, event })
 }
 
-/// The value behind a key.
+/// Returns the value that follows a key.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(key)?;
     Some(rest.trim_start_matches([' ', ':']))

@@ -1,9 +1,9 @@
 //! Retained state that is written row by row.
 //!
-//! A graph may compute, in place of the next value of a state, the rows that change and where they go
-//! ([`qaic_qpc::plan::StateRows`]). They are written after an execution that succeeded, so one that fails or is ended leaves
-//! the state as it was. Where the caller has one buffer for the value before and the next one, it gives no memory for the
-//! output, and has the rows be written then. Else the value before is copied first.
+//! A graph may compute the changed rows of a state and their positions, instead of the whole next value
+//! ([`qaic_qpc::plan::StateRows`]). The rows are written after a successful execution, so a failed or cancelled
+//! execution leaves the state unchanged. A caller with one buffer for the previous and the next value provides no
+//! memory for the output, and requests the write afterwards. Otherwise, the previous value is copied first.
 
 use std::mem;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::binding::mxint8::{blocks_bytes, to_blocks};
 use crate::device::{HostTensors, emptied_mut};
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 
-/// Dims that indices may count in.
+/// Maximum number of dims that indices address.
 const MAX_DEPTH: usize = 8;
 
-/// Results of a program's graph that replace rows of its state.
+/// Graph outputs that replace rows of a program's state.
 #[derive(Debug)]
 pub(super) struct StateRows {
     updates: Vec<StateUpdate>,
@@ -49,7 +49,7 @@ struct StateUpdate {
 }
 
 impl StateRows {
-    /// Puts the outputs of the graph in the place of those of the program in a plan; `None` where they are the same.
+    /// Replaces the outputs of the program in a plan with those of the graph; `None` if they are equal.
     pub(super) fn of(plan: &mut Plan) -> Result<Option<Arc<Self>>, RuntimeError> {
         plan.check_state_rows()?;
         let Some(state) = plan.state_rows.take() else { return Ok(None) };
@@ -90,18 +90,18 @@ impl StateRows {
 }
 
 impl StateRows {
-    /// Bytes of a tensor that is no binding, in a specialization.
+    /// Bytes of a tensor without a binding, in a specialization.
     fn bytes(&self, number: usize, variant: usize) -> usize {
         self.tensor_bytes.get(number).and_then(|bytes| bytes.get(variant)).copied().unwrap_or(0)
     }
 
-    /// Returns whether rows are computed in place of output `output`.
+    /// Returns whether the graph computes rows instead of output `output`.
     pub(super) fn updates(&self, output: usize) -> bool {
         self.is_computed.get(output) == Some(&false)
     }
 }
 
-/// Leaves out what is not computed.
+/// Removes the elements that are not computed.
 fn keep<T>(list: &mut Vec<T>, is_computed: &[bool]) {
     let mut flags = is_computed.iter();
     list.retain(|_| flags.next().copied().unwrap_or(true));
@@ -168,7 +168,7 @@ impl StateUpdate {
         Some(place)
     }
 
-    /// Calls `write` with the places of every row, in the state and among the rows.
+    /// Calls `write` with the offsets of every row, in the state and in the rows.
     fn each(
         &self,
         indices: HostSlice<'_>,
@@ -220,7 +220,7 @@ impl RowBindings {
         self.variant = variant;
     }
 
-    /// Has `run` compute from the inputs to the outputs of the graph, and writes the state that has memory.
+    /// Calls `run` to compute the graph's outputs from the inputs, and writes the states that have memory.
     pub(super) fn execute(
         &mut self,
         tensors: &mut HostTensors<'_, '_>,
@@ -252,7 +252,7 @@ impl RowBindings {
         Ok(())
     }
 
-    /// Writes what the last execution computed in place of output `output`.
+    /// Writes the rows that the last execution computed for output `output`.
     pub(super) fn write(&self, output: usize, state: HostSliceMut<'_>) -> Result<(), RuntimeError> {
         let update = self.shared.updates.iter().find(|update| update.output == output);
         let unknown = || ErrorDetail::Internal { what: format!("output {output} is not written row by row") };

@@ -1,8 +1,9 @@
-//! The statistics of measured inferences, in the open layout.
+//! Statistics of measured inferences, in the open layout.
 //!
-//! What the host can measure is recorded: when the engine ran, when the program was loaded, how long inputs and outputs took,
-//! and from the engine's own profile what each node took. What it cannot measure is marked as not valid: processor cycles,
-//! waits of operations, memory traffic. Whatever goes wrong is a note in the buffer and fails nothing.
+//! The statistics contain everything that the host can measure: the time of the execution, the time of the program
+//! load, the duration of input and output transfers, and the duration of each node from the engine's own profile.
+//! Values that the host cannot measure are marked as invalid: processor cycles, waits of operations, memory traffic.
+//! An error becomes a note in the buffer and fails no inference.
 
 use std::fmt::Display;
 use std::fs;
@@ -28,10 +29,10 @@ use crate::process::clock::{self, ucycles};
 use crate::process::log;
 use crate::profiling::{Identity, Stages};
 
-/// From here on, operations are recorded.
+/// Lowest level that records operations.
 const OPS_LEVEL: u16 = 70;
 
-/// Operators whose results depend on how often they ran before.
+/// Operators whose results depend on the number of earlier executions.
 const RANDOM: [&str; 7] = [
     "Bernoulli",
     "Dropout",
@@ -41,15 +42,15 @@ const RANDOM: [&str; 7] = [
     "RandomUniform",
     "RandomUniformLike",
 ];
-/// The engine's name of nodes that are not described.
+/// Engine name for nodes without a description.
 const OTHERS: &str = "*";
-/// More events than this the engine does not keep of a run.
+/// Maximum number of events of a run that the engine keeps.
 const MOST_EVENTS: u64 = 1_000_000;
 
-/// Bytes of one note in the buffer.
+/// Maximum length of a note in the buffer, in bytes.
 const LONGEST_NOTE_BYTES: usize = 300;
 
-/// Source of the description of a program's measurements.
+/// Description of a program's measurements.
 #[derive(Debug)]
 pub(in crate::device) struct Description {
     levels: Levels,
@@ -64,7 +65,7 @@ enum Source {
 }
 
 impl Description {
-    /// `None` of a program without statistics.
+    /// Returns the description; `None` for a program without statistics.
     pub(super) fn of_container(image: &Arc<Image>) -> Option<Self> {
         let stats = image.network().stats.as_ref()?;
         Some(Self { levels: Levels::of(stats), source: Source::Container(Arc::clone(image)) })
@@ -75,7 +76,7 @@ impl Description {
         self.levels.op_level >= OPS_LEVEL
     }
 
-    /// Returns the description that a card was given.
+    /// Returns the description that a card received.
     #[cfg(feature = "emu")]
     pub(in crate::device) fn of_loaded(stats: LoadedStats) -> Self {
         Self { levels: stats.levels, source: Source::Loaded(stats) }
@@ -89,7 +90,7 @@ pub(super) struct ProgramStats {
     // What the engine runs, or why that is not known; empty where operations are not measured.
     nodes: Result<Vec<GraphNode>, String>,
     engine: &'static Engine,
-    /// True if an inference may be run twice: it keeps no state and ends soon.
+    /// True if an inference may run twice, because it keeps no state and ends soon.
     is_repeatable: bool,
     // Begin and end of the load.
     loaded_ns: (u64, u64),
@@ -112,7 +113,7 @@ struct Facts {
 }
 
 impl ProgramStats {
-    /// The program was loaded from `begun_ns` until now.
+    /// Creates the facts of a program whose load began at `begun_ns` and has just ended.
     pub(super) fn new(
         description: Description,
         nodes: Result<Vec<GraphNode>, String>,
@@ -143,7 +144,7 @@ impl ProgramStats {
         may_repeat && self.calibration.claim_repeats(variant)
     }
 
-    /// Notes an inference that was not measured.
+    /// Records the duration of an inference that was not measured.
     pub(super) fn add_plain(&self, variant: usize, duration_ns: u64) {
         self.calibration.add_plain(variant, duration_ns);
     }
@@ -203,7 +204,7 @@ impl Facts {
     }
 }
 
-/// Which operation the executions of each node are counted to.
+/// Maps each node to the operation that its executions are counted for.
 fn op_names(described: &[OpDesc], nodes: &[GraphNode]) -> OpNames {
     let is_other = |op: &OpDesc| op.engine_name == OTHERS;
     let other = described.iter().zip(0_u32..).find_map(|(op, oc)| is_other(op).then_some(oc));
@@ -235,7 +236,7 @@ pub(super) struct ExecStats {
     encoded: Vec<u8>,
 }
 
-/// Facts of the producer about itself and about this inference.
+/// Facts about the producer and about this inference.
 #[derive(Debug, Serialize)]
 struct Meta<'a> {
     producer: &'static str,
@@ -257,9 +258,9 @@ struct Meta<'a> {
 struct Cost {
     #[serde(flatten)]
     medians: Medians,
-    /// The call of the engine, with the time in which it writes the profile.
+    /// Duration of the engine's call, including the time to write the profile.
     call_us: f64,
-    /// Additional time of an operation with a profile.
+    /// Additional duration of an operation that is profiled.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_op_us: Option<f64>,
 }
@@ -269,7 +270,7 @@ impl ExecStats {
         Self { program: Arc::clone(program), folder: None, notes: Vec::new(), encoded: Vec::new() }
     }
 
-    /// Has the engine profile the next execution, where operations are measured.
+    /// Enables the engine's profile of the next execution, if operations are measured.
     pub(super) fn begin(&mut self, bindings: &mut Bindings) {
         self.folder = None;
         self.notes.clear();
@@ -288,7 +289,7 @@ impl ExecStats {
         }
     }
 
-    /// The execution has ended; a failed one leaves nothing behind.
+    /// Ends an execution; the data of a failed execution is discarded.
     pub(super) fn end(&mut self, bindings: &mut Bindings, succeeded: bool) {
         if self.folder.is_some() {
             bindings.end_profiling();
@@ -311,7 +312,7 @@ impl ExecStats {
         self.notes.push(note);
     }
 
-    /// Writes the statistics of the execution that ended last to `memory`.
+    /// Writes the statistics of the last execution to `memory`.
     pub(super) fn write(
         &mut self,
         bindings: &Bindings,
@@ -338,7 +339,7 @@ impl ExecStats {
         let _ = memory.write_from(0, &self.encoded);
     }
 
-    /// Reads and removes the profile of the last execution, which is `None` where there is none to be had.
+    /// Reads and removes the profile of the last execution; `None` if no profile is available.
     fn take_profile(&mut self) -> Option<Profile> {
         let folder = self.folder.take()?;
         let file = folder.file();
@@ -385,13 +386,13 @@ struct Measured {
 }
 
 impl Measured {
-    /// When the engine ran the graph. A profile leaves out the time in which it was written itself.
+    /// Interval in which the engine ran the graph. A profile excludes the time in which it was written.
     fn interval_ns(&self) -> (u64, u64) {
         let profiled = self.profile.as_ref().and_then(|profile| profile.run_us);
         profiled.map_or(self.ran_ns, |(start_us, end_us)| (self.at_ns(start_us), self.at_ns(end_us)))
     }
 
-    /// A time of the profile, which begins with the engine's call.
+    /// Converts a time of the profile, which starts with the engine's call.
     fn at_ns(&self, profile_us: u64) -> u64 {
         self.ran_ns.0.saturating_add(profile_us.saturating_mul(1000))
     }
@@ -504,7 +505,7 @@ fn op(event: &NodeEvent, start_u: u64, end_u: u64) -> Op {
     }
 }
 
-/// The processor's name for people.
+/// Returns the processor's name for display.
 fn host_cpu() -> String {
     let described = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let value = |key: &str| {

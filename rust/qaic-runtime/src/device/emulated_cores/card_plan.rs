@@ -8,7 +8,7 @@ use qaic_qpc::plan::{OPERATIONS_SECTION, Plan};
 use super::Refusal;
 use crate::device::stats_records::{Levels, LoadedStats};
 
-/// `None` of a program without a plan: one for silicon.
+/// Returns the plan; `None` for a program without one, which is a program for silicon.
 pub(super) fn of_elf(file: &[u8]) -> Result<Option<Plan>, Refusal> {
     Plan::of_elf(file).map_err(|error| Refusal::program(error.to_string()))
 }

@@ -1,5 +1,5 @@
-//! Cores that compute nothing: the bytes of the inputs are written to the outputs, as by the `noop` device, so that the way
-//! there and back can be tested and measured with programs that no host can run.
+//! Cores that compute nothing and write the bytes of the inputs to the outputs, like the `noop` device. They allow
+//! tests and measurements of data transfers with programs that no host can run.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::process::clock;
 use crate::process::log;
 use crate::profiling::{Identity, Stages};
 
-/// Writes the bytes of all inputs, in the order of the transfers, to the outputs, in theirs, repeated as often as they fit.
-/// What only describes an inference is no input, and a measured inference leaves its statistics.
+/// Writes the bytes of all inputs to the outputs, in the order of the transfers, repeated as often as they fit.
+/// Control buffers do not count as inputs. A measured inference writes its statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EchoWorkload;
 
@@ -106,7 +106,7 @@ impl EchoRunning {
     }
 }
 
-/// Writes `source` over and over, from `position` on; returns where it ended.
+/// Writes `source` repeatedly, from `position` on; returns the position after the last byte.
 fn fill(
     memory: &mut DeviceMemory,
     span: Span,
@@ -126,7 +126,7 @@ fn fill(
     Ok(position)
 }
 
-/// When the echo was made, in the open layout, said to be of a test device.
+/// Writes the times of the echo in the open layout, and identifies the device as a test device.
 fn statistics(stats: &LoadedStats, identity: Identity, start_u: u64, bytes: usize) -> Vec<u8> {
     let flags = run_flags::COMPLETE | run_flags::PCYCLES_ABSENT;
     let run = Run { device: Measurer::Test, flags, ..stats_records::run(stats.levels, identity) };

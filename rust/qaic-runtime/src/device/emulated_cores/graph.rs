@@ -18,11 +18,11 @@ use crate::error::RuntimeError;
 use crate::process::log;
 use crate::profiling::{Identity, Stages};
 
-/// Runs programs compiled for the host, with the engine of the virtual cards; echoes those of silicon, as an
+/// Runs programs compiled for the host with the engine of the virtual cards; echoes programs for silicon, as an
 /// [`super::EchoWorkload`] does.
 ///
-/// A graph is made once for each program that is loaded, and shared by its activations. An inference that fails is a failure
-/// of the cores: a card has no other way to report it to the host. The reason goes to the log.
+/// A graph is built once for each loaded program, and shared by its activations. A failed inference counts as a
+/// failure of the cores, because a card cannot report it to the host otherwise. The reason is logged.
 #[derive(Debug)]
 pub struct GraphWorkload {
     engine_candidates: Vec<PathBuf>,
@@ -30,7 +30,7 @@ pub struct GraphWorkload {
 }
 
 impl GraphWorkload {
-    /// Looks for the engine as virtual cards do. Loads nothing.
+    /// Creates a workload that finds the engine as virtual cards do. Loads nothing.
     pub fn new(engine_candidates: Vec<PathBuf>) -> Self {
         Self { engine_candidates, programs: PreparedPrograms::default() }
     }
@@ -164,7 +164,7 @@ impl Running for GraphRunning {
     }
 }
 
-/// Why an inference did not come to its end.
+/// Reason why an inference did not complete.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("it was stopped")]
@@ -189,7 +189,7 @@ impl From<MemoryFull> for Failure {
     }
 }
 
-/// The memory of a tensor in a set of shapes.
+/// Returns the memory of a tensor in a set of shapes.
 fn tensor<'a>(place: &TensorPlace, storage: &'a Storage, variant: usize) -> HostSlice<'a> {
     let whole = storage.memory();
     whole.subslice(0, place.bytes(variant)).unwrap_or(whole)

@@ -1,8 +1,8 @@
 //! Execution of programs by the cores of emulated cards.
 //!
-//! An emulated card is given what a card of silicon is given: the ELF and the constants. From these a [`GraphWorkload`] makes
-//! the graph that the virtual cards of the host run as well, so that the same program has the same results on both; for
-//! programs of silicon, which no host can run, and on request for all, there is an [`EchoWorkload`].
+//! An emulated card receives the same data as a real card: the ELF and the constants. From these, a [`GraphWorkload`]
+//! builds the graph that the virtual cards of the host also run, so that a program has the same results on both. An
+//! [`EchoWorkload`] serves programs for silicon, which no host can run, and on request all programs.
 
 mod card_plan;
 mod echo;
@@ -21,7 +21,7 @@ use qaic_qpc::metadata::Metadata;
 
 use crate::process::log;
 
-/// Why images are refused: the status, which is all that the host gets, and the reason, which goes to the log.
+/// Refusal of images: the status for the host, and the reason for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal {
     status: NncStatus,
@@ -37,7 +37,7 @@ impl Refusal {
         Self { status: NncStatus::PROGRAM_ELF, reason: reason.into() }
     }
 
-    /// Logs the reason; a card would have a log of its own.
+    /// Logs the reason, which a real card would write to its own log.
     fn log_refusal(self) -> NncStatus {
         let Self { status, reason } = self;
         log::global().error(|| format!("an emulated card refuses a program: {reason}"));
@@ -49,8 +49,7 @@ fn metadata_of(elf: &[u8]) -> Result<Metadata, Refusal> {
     Metadata::from_elf(elf, &Limits::default()).map_err(|error| Refusal::metadata(error.to_string()))
 }
 
-/// Returns the needs of a program: those that the accounts of virtual cards take from its metadata, and the
-/// memory of its activations.
+/// Returns the needs of a program: its metadata's resources, as for virtual cards, and the memory of its activations.
 fn requirements(elf: &[u8]) -> Result<Requirements, NncStatus> {
     let metadata = metadata_of(elf).map_err(Refusal::log_refusal)?;
     let heaps = metadata.network_heap_size.saturating_mul(metadata.num_nsps.into());

@@ -1,5 +1,5 @@
-//! Programs that are ready to run on emulated cards: one for each pair of images that is loaded, however many activations
-//! it has.
+//! Programs that are ready to run on emulated cards: one for each pair of loaded images, regardless of the number of
+//! activations.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,32 +28,33 @@ pub(super) struct Prepared {
     pub(super) control: Option<Region>,
 }
 
-/// Place of a tensor.
+/// Location of a tensor.
 #[derive(Debug)]
 pub(super) struct TensorPlace {
-    /// Room for its largest shape.
+    /// Region with room for the largest shape.
     pub(super) region: Region,
-    /// Bytes of it per set of shapes; one without sets.
+    /// Bytes of the tensor for each set of shapes; one entry for a program without sets.
     pub(super) variant_bytes: Vec<usize>,
 }
 
 impl TensorPlace {
-    /// Bytes in a set of shapes; all of them for a set that does not exist, which the engine refuses.
+    /// Returns the bytes of the tensor in a set of shapes; the full size for a set that does not exist, which the
+    /// engine refuses.
     pub(super) fn bytes(&self, variant: usize) -> usize {
         self.variant_bytes.get(variant).copied().unwrap_or(self.region.bytes)
     }
 }
 
-/// Programs in use, by where their two images begin.
+/// Programs in use, by the start addresses of their two images.
 #[derive(Debug, Default)]
 pub(super) struct PreparedPrograms {
     programs: Shared<(usize, usize), Prepared>,
 }
 
 impl PreparedPrograms {
-    /// The program of two images.
+    /// Returns the program of two images.
     ///
-    /// Blocking: as long as it takes to make, where it does not exist.
+    /// Blocking: as long as preparing the program takes, if it does not exist.
     pub(super) fn get(
         &self,
         images: &Images,
@@ -116,7 +117,7 @@ impl Prepared {
     }
 }
 
-/// Returns the places of the tensors of one side, derived from their places in the host's buffers.
+/// Returns the locations of the tensors of one side, computed from their offsets in the host's buffers.
 fn places(plan: &Plan, protocol: &Protocol, is_input: bool) -> Result<Vec<TensorPlace>, Refusal> {
     let (plan_tensors, places) =
         if is_input { (&plan.inputs, &plan.places.inputs) } else { (&plan.outputs, &plan.places.outputs) };

@@ -1,11 +1,11 @@
-//! How the data of an inference comes to a card and leaves it, from the metadata.
+//! Transfer of an inference's data to and from a card, derived from the metadata.
 
 use qaic_emu::workload::{Images, Semaphores};
 use qaic_qpc::metadata::{DmaRequest, Metadata};
 
 use super::Refusal;
 
-/// Bytes between multicast windows.
+/// Byte distance between multicast windows.
 const MULTICAST_WINDOW_BYTES: u64 = 0x80_0000;
 
 const MULTICAST: u8 = 0;
@@ -15,7 +15,7 @@ const DECREMENT: u8 = 3;
 const WAIT_GREATER_OR_EQUAL: u8 = 5;
 const P: u8 = 6;
 
-/// A part of a DMA buffer and where on the card it is.
+/// A part of a DMA buffer, and its location on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) buffer: usize,
@@ -39,17 +39,18 @@ impl Region {
     }
 }
 
-/// All regions, and how cores and transfers wait for each other.
+/// All regions, and the synchronization of cores and transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Protocol {
-    /// In the order of the transfers; those that move nothing are not among them.
+    /// Regions in the order of the transfers, without transfers that move no data.
     pub(super) regions: Vec<Region>,
-    /// By semaphores, where these are used in the one way that can be understood from outside; else by the order alone.
+    /// Synchronization by semaphores, if the program uses them in the supported way; otherwise the order of transfers
+    /// decides.
     pub(super) handshake: Option<Handshake>,
 }
 
-/// Transfers to the card raise semaphores behind them, those from it wait for some and count them down; nothing else is
-/// done.
+/// Supported use of semaphores: transfers to the card increment semaphores after the data; transfers from the card
+/// wait for semaphores and decrement them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Handshake {
     // By number.
@@ -71,8 +72,7 @@ impl Protocol {
         Ok(Self { regions, handshake: Handshake::of(metadata) })
     }
 
-    /// Returns the place on the card of `bytes` bytes from `offset` on of a DMA buffer, if they are in one
-    /// piece.
+    /// Returns the location on the card of `bytes` bytes at `offset` of a DMA buffer, if they are contiguous.
     pub(super) fn find(&self, buffer: usize, offset: u64, bytes: usize, is_input: bool) -> Option<Region> {
         let end = offset.checked_add(bytes as u64)?;
         let holds = |region: &&Region| {
@@ -154,14 +154,14 @@ impl Handshake {
         (!found.arrivals.iter().any(is_both) && waited_for.iter().all(has_end)).then_some(found)
     }
 
-    /// Gives the semaphores the values that the program begins with.
+    /// Sets the semaphores to the program's initial values.
     pub(super) fn begin(&self, semaphores: &mut Semaphores) {
         for (number, &value) in (0..).zip(&self.initial) {
             semaphores.set(number, value);
         }
     }
 
-    /// Returns whether all inputs of an inference have arrived; consumes the arrival.
+    /// Returns whether all inputs of an inference have arrived, and resets the semaphores that indicate this.
     pub(super) fn take_arrival(&self, semaphores: &mut Semaphores) -> bool {
         let is_there = self.arrivals.iter().all(|&(number, count)| semaphores.get(number) >= count);
         if is_there {
@@ -172,7 +172,7 @@ impl Handshake {
         is_there
     }
 
-    /// Lets the outputs go.
+    /// Lets the transfers of the outputs begin.
     pub(super) fn release(&self, semaphores: &mut Semaphores) {
         for &(number, count) in &self.releases {
             for _ in 0..count {

@@ -1,11 +1,11 @@
-//! Things that are costly to make and exist once, for as long as they are in use.
+//! Objects that are expensive to create and exist once while they are in use.
 
 use std::sync::{Arc, Weak};
 
 use crate::sync::Mutex;
 
-/// Things in use, by where in memory they come from. A thing keeps what it comes from, so while it exists nothing else is
-/// there; afterwards it is made again.
+/// Objects in use, by the memory address of their source. An object keeps its source alive, so no other source can
+/// have this address meanwhile. An unused object is created again on demand.
 #[derive(Debug)]
 pub(super) struct Shared<K, T> {
     slots: Mutex<Vec<Slot<K, T>>>,
@@ -25,9 +25,9 @@ impl<K, T> Default for Shared<K, T> {
 }
 
 impl<K: PartialEq, T> Shared<K, T> {
-    /// The thing of a key.
+    /// Returns the object of a key.
     ///
-    /// Blocking: as long as it takes to make, where it does not exist. Other things are not held up by that.
+    /// Blocking: as long as creating the object takes, if it does not exist. Users of other objects do not wait.
     pub(super) fn get<E>(&self, key: K, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         let slot = {
             let mut slots = self.slots.lock();

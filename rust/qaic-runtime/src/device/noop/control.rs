@@ -1,7 +1,7 @@
-//! The control of a `noop` device: faults, a barrier that holds executions, and the loss of the device.
+//! Control of a `noop` device: faults, a barrier that holds executions, and the loss of the device.
 //!
-//! Tests use it to cause what a card does rarely, and to wait until a call is inside the device without guessing times. A
-//! device without a fault plan pays one counter of the exec object's own and two loads per inference.
+//! Tests use the control to cause rare events of a card, and to wait without guessed delays until a call is inside
+//! the device. Without a fault plan, an inference costs the increment of one private counter and two loads.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::error::{DeviceError, EngineError, ErrorDetail, InputError, RuntimeErr
 use crate::process::{ForkGuard, WaitScope};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 
-/// A wait without a limit of its own wakes this often to look again.
+/// Wakeup interval of a wait that has no time limit.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Names of the calls that a `noop` device counts, in the order of a program's life.
 pub const CALLS: [&str; 4] = ["load", "activate", "exec", "execute"];
 
-/// Place of a call in [`CALLS`].
+/// Index of a call in [`CALLS`].
 const fn place(call: Trigger) -> usize {
     match call {
         Trigger::Load => 0,
@@ -62,7 +62,7 @@ pub(super) struct ControlState {
     pub(super) first_held: u64,
 }
 
-/// Asks one call to end; the canceller of the call keeps it.
+/// Request to end one call; the canceller of the call owns it.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     // Both change under the lock of the control's state only.
@@ -70,7 +70,7 @@ pub(super) struct Stop {
     pub(super) asked: AtomicBool,
 }
 
-/// How long a call is delayed inside the device.
+/// Delay of a call inside the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Delay {
     Until(Instant),
@@ -88,7 +88,7 @@ impl Delay {
     }
 }
 
-/// A plan of faults of `noop` devices.
+/// Parses a fault plan of `noop` devices.
 pub(in crate::device) fn parse_plan(text: &str) -> Result<FaultPlan, RuntimeError> {
     FaultPlan::parse(text, Target::Noop).map_err(|error| {
         RuntimeError::from(ErrorDetail::Input(InputError::Argument { what: error.to_string() }))
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    /// Replaces the faults with those of a plan in the language of [`qaic_emu::fault`], and counts calls again.
+    /// Replaces the fault plan with `text`, in the language of [`qaic_emu::fault`], and resets the counts of calls.
     pub fn plan(&self, text: &str) -> Result<(), RuntimeError> {
         let plan = parse_plan(text)?;
         let mut state = self.state()?;
@@ -125,7 +125,7 @@ impl Control {
         Ok(())
     }
 
-    /// Calls since the last plan, in the order of [`CALLS`].
+    /// Number of calls since the last plan, in the order of [`CALLS`].
     pub fn calls(&self) -> [u64; CALLS.len()] {
         let mut calls = [0, 1, 2, 3].map(|index: usize| self.calls[index].load(Ordering::Relaxed));
         let unarmed_before = self.unarmed_before.load(Ordering::Relaxed);
@@ -133,8 +133,8 @@ impl Control {
         calls
     }
 
-    /// Closes the barrier: executions that begin from now on wait in it. Those that are submitted may begin, and wait in it for
-    /// their end.
+    /// Closes the barrier, so that executions that begin from now on wait in it. Submitted executions may begin, but
+    /// do not end.
     pub fn hold(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         state.held = true;
@@ -152,15 +152,15 @@ impl Control {
         Ok(())
     }
 
-    /// Executions that are inside the device now: held, slow or stuck; or submitted, until a thread has waited for their
-    /// end. All others take no time.
+    /// Number of executions inside the device: held, slow or stuck ones, and submitted ones until a thread has waited
+    /// for their end. Other executions take no time.
     pub fn executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.inside)
     }
 
-    /// Waits until `count` executions or more are inside the device; whether they are.
+    /// Waits until at least `count` executions are inside the device, and returns whether they are.
     ///
-    /// Blocking: until then, or until `scope` ends the wait; at its deadline they are not.
+    /// Blocking: until then, or until `scope` ends the wait. Returns false at the deadline of `scope`.
     pub fn wait_executing(&self, count: u32, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         loop {
             let mut state = self.state()?;
@@ -178,7 +178,7 @@ impl Control {
         }
     }
 
-    /// Loses the device now. Executions inside end, everything loaded is lost, and nothing can be loaded before
+    /// Loses the device. Executions inside end, all loaded programs are lost, and nothing can be loaded before
     /// [`Control::recover`].
     pub fn lose(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
@@ -187,7 +187,7 @@ impl Control {
         Ok(())
     }
 
-    /// Brings the device back. What was loaded before stays lost.
+    /// Restores the device. Programs that were loaded before the loss stay lost.
     pub fn recover(&self) -> Result<(), RuntimeError> {
         self.state()?.away = false;
         Ok(())
@@ -201,8 +201,8 @@ impl Control {
         }
     }
 
-    /// Begins a load of `bytes` bytes; what it returns goes with the program. After `cancelled` has become true,
-    /// [`Control::wake`] makes this see it.
+    /// Begins a load of `bytes` bytes; the result belongs to the program. If `cancelled` becomes true, call
+    /// [`Control::wake`] to end this call.
     pub(super) fn load(&self, bytes: u64, cancelled: impl Fn() -> bool) -> Result<u32, RuntimeError> {
         let nth = self.count(Trigger::Load);
         let state = self.state()?;
@@ -245,7 +245,7 @@ impl Control {
         }
     }
 
-    /// Begins the making of an exec.
+    /// Begins the creation of an exec.
     pub(super) fn exec(&self, losses: u32, bytes: u64) -> Result<(), RuntimeError> {
         match self.fault(Trigger::Exec, losses)? {
             Some(Action::NoMemory) => {
@@ -255,24 +255,25 @@ impl Control {
         }
     }
 
-    /// Checks that a program that was loaded after `losses` losses still exists.
+    /// Fails if a program that was loaded after `losses` losses no longer exists.
     #[inline]
     pub(super) fn check_loaded(&self, losses: u32) -> Result<(), RuntimeError> {
         // Acquire: with the store in `reset`, a caller that learned of the loss otherwise sees it here too.
         if self.losses.load(Ordering::Acquire) == losses { Ok(()) } else { Err(self.lost(RESET)) }
     }
 
-    /// Returns whether an execution may meet a fault.
+    /// Returns whether a fault may affect an execution.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// For the executions of one exec.
+    /// Creates a counter for the executions of one exec.
     pub(super) fn unarmed_count(&self) -> OwnerCount {
         OwnerCount::of(&self.unarmed)
     }
 
-    /// Lets an execution pass, at once unless something is to happen to it; one that passes at once is counted in `unarmed`.
+    /// Lets an execution pass, immediately if no fault or barrier applies. Executions that pass immediately are
+    /// counted in `unarmed`.
     #[inline]
     pub(super) fn execute(
         &self,
@@ -320,7 +321,7 @@ impl Control {
         result
     }
 
-    /// Delays a call by `delay`, and then for as long as `held` is true; a loss and `cancelled` end both.
+    /// Delays a call by `delay`, and then while `held` returns true. A loss of the device or `cancelled` ends both.
     fn delay_call<'a>(
         &'a self,
         mut state: MutexGuard<'a, ControlState>,
@@ -346,7 +347,7 @@ impl Control {
         }
     }
 
-    /// Asks a call that is inside to end; without one, nothing happens.
+    /// Requests the end of a call that is inside. Does nothing if there is none.
     pub(super) fn cancel(&self, stop: &Stop) {
         // In a forked process nothing is inside.
         let Ok(_state) = self.state() else { return };
@@ -356,7 +357,7 @@ impl Control {
         }
     }
 
-    /// Wakes the calls inside, so that they check what changed outside of the state.
+    /// Wakes the calls inside, so that they check for changes outside of the state.
     pub(super) fn wake(&self) {
         if let Ok(_state) = self.state() {
             self.changed.notify_all();
@@ -386,7 +387,7 @@ impl Control {
         self.armed.store(state.held || state.plan.mentions(Trigger::Execute), Ordering::Relaxed);
     }
 
-    /// Everything loaded is lost.
+    /// Marks all loaded programs as lost.
     pub(super) fn reset(&self, _: &ControlState) -> RuntimeError {
         self.losses.fetch_add(1, Ordering::Release);
         self.changed.notify_all();

@@ -1,14 +1,14 @@
-//! The `noop` device: real buffers, no computation. It runs any container, for tests of everything around the device.
+//! The `noop` device: real buffers, but no computation. The device accepts any container, for tests of everything
+//! around a device.
 //!
-//! It is chosen by name only and never found by enumeration, so that no user measures it by accident.
+//! A `noop` device is used only if it is selected by name, so that no user measures it by accident.
 //!
-//! What it does with an inference is fixed, so that tests can predict it: the bytes of all inbound DMA buffers that hold
-//! tensors, in order, are written to the outbound DMA buffers, in order, repeated as often as they fit. What goes wrong is decided by
-//! a [`FaultPlan`] and a [`Control`].
+//! An inference has a fixed result, which tests can predict. The bytes of all inbound DMA buffers that contain
+//! tensors are written, in order, to the outbound DMA buffers, in order, and repeated as often as they fit. A
+//! [`FaultPlan`] and a [`Control`] determine the faults.
 //!
-//! As a [`Control`] says, it takes executions before they are waited for, as a card does.
-//!
-//! Its statistics are when it ran, in the open layout, said to be of a test device.
+//! On request of the [`Control`], executions are submitted before they are waited for, as on a card. The statistics
+//! contain the times of the execution, in the open layout, and identify the device as a test device.
 
 mod control;
 mod submissions;
@@ -48,13 +48,13 @@ pub(crate) struct NoopDevice {
 }
 
 impl NoopDevice {
-    /// A device whose resources this tracker counts, on which `faults` happen.
+    /// Creates a device. The tracker counts its resources, and `faults` happen on it.
     pub(crate) fn new(resource_tracker: Arc<ResourceTracker>, faults: FaultPlan) -> Self {
         let control = Arc::new(Control::new(resource_tracker.card(), faults));
         Self { resource_tracker, control }
     }
 
-    /// The hand on it.
+    /// Control of the device.
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }
@@ -116,7 +116,7 @@ impl Device for NoopDevice {
     }
 }
 
-/// A loaded program, and likewise its activations.
+/// A loaded program or one of its activations.
 #[derive(Clone, Debug)]
 struct NoopProgram {
     image: Arc<Image>,
@@ -170,7 +170,7 @@ impl Activation for NoopProgram {
     }
 }
 
-/// DMA buffers with their numbers, by the part they have in the echo.
+/// Numbers and views of DMA buffers, by their role in the echo.
 #[derive(Debug, Default)]
 struct Buffers {
     inputs: Vec<(usize, Storage)>,
@@ -200,7 +200,7 @@ impl Buffers {
 }
 
 impl NoopExec {
-    /// Completes an inference as the device does.
+    /// Computes the outputs of an inference.
     fn compute(&mut self) {
         let Buffers { inputs, outputs, .. } = &mut self.buffers;
         // Empty buffers would make the search for the next bytes endless.
@@ -223,7 +223,7 @@ impl NoopExec {
         }
     }
 
-    /// Sum of the input bytes: shows a write while the device has the buffers.
+    /// Sum of the input bytes, which reveals writes while the device has the buffers.
     fn sum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
         let mut buffer = [0; 1024];
@@ -238,7 +238,7 @@ impl NoopExec {
         sum.finalize()
     }
 
-    /// Waits until the device has let go of what was submitted.
+    /// Waits until the device has released the submission.
     fn end(&mut self, check: Option<CancellationCheck<'_>>, is_reclaim: bool) -> Result<(), RuntimeError> {
         let Some(submission) = self.submission.take() else {
             if is_reclaim {

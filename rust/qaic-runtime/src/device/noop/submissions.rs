@@ -1,8 +1,8 @@
-//! Executions in two phases, as a card has them: submitted first, waited for later.
+//! Executions in two phases, as on a card: submit, then wait.
 //!
-//! The device ends what was submitted in order, each after its own fault and not before a closed barrier lets it through. Like
-//! a card it has no call to stop: a cancellation ends the wait for a submission, and the device keeps the buffers until it is
-//! done with them. What is stuck is done when it is cancelled.
+//! The device ends submissions in order. Each submission has its own fault, and does not end before a closed barrier
+//! lets it pass. As on a card, a running submission cannot be stopped: a cancellation only ends the wait, and the
+//! device keeps the buffers until the submission ends. A stuck submission ends when it is cancelled.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::error::{ErrorDetail, RuntimeError};
 use crate::sync::{MutexGuard, Ordering};
 use qaic_sched::{CHECK_PERIOD, CancellationCheck};
 
-/// An execution that was submitted.
+/// A submitted execution.
 #[derive(Debug)]
 pub(super) struct Submission {
     // Its number among all, from 0, and among the calls, from 1.
@@ -26,12 +26,12 @@ pub(super) struct Submission {
 }
 
 impl Control {
-    /// Has programs that are made from now on submit their executions before they wait for them.
+    /// Makes programs that are created from now on submit their executions before they wait for them.
     pub fn queue(&self) {
         self.queues.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether executions are submitted first.
+    /// Returns whether executions are submitted before they are waited for.
     pub(super) fn is_queueing(&self) -> bool {
         self.queues.load(Ordering::Relaxed)
     }
@@ -43,7 +43,7 @@ impl Control {
         Ok(())
     }
 
-    /// The largest number of executions that were inside at a time.
+    /// Maximum number of executions that were inside the device at a time.
     pub fn most_executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.most_inside)
     }
@@ -63,7 +63,8 @@ impl Control {
         Ok(Submission { number, nth, fault, delay: Delay::of(fault), sum })
     }
 
-    /// Waits for the end of a submission. `is_reclaim`: for the device to let go of its buffers, however it ends.
+    /// Waits for the end of a submission. With `is_reclaim`, waits until the device has released the buffers,
+    /// whatever the outcome.
     pub(super) fn await_end(
         &self,
         submission: &Submission,
@@ -118,7 +119,7 @@ impl Control {
         outcome
     }
 
-    /// The exec of a submission is gone.
+    /// Removes a submission whose exec was dropped.
     pub(super) fn forget(&self, _: &Submission, stop: &Stop) {
         if let Ok(state) = self.state()
             && stop.inside.load(Ordering::Relaxed)

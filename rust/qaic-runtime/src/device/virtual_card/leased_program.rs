@@ -1,6 +1,7 @@
-//! A program on virtual cards: the device's own program, whose activations hold cores of all cards that it is on.
+//! A program on virtual cards, which wraps the device's own program. Its activations hold cores of all cards of the
+//! program.
 //!
-//! Devices need not count: what they load is wrapped here, and activating the wrapper takes cores first.
+//! Devices therefore need not count cores: activating the wrapper takes the cores first.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::device::{Activation, Device, Exec, LoadOptions, LoadedProgram, Placem
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::image::Image;
 
-/// Loads a container on the first of `devices`, which exist and are distinct, and reserves it on all.
+/// Loads a container on the first of `devices`, which must exist and be distinct, and reserves resources on all of
+/// them.
 pub(crate) fn load(
     devices: &[&Arc<dyn Device>],
     placement: &Placement,

@@ -1,8 +1,8 @@
-//! Resource accounting that all virtual cards share, with any execution.
+//! Resource accounting of all virtual cards, independent of how they execute.
 //!
-//! The firmware of a real card counts these. For a virtual one a [`ResourceTracker`] does, and what the device loads is
-//! wrapped in a program whose activations hold cores. Where cores are counted for all processes of a user, the tracker takes
-//! them from [`shared_cores`] as well.
+//! The firmware of a real card counts its resources. For a virtual card, a [`ResourceTracker`] does, and the device's
+//! program is wrapped in a program whose activations hold cores. If cores are counted for all processes of a user,
+//! the tracker also takes them from [`shared_cores`].
 
 pub(crate) mod leased_program;
 mod resource_tracker;

@@ -1,10 +1,10 @@
-//! Resources in use of a virtual card. The firmware of a real card counts these; this module counts for a
-//! virtual one.
+//! Resource usage of a virtual card. The firmware of a real card counts its resources; this module counts those of a
+//! virtual card.
 //!
-//! There is one reservation per loaded program, and every figure is computed from the reservations, so none can drift.
-//! Programs that name the same group share cores: the group holds as many as its largest member, and its members take turns,
-//! which on the CPU is accounting only. With [`SharedCores`], the cores that a process holds are taken from all processes'
-//! cores as well.
+//! Each loaded program has one reservation. All numbers are computed from the reservations, so they cannot become
+//! inconsistent. Programs of the same group share cores: the group holds as many cores as its largest member, and its
+//! members take turns, which is only accounting on the CPU. With [`SharedCores`], the cores of a process are also
+//! taken from the cores of all processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,28 +20,28 @@ use crate::image::Image;
 use crate::process::ForkGuard;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Cores of a card, its memory in MB, and what else one has, as a real card.
+/// Cores, memory in MB, and other resources of a card; the values are those of a real card.
 pub const CORES: u32 = 16;
 const DRAM_MB: u64 = 32_692;
 const VIRTUAL_CHANNELS: u32 = 16;
 const MULTICAST_IDS: u32 = 3072;
 const SEMAPHORES: u32 = 32;
 
-/// Needs of a program on one card.
+/// Resources that a program needs on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requirements {
-    /// Cores of one activation.
+    /// Cores per activation.
     pub(crate) cores: u32,
-    /// Multicast ids of one activation.
+    /// Multicast ids per activation.
     pub(crate) multicast_ids: u32,
-    /// Semaphores of one activation.
+    /// Semaphores per activation.
     pub(crate) semaphores: u32,
     /// Bytes of constants, loaded once.
     pub(crate) constant_bytes: u64,
 }
 
 impl Requirements {
-    /// Returns the needs that the descriptors of a container state, on each of `cards` cards.
+    /// Returns the needs from a container's descriptors, on each of `cards` cards.
     pub(crate) fn of(image: &Image, cards: usize) -> Self {
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         // A container without metadata that can be read is used as far as it goes; these figures only inform.
@@ -56,7 +56,7 @@ impl Requirements {
     }
 }
 
-/// Resources in use of one card.
+/// Resource usage of one card.
 #[derive(Debug)]
 pub struct ResourceTracker {
     card: DeviceId,
@@ -87,7 +87,7 @@ impl Reservation {
 }
 
 impl Reservations {
-    /// Cores that all programs hold together.
+    /// Number of cores that all programs hold.
     fn cores_held(&self) -> u32 {
         let mut groups: HashMap<&str, u32> = HashMap::new();
         let mut held = 0_u32;
@@ -103,7 +103,7 @@ impl Reservations {
         groups.values().fold(held, |held, most| held.saturating_add(*most))
     }
 
-    /// Cores that would have to be taken for `more` activations of program `key`.
+    /// Number of additional cores for `more` activations of program `key`.
     fn cores_for(&mut self, key: u64, more: u32) -> u32 {
         let before = self.cores_held();
         let Some(reservation) = self.programs.get_mut(&key) else { return 0 };
@@ -125,19 +125,19 @@ impl Reservations {
 }
 
 impl ResourceTracker {
-    /// A card with this many cores, all free as far as this process is concerned.
+    /// Creates a card with this many cores. No core is in use by this process.
     pub(crate) fn new(card: DeviceId, cores: u32, shared: Option<SharedCores>) -> Arc<Self> {
         Arc::new(Self { card, cores, fork_guard: ForkGuard::new(), shared, reservations: Mutex::default() })
     }
 
-    /// The card.
+    /// Id of the card.
     pub(crate) fn card(&self) -> DeviceId {
         self.card
     }
 
-    /// The figures of the card. In a forked process, whose parent counts, those of an unused card.
+    /// Resources of the card. A forked process, whose resources the parent counts, gets those of an unused card.
     ///
-    /// Blocking: where cores are counted across processes, until it is this process's turn.
+    /// Blocking: if cores are counted across processes, until the lock is acquired.
     pub(crate) fn resources(&self) -> Resources {
         if !self.fork_guard.is_current() {
             return self.summary(&Reservations::default());
@@ -186,8 +186,8 @@ impl ResourceTracker {
         }
     }
 
-    /// Returns a "busy" error if `activations` of `cores` cores each, as a new member of `group` if one is
-    /// named, would not fit. Reserves nothing.
+    /// Returns a "busy" error if `activations` of `cores` cores each would not fit, as a new member of `group` if
+    /// given. Reserves nothing.
     pub(crate) fn check_free(
         &self,
         cores: u32,
@@ -207,7 +207,7 @@ impl ResourceTracker {
         if needed <= free { Ok(()) } else { Err(self.busy(needed, free)) }
     }
 
-    /// Takes `needed` cores more than are in use here, from all processes' cores.
+    /// Takes `needed` cores from the cores of all processes, in addition to those that this process holds.
     fn claim(&self, reservations: &Reservations, needed: u32) -> Result<(), RuntimeError> {
         match &self.shared {
             Some(shared) => match shared.claim(needed)? {
@@ -234,7 +234,7 @@ impl ResourceTracker {
     }
 }
 
-/// The reservations of a program on every card it is loaded on, until this is dropped.
+/// Reservations of a program on all of its cards, released on drop.
 #[derive(Debug)]
 pub(crate) struct ProgramReservation {
     // By card, the order in which their reservations are locked.
@@ -242,7 +242,7 @@ pub(crate) struct ProgramReservation {
 }
 
 impl ProgramReservation {
-    /// Reserves what a program that is loaded on these cards has in common for its activations.
+    /// Reserves the resources on these cards that all activations of a program share.
     pub(crate) fn new(
         cards: impl IntoIterator<Item = Arc<ResourceTracker>>,
         requirements: Requirements,
@@ -258,7 +258,7 @@ impl ProgramReservation {
         Ok(this)
     }
 
-    /// Takes the cores of one activation on every card, or none at all.
+    /// Takes the cores of one activation on every card, or on none.
     pub(crate) fn activate(self: &Arc<Self>) -> Result<CoreLease, RuntimeError> {
         for (tracker, _) in &self.reservations {
             tracker.fork_guard.check()?;
@@ -295,7 +295,7 @@ impl Drop for ProgramReservation {
     }
 }
 
-/// The cores of one activation, until this is dropped.
+/// The cores of one activation, returned on drop.
 #[derive(Debug)]
 pub(crate) struct CoreLease {
     program: Arc<ProgramReservation>,

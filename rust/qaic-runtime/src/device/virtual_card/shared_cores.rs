@@ -1,15 +1,16 @@
 //! Cores counted across the processes of a user (`QAIC_CPU_SHARED`).
 //!
-//! A core is a file, and the process that holds the lock of the file holds the core. The system releases the locks of a process
-//! that ends, however it ends, so no cleanup is needed. One more file is the lock of the card: operations on it exclude each
-//! other, so that a count sees no core twice and a claim finds all that are free.
+//! Each core is a file, and the process that holds the lock of the file holds the core. The system releases the locks
+//! of a process at its end, so no cleanup is needed. One more file is the lock of the card. This lock serializes the
+//! operations on the card, so that a count includes no core twice and a claim finds all free cores.
 //!
 //! # Forks
 //!
-//! A child shares the open files of its parent, and a lock lives until all have closed the file; a child would keep the
-//! cores of a parent that was killed. So files are open with a lock only while [`HELD`] is locked or in it; a fork waits
-//! for that lock ([`freeze`]), and the child closes the files ([`abandon`]). Whatever is given back in time is unlocked
-//! and not only closed, which works even where a child has kept the file.
+//! A child shares the open files of its parent, and a lock exists until all processes have closed the file. A child
+//! would therefore keep the cores of a parent that was killed. To prevent this, locked files are open only while
+//! [`HELD`] is locked, or are stored in it. A fork waits for that lock ([`freeze`]), and the child closes the files
+//! ([`abandon`]). A core that is released normally is unlocked explicitly, which works even if a child still has the
+//! file open.
 
 use std::cell::RefCell;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -26,10 +27,10 @@ use crate::device::{DeviceId, DeviceKind};
 use crate::error::{ErrorDetail, InputError, RuntimeError};
 use crate::process::CancellationToken;
 
-/// How long an operation waits for its turn. One takes far less than a millisecond, so a longer wait is for a process
-/// that was stopped.
+/// Time limit of an operation's wait for the lock. An operation takes much less than a millisecond, so a longer wait
+/// means that a process was stopped.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
-/// Permission bits of all but the owner.
+/// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -38,12 +39,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 pub struct UserDirectory {
     /// Path of the folder, which may not exist yet.
     pub path: PathBuf,
-    /// The user.
+    /// Id of the user.
     pub user: u32,
 }
 
 impl UserDirectory {
-    /// Makes it if there is none, and checks that no other user can use it.
+    /// Creates the directory if needed, and checks that no other user can access it.
     pub fn open(&self) -> Result<&Path, RuntimeError> {
         let path = &self.path;
         let failed = |source: io::Error| ErrorDetail::Io { path: path.clone(), source: source.into() };
@@ -67,7 +68,7 @@ impl UserDirectory {
     }
 }
 
-/// The cores of one card, as all processes of a user see them.
+/// The cores of one card, shared by all processes of a user.
 #[derive(Debug)]
 pub(crate) struct SharedCores {
     lock_path: PathBuf,
@@ -92,14 +93,14 @@ fn held() -> MutexGuard<'static, Vec<HeldCore>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimOutcome {
     Taken,
-    /// Nothing was taken.
+    /// No cores were taken.
     Refused {
         free: u32,
     },
 }
 
 impl SharedCores {
-    /// Cores of a card of this kind.
+    /// Creates the cores of a card of this kind.
     pub(in crate::device) fn new(
         directory: &UserDirectory,
         kind: DeviceKind,
@@ -116,7 +117,7 @@ impl SharedCores {
         })
     }
 
-    /// Takes `needed` cores or none.
+    /// Takes `needed` cores, or none.
     ///
     /// Blocking: at most [`TURN_LIMIT`].
     pub(super) fn claim(&self, needed: u32) -> Result<ClaimOutcome, RuntimeError> {
@@ -138,7 +139,7 @@ impl SharedCores {
         })
     }
 
-    /// Gives `count` cores back.
+    /// Returns `count` cores.
     pub(super) fn release(&self, count: u32) {
         let mut held = held();
         for _ in 0..count {
@@ -147,7 +148,7 @@ impl SharedCores {
         }
     }
 
-    /// Cores that no process holds.
+    /// Number of cores that no process holds.
     ///
     /// Blocking: at most [`TURN_LIMIT`].
     pub(super) fn free(&self) -> Result<u32, RuntimeError> {
@@ -196,7 +197,7 @@ impl Drop for SharedCores {
     }
 }
 
-/// The file with its lock; `None` when another holds it.
+/// Opens and locks the file; `None` if another process holds the lock.
 fn try_lock(path: &Path) -> Result<Option<File>, RuntimeError> {
     let failed = |source: io::Error| ErrorDetail::Io { path: path.to_owned(), source: source.into() };
     let file = OpenOptions::new()
@@ -223,7 +224,7 @@ thread_local! {
     static FROZEN: RefCell<Option<MutexGuard<'static, Vec<HeldCore>>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: no lock of a file is taken until [`thaw`], in the parent, or [`abandon`], in the child.
+/// Prepares a fork: no file is locked until [`thaw`] in the parent, or [`abandon`] in the child.
 pub(crate) fn freeze() {
     FROZEN.with_borrow_mut(|frozen| {
         if frozen.is_none() {
@@ -232,12 +233,12 @@ pub(crate) fn freeze() {
     });
 }
 
-/// After a fork, in the parent.
+/// Resumes locking after a fork, in the parent.
 pub(crate) fn thaw() {
     FROZEN.take();
 }
 
-/// After a fork, in the child: closes the parent's files without unlocking them.
+/// Closes the parent's files without unlocking them, after a fork, in the child.
 pub(crate) fn abandon() {
     if let Some(mut held) = FROZEN.take() {
         held.clear();

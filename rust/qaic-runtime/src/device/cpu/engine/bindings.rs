@@ -1,4 +1,4 @@
-//! The tensors of one exec object, bound to memory until it changes.
+//! The tensors of one exec object, which stay bound to memory until it changes.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -49,7 +49,7 @@ pub(in crate::device::cpu) struct Bindings {
 unsafe impl Send for Bindings {}
 
 impl Bindings {
-    /// Bindings without memory.
+    /// Creates bindings without memory.
     pub(in crate::device::cpu) fn new(graph: &Arc<Graph>) -> Result<Self, RuntimeError> {
         let engine = graph.engine;
         let internal = |what| ErrorDetail::Internal { what };
@@ -71,12 +71,12 @@ impl Bindings {
         })
     }
 
-    /// Ends an execution of these bindings from another thread.
+    /// Returns the handle that ends an execution of these bindings from another thread.
     pub(in crate::device::cpu) fn terminator(&self) -> Arc<Terminator> {
         Arc::clone(&self.terminator)
     }
 
-    /// Picks the specialization of the executions that follow.
+    /// Selects the specialization of the following executions.
     pub(in crate::device::cpu) fn select_shapes(&mut self, variant: usize) -> Result<(), RuntimeError> {
         if variant == self.variant {
             return Ok(());
@@ -97,7 +97,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Binds every tensor of the graph. A no-op for memory that is bound already, with the shape in use.
+    /// Binds every tensor of the graph. Does nothing for memory that is already bound with the current shape.
     fn bind_all(&mut self, tensors: &HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let missing = || ErrorDetail::Internal { what: "a tensor of the graph has no memory".to_owned() };
         for index in 0..self.graph.inputs.len() {
@@ -112,7 +112,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Binds memory, which nothing reads or writes outside of [`Self::execute_bound`].
+    /// Binds memory. Only [`Self::execute_bound`] lets the engine access the memory.
     fn bind(&mut self, side: Side, index: usize, address: *mut u8, len: usize) -> Result<(), RuntimeError> {
         let graph = &*self.graph;
         let (tensors, bound) = match side {
@@ -161,7 +161,8 @@ impl Bindings {
         Ok(())
     }
 
-    /// Has the engine write a profile of every execution until [`Self::end_profiling`], to a file whose name begins so.
+    /// Makes the engine write a profile of every execution to a file with this name prefix, until
+    /// [`Self::end_profiling`].
     pub(in crate::device::cpu) fn begin_profiling(&mut self, prefix: &CStr) -> Result<(), String> {
         let engine = self.graph.engine;
         let profiling = engine.run_profiling().ok_or_else(|| {
@@ -172,7 +173,7 @@ impl Bindings {
         check(engine.api(), status)
     }
 
-    /// Undoes [`Self::begin_profiling`].
+    /// Stops the profiling that [`Self::begin_profiling`] started.
     pub(in crate::device::cpu) fn end_profiling(&mut self) {
         let Some(profiling) = self.graph.engine.run_profiling() else { return };
         // SAFETY: the options are live, and no run uses them now.
@@ -181,17 +182,17 @@ impl Bindings {
         let _ = check(self.graph.engine.api(), status);
     }
 
-    /// Returns whether the begin and end of executions are recorded, which costs two clock reads.
+    /// Returns whether the start and end of executions are recorded, which costs two clock reads.
     pub(in crate::device::cpu) fn is_timed(&self) -> bool {
         self.is_timed
     }
 
-    /// Has them noted, or not.
+    /// Enables or disables the recording of start and end times.
     pub(in crate::device::cpu) fn set_timed(&mut self, is_timed: bool) {
         self.is_timed = is_timed;
     }
 
-    /// When the last execution that was timed began and ended, on [`clock`].
+    /// Start and end of the last timed execution, on [`clock`].
     pub(in crate::device::cpu) fn ran_ns(&self) -> (u64, u64) {
         self.ran_ns
     }
@@ -201,9 +202,10 @@ impl Bindings {
         self.variant
     }
 
-    /// Runs the graph once on the calling thread, from and to these tensors.
+    /// Runs the graph once on the calling thread, with these tensors.
     ///
-    /// Blocking: as long as the graph takes. Ends early with [`ErrorDetail::Interrupted`] after [`Terminator::terminate`].
+    /// Blocking: as long as the graph takes. Ends early with [`ErrorDetail::Interrupted`] after
+    /// [`Terminator::terminate`].
     pub(in crate::device::cpu) fn execute(
         &mut self,
         tensors: &mut HostTensors<'_, '_>,
@@ -221,7 +223,7 @@ impl Bindings {
         outcome
     }
 
-    /// Runs it with what [`Self::bind_all`] bound of `tensors`.
+    /// Runs the graph with the memory that [`Self::bind_all`] bound for `tensors`.
     fn execute_bound(&mut self, _tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
         let engine = self.graph.engine;
         // SAFETY: session, options and binding are live; all that is bound was bound from the tensors, which are borrowed for

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files of the library in the folder of an installed package, the one with the longest version first.
+/// Returns the library files in the folder of an installed package, the longest version first.
 pub fn libraries_of_package(package: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(package.join("capi")) else { return Vec::new() };
     let is_library = |path: &PathBuf| {

@@ -1,7 +1,8 @@
 //! Libraries with custom operators.
 //!
-//! A container names the libraries that its graph needs. Opening a container must not run whatever code it points to,
-//! so a library is loaded only if this process has allowed its path, and only if it is the file of the compilation.
+//! A container lists the libraries that its graph needs. Opening a container must not run arbitrary code. A library
+//! is therefore loaded only if this process has allowed its path, and only if its contents match those at
+//! compilation.
 
 use std::env;
 use std::fs::File;
@@ -12,12 +13,12 @@ use qaic_qpc::plan::CustomOpLibrary;
 
 use crate::sync::Mutex;
 
-/// Bytes read at a time.
+/// Number of bytes that are read at a time.
 const PIECE: usize = 1 << 16;
 
 static ALLOWED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Lets programs of this process load a library.
+/// Allows programs of this process to load a library.
 pub fn allow(path: PathBuf) {
     let mut allowed = ALLOWED.lock();
     if !allowed.contains(&path) {
@@ -25,13 +26,13 @@ pub fn allow(path: PathBuf) {
     }
 }
 
-/// Lets programs of this process load the libraries that `QAIC_CUSTOM_OP_LIBRARIES` lists.
+/// Allows programs of this process to load the libraries that `QAIC_CUSTOM_OP_LIBRARIES` lists.
 pub fn allow_listed() {
     let listed = env::var_os("QAIC_CUSTOM_OP_LIBRARIES").unwrap_or_default();
     env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).for_each(allow);
 }
 
-/// The file of a library that may be loaded.
+/// Returns the file of a library, if it may be loaded.
 ///
 /// Blocking: reads the file.
 pub(super) fn find(wanted: &CustomOpLibrary) -> Result<PathBuf, String> {

@@ -1,7 +1,7 @@
-//! Weights that the container holds in blocks of a microscaling format, decoded once when a program is loaded.
+//! Weights in microscaling blocks, which are decoded once when a program is loaded.
 //!
-//! The blocks lie along the dimension that a matrix product sums over. They are stored as if that dimension were the
-//! last, so that a row of blocks is contiguous; decoding puts the elements back in their places.
+//! The blocks run along the dimension that a matrix product sums over. They are stored with that dimension last, so
+//! that a row of blocks is contiguous. Decoding restores the original order of the elements.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -27,7 +27,7 @@ impl Elements {
     }
 }
 
-/// How the stored rows of a tensor map to its dimensions.
+/// Mapping of the stored rows of a tensor to its dimensions.
 struct Rows {
     // Matrices behind each other.
     matrices: usize,
@@ -59,8 +59,8 @@ impl Rows {
 
 /// Decodes the stored bytes of an initializer.
 ///
-/// Any bytes of the right length decode. Memory is at most four bytes for each element, of which the stored form has
-/// at least 25 bytes for 32.
+/// Any bytes of the right length can be decoded. The result has at most four bytes per element, and the stored form
+/// at least 25 bytes per 32 elements.
 pub(super) fn decode(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<Elements, String> {
     let (format, rows) = layout(initializer, encoding, stored)?;
     match initializer.dtype {
@@ -83,8 +83,8 @@ pub(super) fn decode(initializer: &Initializer, encoding: &str, stored: &[u8]) -
     }
 }
 
-/// As many zeros as `decode` gives elements, of the same type; refuses what it refuses. Those of float32, the common type,
-/// take no memory as long as nothing writes them.
+/// Returns zeros with the size and the type of the result of `decode`, and fails for the same arguments. Zeros of
+/// float32, the common type, use no memory until they are written.
 pub(super) fn zeros(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<Elements, String> {
     let (_, rows) = layout(initializer, encoding, stored)?;
     let count = rows.elements().unwrap_or(0);
@@ -100,7 +100,7 @@ fn not_in_blocks(initializer: &Initializer, dtype: Dtype) -> String {
     format!("initializer `{}`: {dtype:?} is no type of a tensor in blocks", initializer.name)
 }
 
-/// The format of stored blocks and how their rows lie, checked against the tensor that they are to become.
+/// Returns the format of the blocks and the layout of their rows, after checking them against the tensor.
 fn layout(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<(MxFormat, Rows), String> {
     let name = &initializer.name;
     let format = MxFormat::from_name(encoding)
@@ -121,7 +121,7 @@ fn layout(initializer: &Initializer, encoding: &str, stored: &[u8]) -> Result<(M
     Ok((format, rows))
 }
 
-/// Decodes some rows at a time; `narrow` converts between slices of one length.
+/// Decodes several rows at a time; `narrow` converts between slices of the same length.
 fn fill<T: Copy>(
     rows: &Rows,
     format: MxFormat,

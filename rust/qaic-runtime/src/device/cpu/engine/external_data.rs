@@ -1,11 +1,11 @@
-//! Refuses graphs that name data outside of their container.
+//! Refuses graphs that reference data outside of their container.
 //!
-//! A tensor of an ONNX graph may say that its elements are in another file. In the graph of a container these are the
-//! initializers that the plan lists, which the engine is given from `constants.bin`. Any other is refused before the engine
-//! sees the graph: onnxruntime 1.22 opens absolute paths whatever folder is set for files, and engines have a name of
-//! their own for elements at an address of the process.
+//! A tensor of an ONNX graph may reference elements in another file. In the graph of a container, only the
+//! initializers that the plan lists may do so; the engine receives them from `constants.bin`. Any other reference is
+//! refused before the engine sees the graph. The reason is that onnxruntime 1.22 opens absolute paths regardless of
+//! the configured folder, and that engines have a special name for elements at an address of the process.
 //!
-//! The graph is walked as the protobuf message that it is; the numbers are those of `onnx.proto`.
+//! The graph is parsed as a protobuf message; the field numbers are those of `onnx.proto`.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use qaic_qpc::plan::Plan;
 
 use super::protobuf::{Fields, Value};
 
-/// Readers of protobuf messages refuse deeper ones.
+/// Maximum depth of nested messages, as in other protobuf readers.
 const DEEPEST: usize = 100;
 /// `TensorProto.EXTERNAL`.
 const EXTERNAL: u64 = 1;
 
-/// Checks a serialized graph against the plan that came with it.
+/// Checks a serialized graph against its plan.
 pub(super) fn check(graph: &[u8], plan: &Plan) -> Result<(), String> {
     let tensors = plan.initializers.iter().filter(|initializer| initializer.layout.is_none());
     let listed = tensors.map(|initializer| initializer.name.as_bytes()).collect();
     ReferenceCheck { listed }.message(graph, Kind::Model, 0)
 }
 
-/// The messages of a model that tensors are in.
+/// Message types of a model that can contain tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Model,
@@ -62,7 +62,7 @@ impl Kind {
 }
 
 struct ReferenceCheck<'a> {
-    /// Names of the initializers that the engine is given.
+    /// Names of the initializers that the engine receives.
     listed: HashSet<&'a [u8]>,
 }
 

@@ -1,4 +1,4 @@
-//! The session of a program: its graph with its weights, ready to run.
+//! The session of a program: its graph and its weights, ready to run.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -17,18 +17,18 @@ use crate::device::cpu::executable::Constants;
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::{CancellationToken, ForkGuard};
 
-/// How a graph is built.
+/// Options for building a graph.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::device::cpu) struct GraphOptions<'a> {
-    /// Threads that work on one inference, the calling one included.
+    /// Number of threads that work on one inference, including the calling thread.
     pub(in crate::device::cpu) intra_op_threads: u32,
     /// Purpose of the graph.
     pub(in crate::device::cpu) purpose: Purpose,
-    /// Hardware family that the program must be for; `None` when it makes no difference.
+    /// Hardware family that the program must be compiled for; `None` accepts any.
     pub(in crate::device::cpu) family: Option<&'static str>,
-    /// Destination of the engine's optimized graph.
+    /// Paths for the engine's optimized graph.
     pub(in crate::device::cpu) save: Option<&'a SavePaths>,
-    /// Ends the build early.
+    /// Token that ends the build early.
     pub(in crate::device::cpu) token: &'a CancellationToken,
 }
 
@@ -37,7 +37,8 @@ pub(in crate::device::cpu) struct GraphOptions<'a> {
 pub(in crate::device::cpu) enum Purpose {
     /// To run inferences.
     Run,
-    /// To see whether it can be built: weights keep their layout, kernels pack none, blocks are not decoded.
+    /// To check that the graph can be built: weights keep their layout, kernels pack no weights, and blocks are not
+    /// decoded.
     Check,
 }
 
@@ -46,11 +47,11 @@ pub(in crate::device::cpu) enum Purpose {
 pub(in crate::device::cpu) struct SavePaths {
     /// File of the graph.
     pub(in crate::device::cpu) graph: CString,
-    /// Name of the file beside it that takes the larger initializers.
+    /// Name of the file in the same folder that contains the larger initializers.
     pub(in crate::device::cpu) constants: CString,
 }
 
-/// A graph ready to run. Any number of `Bindings` may execute it at the same time; weights exist once.
+/// A graph that is ready to run. Any number of `Bindings` may execute it at the same time; its weights exist once.
 #[derive(Debug)]
 pub(in crate::device::cpu) struct Graph {
     pub(super) engine: &'static Engine,
@@ -71,14 +72,14 @@ unsafe impl Send for Graph {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Graph {}
 
-/// Session options that are released whatever happens.
+/// Session options, released on drop.
 struct Options {
     engine: &'static Engine,
     raw: *mut OrtSessionOptions,
 }
 
 impl Options {
-    /// Adds the operators of the device that a program has. The session must not outlive the result.
+    /// Adds the device's operators that a program uses. The session must not outlive the result.
     fn add_own_operators(
         &self,
         plan: &Plan,
@@ -111,7 +112,7 @@ impl Drop for Options {
     }
 }
 
-/// Sets the flag that makes the creation of a session end early.
+/// Sets the flag that ends the creation of a session early.
 struct CancelFlag {
     engine: &'static Engine,
     options: *mut OrtSessionOptions,
@@ -267,12 +268,12 @@ impl Graph {
         })
     }
 
-    /// Number of specializations, 1 without.
+    /// Number of specializations; 1 for a program without any.
     pub(in crate::device::cpu) fn variants(&self) -> usize {
         self.variants
     }
 
-    /// The engine that it is for.
+    /// The engine that the graph was built for.
     pub(in crate::device::cpu) fn engine(&self) -> &'static Engine {
         self.engine
     }
@@ -293,8 +294,8 @@ impl Drop for Graph {
     }
 }
 
-/// Returns whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine then
-/// uses slower kernels that do not saturate; with VNNI they would only be slower.
+/// Returns whether this processor adds products of u8 and s8 in 16 bits, which saturates. The engine then uses slower
+/// kernels that do not saturate. On processors with VNNI, these kernels would only be slower.
 fn int8_products_saturate() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

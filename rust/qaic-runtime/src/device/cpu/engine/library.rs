@@ -1,8 +1,7 @@
 //! Loads ONNX Runtime: one shared library, one environment, one table of C functions per process.
 //!
-//! The library is the one inside the installed `onnxruntime` package; the caller finds it (without importing it) and
-//! passes the places to look at. `ort-sys` contributes the types of the function table and nothing else
-//! (docs/adr/0003).
+//! The library is part of the installed `onnxruntime` package. The caller finds the package without importing it, and
+//! passes the possible paths. `ort-sys` contributes only the types of the function table (docs/adr/0003).
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use ort_sys::{
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
 use crate::process::fork::ForkLocal;
 
-/// The oldest onnxruntime whose function table has what we call.
+/// Oldest onnxruntime version whose function table has all called functions.
 pub(crate) const MINIMUM_VERSION: &str = "1.22";
 
 /// The loaded library. It is never unloaded: worker threads of the engine may outlive every session.
@@ -31,25 +30,25 @@ pub struct Engine {
     version: String,
 }
 
-/// The functions that have the engine write a profile of single runs. They are the first that version 25 of the table has
-/// and version 24 has not, so they lie behind the part that is typed here.
+/// The functions that make the engine write a profile of single runs. They are the first functions that version 25 of
+/// the table adds to version 24, so they follow the part whose type is known here.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in crate::device::cpu) struct RunProfiling {
-    /// Has the runs with these options write to files whose names begin so.
+    /// Makes runs with these options write profiles to files with this name prefix.
     pub(super) enable: unsafe extern "system" fn(*mut OrtRunOptions, *const c_char) -> OrtStatusPtr,
-    /// Ends that.
+    /// Ends the profiling of runs with these options.
     pub(super) disable: unsafe extern "system" fn(*mut OrtRunOptions) -> OrtStatusPtr,
 }
 
-/// Version 1.n of the engine has versions of the table up to n.
+/// Returns the minor version: engine version 1.n provides versions of the table up to n.
 fn minor_version(version: &str) -> Option<u32> {
     version.strip_prefix("1.")?.split('.').next()?.parse().ok()
 }
 
 /// The first version of the table that has [`RunProfiling`].
 const RUN_PROFILING_VERSION: u32 = 25;
-/// How many functions version 24 of the table has, which is the place of the first of [`RunProfiling`].
+/// Number of functions in version 24 of the table, which is the index of the first function of [`RunProfiling`].
 const RUN_PROFILING_PLACE: usize = 415;
 // The table that is typed here is that of the oldest engine: the whole of version 22, and nothing newer.
 const _: () = assert!(ORT_API_VERSION == 22 && size_of::<OrtApi>() == 318 * size_of::<usize>());
@@ -60,14 +59,15 @@ unsafe impl Send for Engine {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Engine {}
 
-/// A child of a process that is just loading the library loads it itself; for any other, that gives the parent's.
+/// The loaded engine. A child forked while the library is being loaded loads it itself; any other child reuses the
+/// parent's library.
 static ENGINE: ForkLocal<Option<&'static Engine>> = ForkLocal::new();
 
 impl Engine {
-    /// The engine of this process, loaded on first use from the first existing of `candidates`.
+    /// Returns the engine of this process, which is loaded on first use from the first existing path of `candidates`.
     ///
-    /// Blocking: the first call maps the library (tens of milliseconds). A failure is not remembered, so a call
-    /// with better candidates can succeed.
+    /// Blocking: the first call maps the library (tens of milliseconds). Failures are not cached, so a call with
+    /// better candidates can succeed.
     pub fn get(candidates: &[PathBuf]) -> Result<&'static Self, RuntimeError> {
         ENGINE.with(|slot| {
             if let Some(engine) = *slot {
@@ -90,7 +90,7 @@ impl Engine {
         &self.path
     }
 
-    /// Version the library reports.
+    /// Version that the library reports.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -99,7 +99,7 @@ impl Engine {
         self.api
     }
 
-    /// `None` of an engine before 1.25.
+    /// Returns the profiling functions; `None` for an engine before 1.25.
     pub(in crate::device::cpu) fn run_profiling(&self) -> Option<RunProfiling> {
         self.run_profiling
     }
@@ -192,7 +192,7 @@ impl Engine {
     }
 }
 
-/// Everything the engine has to say reaches callers through status values.
+/// Discards the engine's log lines, because errors reach callers through status values.
 unsafe extern "system" fn discard_log(
     _: *mut c_void,
     _: OrtLoggingLevel,

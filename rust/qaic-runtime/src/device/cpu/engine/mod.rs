@@ -1,7 +1,7 @@
 //! ONNX Runtime: the library, a graph that any number of activations share, and the bindings of one exec object.
 //!
-//! Raw calls, because an inference must cost the engine's own time and nothing else: tensors are bound once and
-//! bound again only when the memory behind them changes.
+//! The module calls the C functions directly, so that an inference costs no more than the engine's own time: tensors
+//! are bound once, and again only if their memory changes.
 
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod bindings;

@@ -9,8 +9,8 @@ pub(in crate::device::cpu) enum Value<'a> {
     Fixed,
 }
 
-/// The fields of a message, numbers first; ends after an error. Stricter than readers need to be: what two of them might
-/// read in two ways is refused.
+/// Iterates over the fields of a message: their numbers and values. Ends after an error. The parser is stricter than
+/// necessary: it refuses input that two readers might interpret differently.
 #[derive(Clone, Debug)]
 pub(in crate::device::cpu) struct Fields<'a>(pub(in crate::device::cpu) &'a [u8]);
 

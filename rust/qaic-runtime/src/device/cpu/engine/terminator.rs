@@ -1,4 +1,4 @@
-//! Ending an execution of the engine from another thread.
+//! Termination of an engine execution from another thread.
 
 use std::ptr;
 
@@ -7,7 +7,7 @@ use ort_sys::OrtRunOptions;
 use super::library::{Engine, check};
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Terminators an execution from another thread.
+/// Ends an execution from another thread.
 #[derive(Debug)]
 pub(in crate::device) struct Terminator {
     engine: &'static Engine,
@@ -39,8 +39,8 @@ impl Terminator {
         })
     }
 
-    /// Asks the running execution to end at its next node. Without one, nothing happens: an execution clears
-    /// what was asked before it began, so a caller that must be sure asks again until the execution has ended.
+    /// Asks the running execution to end at its next node. Has no effect if none is running: an execution clears
+    /// earlier requests when it begins. A caller that must be sure repeats the call until the execution has ended.
     pub(in crate::device::cpu) fn terminate(&self) {
         let _change = self.change.lock();
         // SAFETY: the options live as long as `self`.
@@ -50,15 +50,15 @@ impl Terminator {
         self.requested.store(true, Ordering::Release);
     }
 
-    /// [`Self::terminate`] for the running execution and all that would follow.
+    /// Ends the running execution as [`Self::terminate`] does, and all later ones.
     #[cfg(feature = "emu")]
     pub(in crate::device) fn terminate_for_good(&self) {
         self.is_final.store(true, Ordering::Release);
         self.terminate();
     }
 
-    /// Clears what was asked before an execution. Costs one load where nothing was; a request that is just being made
-    /// counts for the execution. Returns whether there is to be none.
+    /// Clears earlier requests before an execution begins. Costs one load if there are none. A concurrent request
+    /// applies to the new execution. Returns true if the execution must not begin.
     pub(super) fn clear(&self) -> bool {
         if self.requested.load(Ordering::Acquire) {
             self.take();
@@ -66,7 +66,7 @@ impl Terminator {
         self.is_final.load(Ordering::Acquire)
     }
 
-    /// Returns whether a stop was requested since it was last cleared; clears it unless it was final.
+    /// Returns whether a stop was requested since the last clear. Clears the request unless it was final.
     pub(super) fn take(&self) -> bool {
         let _change = self.change.lock();
         if self.is_final.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Tensors of the engine over memory of the host, and what a graph says of its inputs and outputs.
+//! Tensors of the engine over memory of the host, and the description of a graph's inputs and outputs.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -28,7 +28,7 @@ pub(super) struct Shape {
     pub(super) size_bytes: usize,
 }
 
-/// A tensor over memory that it does not own.
+/// A tensor over memory that another object owns.
 #[derive(Debug)]
 pub(super) struct Value {
     engine: &'static Engine,
@@ -36,7 +36,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// A tensor at `address`.
+    /// Creates a tensor at `address`.
     ///
     /// # Safety
     ///
@@ -74,7 +74,7 @@ impl Drop for Value {
 }
 
 impl Tensor {
-    /// The tensors of one side; `dims_of` gives their dims in a specialization.
+    /// Creates the tensors of one side; `dims_of` returns their dims in a specialization.
     pub(super) fn of_edges(
         plan_tensors: &[PlanTensor],
         variants: &[Variant],
@@ -108,7 +108,7 @@ impl Tensor {
         plan_tensors.iter().enumerate().map(tensor).collect()
     }
 
-    /// Number of the shape it has in a specialization.
+    /// Index of the shape of the tensor in a specialization.
     pub(super) fn shape_in(&self, variant: usize) -> usize {
         self.by_variant.get(variant).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! The initializers of a plan as tensors, used where they are mapped.
+//! Tensors over the initializers of a plan, in their mapped memory.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
@@ -12,14 +12,14 @@ use super::protobuf;
 use super::value::{Shape, Value, c_name, element_type};
 use crate::device::cpu::executable::Constants;
 
-/// `ModelProto.graph`.
+/// Field number of `ModelProto.graph`.
 const MODEL_GRAPH: u32 = 7;
-/// `GraphProto.output`.
+/// Field number of `GraphProto.output`.
 const GRAPH_OUTPUT: u32 = 12;
-/// `ValueInfoProto.name`.
+/// Field number of `ValueInfoProto.name`.
 const VALUE_INFO_NAME: u32 = 1;
 
-/// The initializers of a plan as tensors, with the memory that they are in.
+/// Tensors over the initializers of a plan, together with their memory.
 #[derive(Debug)]
 pub(super) struct Weights {
     pub(super) names: Vec<CString>,
@@ -30,7 +30,8 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Tensors over the bytes, or over what they decode to; over zeros of that size where it only has to be built.
+    /// Creates tensors over the initializers' bytes, or over their decoded values. For a check of the graph, creates
+    /// zeros of the same size instead.
     pub(super) fn of_plan(
         engine: &'static Engine,
         plan: &Plan,
@@ -67,11 +68,11 @@ impl Weights {
         Ok(Self { names, values, _decoded: decoded, _constants: constants.clone() })
     }
 
-    /// Returns the graph with every weight as one more output, which no inference asks for.
+    /// Returns the graph with every weight as an additional output, which no inference requests.
     ///
-    /// The engine's transpose optimizer permutes or reshapes a constant in place, under its name, if it knows every reader of
-    /// the constant; the session would then use the value that it was given by that name, which is not permuted. The reader of
-    /// an output is not known, so the optimizer makes a new constant instead (docs/adr/0005).
+    /// The engine's transpose optimizer permutes or reshapes a constant in place if it knows all readers of the
+    /// constant. The session would then use the original value under the same name, which is not permuted. The
+    /// optimizer does not know the reader of an output, so it creates a new constant instead (docs/adr/0005).
     pub(super) fn pinned_in<'a>(&self, graph: &'a [u8], plan: &Plan) -> Cow<'a, [u8]> {
         if self.names.is_empty() {
             return Cow::Borrowed(graph);

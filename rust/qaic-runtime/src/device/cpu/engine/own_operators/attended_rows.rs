@@ -1,7 +1,8 @@
 //! The rows of a state that an inference attends to, copied once.
 //!
-//! `AttendedRows(state, length, indices, rows, blanked)` is what three operators of ONNX compute with a copy each: `Slice` of
-//! the first `length` slots of the state, `ScatterND` of the rows that change, and `Where` that blanks rows that are not used.
+//! `AttendedRows(state, length, indices, rows, blanked)` computes in one copy what three ONNX operators compute with
+//! a copy each: `Slice` of the first `length` slots of the state, `ScatterND` of the changed rows, and `Where`, which
+//! sets unused rows to zero.
 //!
 //! | operand | type | dims | |
 //! |---|---|---|---|
@@ -24,27 +25,28 @@ use qaic_quant::mx::MxFormat;
 use super::call::Call;
 use super::{FLOAT16, UINT8};
 
-/// Slots that one thread copies at a time.
+/// Number of slots that one thread copies at a time.
 const BLOCK_SLOTS: usize = 256;
-/// Numbers of a result from which on several threads copy.
+/// Minimum number of result elements for which several threads copy.
 const PARALLEL_LEN: usize = 1 << 15;
-/// Places of the operands.
+/// Indices of the operands.
 const STATE: usize = 0;
 const LENGTH: usize = 1;
 const INDICES: usize = 2;
 const ROWS: usize = 3;
 const BLANKED: usize = 4;
-/// Exponents with which all signed bytes in units of 1/64 are float16: the unit is at least 2^-24, and 128 units are finite.
+/// Exponents for which all signed bytes in units of 1/64 are exact in float16: the unit is at least 2^-24, and 128
+/// units are finite.
 const FLOAT16_EXPONENTS: RangeInclusive<u8> = 109..=141;
-/// Numbers of a tuple of indices.
+/// Number of indices per row.
 const DEPTH: usize = 3;
 
-/// The numbers of a state.
+/// The elements of a state.
 #[derive(Clone, Copy, Debug)]
 enum StateNumbers<'a> {
-    /// As the kernels take them.
+    /// Float32, which the kernels use directly.
     Float32(&'a [f32]),
-    /// To be widened.
+    /// Float16, which is widened.
     Float16(&'a [f16]),
     /// MXINT8 blocks of rows.
     Blocks(&'a [u8]),
@@ -69,7 +71,7 @@ struct AttendedRows<'a> {
     blanked_stride: usize,
 }
 
-/// The operands as they come, with the dims of those that have some.
+/// The unchecked operands, with the dims of those that need them.
 #[derive(Clone, Copy, Debug)]
 struct Operands<'a> {
     state: StateNumbers<'a>,
@@ -83,7 +85,7 @@ struct Operands<'a> {
 }
 
 impl<'a> AttendedRows<'a> {
-    /// Checks that the operands fit; `Err` says which does not.
+    /// Checks that the operands match; the error names the operand that does not.
     fn new(operands: &Operands<'a>) -> Result<Self, String> {
         let Operands { state, state_dims, length, indices, index_dims, rows, row_dims, blanked } = *operands;
         let count = match state {
@@ -143,7 +145,7 @@ impl<'a> AttendedRows<'a> {
         })
     }
 
-    /// How many slots are copied.
+    /// Number of slots that are copied.
     fn length(&self) -> usize {
         self.length
     }
@@ -153,26 +155,26 @@ impl<'a> AttendedRows<'a> {
         self.blocks.checked_div(self.blocks_per_group).unwrap_or(0) * self.length * self.width
     }
 
-    /// Into how many parts the result falls, each written by [`Self::write`].
+    /// Number of parts of the result, each of which [`Self::write`] writes.
     fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// The numbers of the result that a block is.
+    /// Range of the result's elements that a block contains.
     fn range(&self, block: usize) -> Range<usize> {
         let (pair, slots) = self.place(block);
         let start = (pair * self.length + slots.start) * self.width;
         start..start + slots.len() * self.width
     }
 
-    /// Row of the batch and group as one number, and slots of a block.
+    /// Combined index of batch row and group, and slots of a block.
     fn place(&self, block: usize) -> (usize, Range<usize>) {
         let pair = block / self.blocks_per_group;
         let start = block % self.blocks_per_group * BLOCK_SLOTS;
         (pair, start..(start + BLOCK_SLOTS).min(self.length))
     }
 
-    /// Writes a block to memory that has the size of its range.
+    /// Writes a block to memory with the size of its range.
     fn write(&self, block: usize, mut is_rounded: bool, result: &mut [f32]) {
         let (pair, slots) = self.place(block);
         let (entry, group) = (pair / self.groups, pair % self.groups);
@@ -223,7 +225,7 @@ impl<'a> AttendedRows<'a> {
     }
 }
 
-/// Returns true if the exponents of MXINT8 blocks say that their numbers are float16.
+/// Returns true if all values of MXINT8 blocks are exact in float16, according to their exponents.
 fn are_float16(blocks: &[u8]) -> bool {
     blocks.iter().step_by(MxFormat::Int8.block_bytes()).all(|exponent| FLOAT16_EXPONENTS.contains(exponent))
 }

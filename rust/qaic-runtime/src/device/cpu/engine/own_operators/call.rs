@@ -10,14 +10,14 @@ use super::super::library::check;
 use super::{FLOAT, guarded};
 use crate::sync::Mutex;
 
-/// One execution of a kernel; what it reads lives until it returns.
+/// One execution of a kernel. The data that the kernel reads lives until it returns.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     pub(super) api: &'static OrtApi,
     pub(super) context: *mut OrtKernelContext,
 }
 
-/// An operand: where it lies, its dims and how many elements it has.
+/// An operand: its address, its dims and its number of elements.
 pub(super) struct Operand {
     address: *mut c_void,
     pub(super) dims: Vec<i64>,
@@ -32,13 +32,13 @@ struct Parts<'a, F> {
 }
 
 impl Call {
-    /// An operand that must be there.
+    /// Returns an operand; fails if it is missing.
     pub(super) fn required(self, index: usize) -> Result<Operand, String> {
         self.operand(index)?.ok_or_else(|| format!("operand {index} is missing"))
     }
 
-    /// Calls `part` with each number below `count`, on the threads of the session. A thread takes the next number when it
-    /// is finished with one, so that none waits for another that the host runs less often.
+    /// Calls `part` with each number below `count`, on the threads of the session. A thread that finishes a number
+    /// takes the next, so no thread waits for another that the host schedules less often.
     pub(super) fn in_parallel<F: Fn(usize) + Sync>(self, count: usize, part: &F) -> Result<(), String> {
         unsafe extern "C" fn one<F: Fn(usize) + Sync>(parts: *mut c_void, number: usize) {
             // SAFETY: the call below passes a value of this type, which lives until it returns.
@@ -60,7 +60,7 @@ impl Call {
         parts.failure.lock().take().map_or(Ok(()), Err)
     }
 
-    /// `None` of an operand that was left out.
+    /// Returns an operand; `None` if it was omitted.
     pub(super) fn operand(self, index: usize) -> Result<Option<Operand>, String> {
         let Some(value) = self.value(index)? else { return Ok(None) };
         let api = self.api;
@@ -117,7 +117,7 @@ impl Call {
         Ok(Info { api: self.api, raw })
     }
 
-    /// Has the engine make room for a result of `len` numbers.
+    /// Allocates a result of `len` numbers in the engine.
     pub(super) fn result(self, dims: &[i64], len: usize) -> Result<ResultMemory, String> {
         let mut value = ptr::null_mut();
         // SAFETY: the context is live, and the dims are read during the call.
@@ -162,7 +162,7 @@ impl ResultMemory {
 }
 
 impl Operand {
-    /// Its dims with another last one, which has to be `last`.
+    /// Returns the dims with the last dim, which must be `last`, replaced by `with`.
     pub(super) fn dims_with_last(&self, last: usize, with: usize) -> Result<Vec<i64>, String> {
         let size = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         match self.dims.split_last() {
@@ -183,7 +183,7 @@ impl Operand {
     }
 }
 
-/// A description of a tensor that is released whatever happens.
+/// A tensor description of the engine, released on drop.
 struct Info {
     api: &'static OrtApi,
     raw: *mut OrtTensorTypeAndShapeInfo,

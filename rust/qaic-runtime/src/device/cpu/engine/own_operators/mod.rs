@@ -1,4 +1,4 @@
-//! The operators that the device brings to the engine, in the domain [`DOMAIN`].
+//! The operators that the device adds to the engine, in the domain [`DOMAIN`].
 
 mod attended_rows;
 mod call;
@@ -34,17 +34,17 @@ const UINT8: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_
 const INT64: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
 const BOOL: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
 
-/// Signature of an operator for the engine. All have one float32 result.
+/// Signature of an operator for the engine. Every operator has one float32 result.
 #[derive(Debug)]
 struct Signature {
     name: &'static CStr,
     inputs: &'static [ONNXTensorElementDataType],
-    /// True if the last input may be left out.
+    /// True if the last input is optional.
     is_last_optional: bool,
     create: fn(&StoredWeights, &Attributes) -> Result<Kernel, String>,
 }
 
-/// Variants of one name differ in the types of inputs.
+/// Signatures of the operators. Variants of one name differ in the types of their inputs.
 static SIGNATURES: [Signature; 5] = [
     attended_rows(&[FLOAT, INT64, INT64, FLOAT, BOOL]),
     attended_rows(&[FLOAT16, INT64, INT64, FLOAT, BOOL]),
@@ -79,7 +79,7 @@ enum Kernel {
     Gather(GatherKernel),
 }
 
-/// A kernel with the functions that it calls. The engine has its address.
+/// A kernel and its functions. The engine holds its address.
 #[derive(Debug)]
 struct NodeKernel {
     api: &'static OrtApi,
@@ -87,7 +87,7 @@ struct NodeKernel {
     kernel: Kernel,
 }
 
-/// An operator of one program. The engine sees its first member.
+/// An operator of one program. The engine uses its first member.
 #[repr(C)]
 struct OwnOperator {
     callbacks: OrtCustomOp,
@@ -95,7 +95,7 @@ struct OwnOperator {
     stored: Arc<StoredWeights>,
 }
 
-/// The operators of one program, which its session uses as long as it lives.
+/// The operators of one program. Its session uses them as long as it exists.
 pub(super) struct Domain {
     api: &'static OrtApi,
     pub(super) raw: *mut OrtCustomOpDomain,
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Domain {
 }
 
 impl Domain {
-    /// Makes the operators, with the weights that their nodes name.
+    /// Creates the operators, with the weights that their nodes reference.
     pub(super) fn new(api: &'static OrtApi, stored: &Arc<StoredWeights>) -> Result<Self, String> {
         let operators: Box<[_]> =
             SIGNATURES.iter().map(|signature| OwnOperator::new(signature, stored)).collect();
@@ -304,14 +304,14 @@ fn failure(api: &OrtApi, name: &CStr, message: &str) -> OrtStatusPtr {
     unsafe { (api.CreateStatus)(OrtErrorCode::ORT_INVALID_ARGUMENT, text.as_ptr().cast()) }
 }
 
-/// The attributes of a node whose kernel is made.
+/// The attributes of a node whose kernel is being created.
 struct Attributes {
     api: &'static OrtApi,
     info: *const OrtKernelInfo,
 }
 
 impl Attributes {
-    /// A text, which must be there.
+    /// Returns a text attribute; fails if it is missing.
     fn text(&self, name: &CStr) -> Result<String, String> {
         let mut len = 0;
         // SAFETY: the node is live during the call, the name NUL-terminated; without room only the length is written.
@@ -334,7 +334,7 @@ impl Attributes {
         String::from_utf8(text).map_err(|error| error.to_string())
     }
 
-    /// A number, which must be there.
+    /// Returns a number attribute; fails if it is missing.
     fn number(&self, name: &CStr) -> Result<i64, String> {
         let mut number = 0;
         // SAFETY: the node is live during the call, the name NUL-terminated, `number` writable.

@@ -1,7 +1,7 @@
-//! Products with weights that are used where the container has them.
+//! Products with weights that stay in their container.
 //!
-//! The engine never sees these weights: a node names an initializer of the plan, and its kernel reads the mapped bytes. So
-//! nothing is copied, packed or read when a program is loaded.
+//! The engine never sees these weights: a node names an initializer of the plan, and its kernel reads the mapped
+//! bytes. Loading a program therefore does not copy, pack or read them.
 //!
 //! | operator | inputs | attributes | result |
 //! |---|---|---|---|
@@ -20,7 +20,7 @@ use super::Attributes;
 use super::call::Call;
 use crate::device::cpu::executable::Constants;
 
-/// Indices of a gather from which on several threads copy.
+/// Minimum number of indices for which a gather uses several threads.
 const PARALLEL_ROWS: usize = 16;
 
 /// The stored weights of a program by name.
@@ -41,7 +41,7 @@ struct Matrix {
 }
 
 impl StoredWeights {
-    /// Finds those of a plan, and checks that the bytes of each are what the plan says of them.
+    /// Finds the stored weights of a plan, and checks that the bytes of each weight match the plan.
     pub(in crate::device::cpu::engine) fn of_plan(
         plan: &Plan,
         constants: &Constants,
