@@ -1,8 +1,8 @@
-//! Memory that a descriptor of the kernel stands for, which a card can reach by itself.
+//! Memory behind a descriptor of the kernel, which a card can access directly.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A part of a DMA buffer of the kernel: memory that devices share. The host sees none of it here.
+/// A part of a DMA buffer of the kernel, which devices share. The host does not see its contents.
 #[derive(Debug)]
 pub struct DmaBuf {
     descriptor: OwnedFd,
@@ -11,12 +11,12 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// `len` bytes from `offset` on. Whether they exist is found when a device takes them.
+    /// Creates a reference to `len` bytes at `offset`. Their existence is checked when a device maps them.
     pub fn new(descriptor: OwnedFd, offset: u64, len: u64) -> Self {
         Self { descriptor, offset, len }
     }
 
-    /// The descriptor; open as long as this lives.
+    /// The descriptor, which stays open as long as this object exists.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -26,7 +26,7 @@ impl DmaBuf {
         self.offset
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -1,8 +1,9 @@
-//! Values whose last use may end where they cannot be released.
+//! Values that may be dropped on threads that must not release them.
 //!
-//! A buffer that an interpreter exported is let go on whichever thread uses it last, which may be one that holds a lock, and
-//! giving it back runs the interpreter's code. So a dropped [`Deferred`] only goes onto its [`DropList`], which a thread that
-//! may release it empties. The list takes no lock: a forked child finds it in order.
+//! The last user of an exported interpreter buffer may run on any thread, including one that holds a lock, and
+//! releasing the buffer runs code of the interpreter. A dropped [`Deferred`] is therefore only added to its
+//! [`DropList`]. A thread that may release the values empties the list. The list takes no lock, so a forked child
+//! finds it in a consistent state.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,14 +14,14 @@ use loom::sync::atomic::{AtomicPtr, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that goes onto a list when it is dropped. It does not move before it is released.
+/// A value that is added to a list on drop. The value does not move before it is released.
 pub struct Deferred<T: Send + 'static> {
     // Invariant: leaked by `new`; this value alone has it until it is on the list.
     node: NonNull<Node<T>>,
     list: &'static DropList<T>,
 }
 
-/// Values that were dropped and not released, newest first.
+/// Values that were dropped but not released, newest first.
 pub struct DropList<T: Send + 'static> {
     // Invariant: a chain of nodes that were leaked by `Deferred::new` and belong to the list alone.
     head: AtomicPtr<Node<T>>,
@@ -37,7 +38,7 @@ unsafe impl<T: Send> Send for Deferred<T> {}
 unsafe impl<T: Send + Sync> Sync for Deferred<T> {}
 
 impl<T: Send> Deferred<T> {
-    /// A value that goes onto `list`.
+    /// Creates a value that is added to `list` on drop.
     pub fn new(list: &'static DropList<T>, value: T) -> Self {
         let node = Box::new(Node { value, next: ptr::null_mut() });
         Self { node: NonNull::from(Box::leak(node)), list }
@@ -77,20 +78,20 @@ impl<T: Send> Drop for Deferred<T> {
 }
 
 impl<T: Send> DropList<T> {
-    /// An empty list.
+    /// Creates an empty list.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// An empty list.
+    /// Creates an empty list.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Takes everything off the list and has `release` called for each value, where it lies. No lock is held meanwhile, and
-    /// what is dropped meanwhile waits for the next call.
+    /// Removes all values from the list and calls `release` for each, without moving it. No lock is held during the
+    /// calls; values that are dropped meanwhile wait for the next call.
     pub fn release(&self, mut release: impl FnMut(&mut T)) {
         if self.head.load(Ordering::Relaxed).is_null() {
             return;

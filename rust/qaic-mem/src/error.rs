@@ -1,9 +1,9 @@
-//! Why there is no memory.
+//! Errors about memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A memory error, with the figures of its message.
+/// A memory error, with the numbers of its message.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MemoryError {
     /// A file could not be read or mapped.
@@ -15,10 +15,10 @@ pub enum MemoryError {
         source: Arc<std::io::Error>,
     },
 
-    /// There is not that much.
+    /// The memory could not be allocated.
     #[error("{bytes} bytes for {what} could not be allocated")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Number of requested bytes.
         bytes: u64,
         /// Purpose of the bytes.
         what: &'static str,

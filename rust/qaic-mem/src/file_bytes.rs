@@ -11,10 +11,11 @@ use memmap2::{Mmap, UncheckedAdvice};
 
 use crate::MemoryError;
 
-/// Files below this size are read: mapping one costs more than copying it, and a read file cannot shrink.
+/// Minimum size of a mapped file. Smaller files are read, because mapping costs more than copying, and a copy cannot
+/// shrink.
 const READ_BELOW_BYTES: u64 = 1 << 20;
 
-/// Opening a pipe without a writer must not wait for one; Linux on x86-64 and AArch64.
+/// Flag that prevents waiting for the writer of a pipe; the value for Linux on x86-64 and AArch64.
 const O_NONBLOCK: i32 = 0o4000;
 const EINVAL: i32 = 22;
 
@@ -40,12 +41,12 @@ pub enum FileBytes {
     /// A private read-only mapping. Truncating the file while it is mapped raises `SIGBUS` on access, as for any
     /// mapping; `mmap = false` avoids that.
     Mapped(Mmap),
-    /// A copy.
+    /// A copy in memory.
     Owned(Box<[u8]>),
 }
 
 impl FileBytes {
-    /// Opens a file: mapped when `mmap` and it is large, read otherwise.
+    /// Opens a file: maps it if `mmap` is true and the file is large, reads it otherwise.
     pub fn open(path: &Path, mmap: bool) -> Result<Self, MemoryError> {
         let failed = |source| MemoryError::Io { path: path.to_owned(), source: Arc::new(source) };
         let (file, size) = open_regular(path).map_err(failed)?;
@@ -65,9 +66,9 @@ impl FileBytes {
     }
 }
 
-/// The smallest pages there are; of larger ones the system drops those that lie inside.
+/// Smallest page size. If pages are larger, the system drops those that are entirely inside a range.
 const PAGE_BYTES: usize = 4096;
-/// Mappings below this size are not worth the calls.
+/// Minimum size of a mapping that is worth the calls.
 const LET_GO_FROM_BYTES: usize = 64 << 20;
 
 impl FileBytes {

@@ -1,6 +1,6 @@
-//! Memory with its owner, as a value that may be stored and moved to other threads.
+//! Memory with its owner, as a value that can be stored and moved to other threads.
 //!
-//! [`ForeignMemory`] holds its backing: an owner with a count of references, a [`Storage`], or a [`crate::Loan`]. A view
+//! [`ForeignMemory`] contains its backing: a reference-counted owner, a [`Storage`], or a [`crate::Loan`]. A view
 //! borrows from the value, so it never outlives the memory.
 
 use std::any::Any;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::loan::LoanGuard;
 use crate::{HostSlice, HostSliceMut, SharedMemory, Storage};
 
-/// Keeps memory alive. Dropped on whichever thread drops the last memory that it keeps.
+/// Keeps memory alive. The thread that drops the last memory also drops the owner.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// The owner of the memory.
@@ -58,7 +58,7 @@ unsafe impl Send for ForeignMemoryMut {}
 unsafe impl Sync for ForeignMemoryMut {}
 
 impl ForeignMemory {
-    /// The `len` bytes at `ptr`, which `owner` keeps.
+    /// Creates a value for the `len` bytes at `ptr`, which `owner` keeps alive.
     ///
     /// # Safety
     ///
@@ -67,30 +67,30 @@ impl ForeignMemory {
         Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
-    /// A view that is lent until the guard is dropped.
+    /// Creates memory from a view that is lent until the guard is dropped.
     pub(crate) fn lent(view: HostSlice<'_>, guard: LoanGuard) -> Self {
         Self { ptr: view.as_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
-    /// The bytes.
+    /// Returns a view of the bytes.
     pub fn as_slice(&self) -> HostSlice<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSlice::new(self.ptr, self.len) }
     }
 
-    /// Keeps the first `len` bytes only.
+    /// Limits the memory to its first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// The storage that the memory is, if it is one.
+    /// Returns the storage that backs the memory, if it is one.
     pub fn into_storage(self) -> Option<Storage> {
         self.backing.into_storage()
     }
 }
 
 impl ForeignMemoryMut {
-    /// The `len` bytes at `ptr`, which `owner` keeps.
+    /// Creates a value for the `len` bytes at `ptr`, which `owner` keeps alive.
     ///
     /// # Safety
     ///
@@ -99,32 +99,32 @@ impl ForeignMemoryMut {
         Self { ptr, len, backing: Backing::Owner(owner) }
     }
 
-    /// Memory that others have too; `None` where it must not be written. Whoever made it says that no two threads
-    /// write it at a time.
+    /// Returns memory that others share; `None` if the memory must not be written. The creator of the shared memory
+    /// guarantees that no two threads write it concurrently.
     pub fn of_shared(memory: &Arc<SharedMemory>) -> Option<Self> {
         let (ptr, len) = (memory.address(), memory.memory().len());
         let backing = || Backing::Shared(Arc::clone(memory));
         (!memory.is_readonly()).then(|| Self { ptr, len, backing: backing() })
     }
 
-    /// A view that is lent until the guard is dropped.
+    /// Creates memory from a view that is lent until the guard is dropped.
     pub(crate) fn lent(view: &HostSliceMut<'_>, guard: LoanGuard) -> Self {
         Self { ptr: view.as_mut_ptr(), len: view.len(), backing: Backing::Loan(guard) }
     }
 
-    /// The bytes, for reading.
+    /// Returns a readable view of the bytes.
     pub fn as_slice(&self) -> HostSlice<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSlice::new(self.ptr, self.len) }
     }
 
-    /// The bytes.
+    /// Returns a writable view of the bytes.
     pub fn as_mut(&mut self) -> HostSliceMut<'_> {
         // SAFETY: the invariant; the view borrows from the value, which has the backing.
         unsafe { HostSliceMut::new(self.ptr, self.len) }
     }
 
-    /// The storage that the memory is, if it is one.
+    /// Returns the storage that backs the memory, if it is one.
     pub fn into_storage(self) -> Option<Storage> {
         self.backing.into_storage()
     }

@@ -1,14 +1,14 @@
-//! Memory for what is large and written once.
+//! Memory for large data that is written once.
 //!
-//! Each page of fresh memory costs a visit to the kernel, and with pages of 4 KiB that takes longer than to fill them.
+//! Each page of new memory costs a page fault, which takes longer than filling a page of 4 KiB.
 
-/// Smallest mapping that is worth a system call.
+/// Minimum size of a mapping that is worth a system call.
 const LARGE_BYTES: usize = 4 << 20;
 #[cfg(all(target_os = "linux", not(miri)))]
 const PAGE_BYTES: usize = 4096;
 
-/// Makes room for about `additional` more bytes, in large pages where the system has them. Memory is used only as it is
-/// written to; where there is none, `bytes` grow as they would have.
+/// Reserves room for about `additional` more bytes, in large pages if the system supports them. Memory is used only
+/// when it is written. If the memory cannot be reserved, `bytes` is unchanged.
 pub fn reserve_large(bytes: &mut Vec<u8>, additional: usize) {
     if additional < LARGE_BYTES || bytes.try_reserve_exact(additional).is_err() {
         return;

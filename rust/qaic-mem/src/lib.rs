@@ -1,16 +1,15 @@
-//! Memory that more than one party sees: the caller's arrays, buffers of devices, mapped files.
+//! Memory that is shared between components: arrays of the caller, buffers of devices, mapped files.
 //!
-//! * [`HostSlice`] and [`HostSliceMut`] are views of such memory. They borrow from what keeps it, copy, and never lend a
-//!   reference into it;
-//! * [`ForeignMemory`] and [`ForeignMemoryMut`] are memory with what keeps it, as values without a lifetime. A call that
-//!   borrows makes them with a [`Lender`], one that shares memory with others has it as [`SharedMemory`];
-//! * [`Storage`] is memory of our own, [`StoragePool`] hands it out again, [`FileBytes`] is a file, [`Mapping`] pages that a
-//!   device has too, [`DmaBuf`] memory that
-//!   only devices see;
-//! * [`convert`] has the kernels that change element types and the order of dimensions on the way.
+//! * [`HostSlice`] and [`HostSliceMut`] are views of such memory. Views borrow from the memory's owner, copy
+//!   contents, and never return a reference into the memory.
+//! * [`ForeignMemory`] and [`ForeignMemoryMut`] contain memory with its owner, as values without a lifetime. A call
+//!   that borrows memory creates them with a [`Lender`]. Memory that is shared with other owners is [`SharedMemory`].
+//! * [`Storage`] is memory of this library, which a [`StoragePool`] reuses. [`FileBytes`] contains a file, a
+//!   [`Mapping`] contains pages that a device also accesses, and a [`DmaBuf`] is memory that only devices access.
+//! * [`convert`] contains the kernels that convert element types and change the order of dimensions.
 //!
-//! Together with the calls of the engine and of the system this is the only place of the project with unsafe code. What is
-//! safe to call here cannot reach memory that is gone:
+//! This crate, the calls of the engine and the system calls contain all unsafe code of the project. Safe code cannot
+//! access released memory through this crate:
 //!
 //! ```compile_fail,E0505
 //! let mut storage = qaic_mem::Storage::new(8)?;

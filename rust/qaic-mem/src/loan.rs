@@ -1,8 +1,9 @@
-//! Borrowed memory for a value without a lifetime, for the length of a call.
+//! Borrowed memory in a value without a lifetime, for the duration of a call.
 //!
-//! Several threads may work on an inference, so it cannot borrow from the call that waits for it. Such a call lends the
-//! memory instead: a [`ForeignMemory`] made by a [`Loan`] sets a mark when it is dropped, and the call does not return
-//! before. That costs a store per piece of memory, where an owner would cost a count of references.
+//! Several threads may work on an inference, so an inference cannot borrow from the call that waits for it. Instead,
+//! such a call lends the memory. A [`ForeignMemory`] made by a [`Loan`] sets a mark when it is dropped, and the call
+//! does not return before all marks are set. A loan costs one store per piece of memory; an owner would cost
+//! reference counting.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -11,7 +12,7 @@ use std::thread;
 
 use crate::{ForeignMemory, ForeignMemoryMut, HostSlice, HostSliceMut};
 
-/// Room for the marks of what is lent, kept from one call to the next.
+/// Marks of the lent memory; the allocation is reused by later calls.
 #[derive(Debug, Default)]
 pub struct Lender {
     // One per piece of memory that was lent: whether it was given back.
@@ -19,7 +20,7 @@ pub struct Lender {
     marks: Vec<Box<AtomicBool>>,
 }
 
-/// Lends memory that lives for `'env`, until the call that made the loan returns.
+/// Lends memory that lives for `'env`, until the call that created the loan returns.
 #[derive(Debug)]
 pub struct Loan<'scope, 'env> {
     lender: &'scope mut Lender,
@@ -28,7 +29,7 @@ pub struct Loan<'scope, 'env> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Marks a piece of memory as given back when it is dropped.
+/// Marks a piece of memory as returned on drop.
 #[derive(Debug)]
 pub(crate) struct LoanGuard {
     // Invariant: points to the mark of a lender whose loan waits for it.
@@ -50,14 +51,14 @@ impl Drop for LoanGuard {
 }
 
 impl Lender {
-    /// Room for `count` pieces of memory without further allocation.
+    /// Creates a lender with room for `count` pieces of memory without further allocation.
     pub fn with_capacity(count: usize) -> Self {
         Self { marks: (0..count).map(|_| Box::new(AtomicBool::new(true))).collect() }
     }
 
-    /// Does `work`, which may lend what lives as long as this call.
+    /// Calls `work`, which may lend memory that lives as long as this call.
     ///
-    /// Blocking: until all that was lent is dropped, which may be by other threads.
+    /// Blocking: until all lent memory is dropped, possibly by other threads.
     pub fn scope<'env, R>(&mut self, work: impl FnOnce(&mut Loan<'_, 'env>) -> R) -> R {
         // Waits when it is dropped, also after a panic in `work`.
         let mut loan = Loan { lender: self, lent: 0, env: PhantomData };

@@ -12,11 +12,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::HostSliceMut;
 
-/// A mapped buffer object. Valid as long as this lives, whatever becomes of the handle, the channel or the card.
+/// A mapped buffer object. The mapping is valid as long as this object exists, even if the handle, the channel or the
+/// card is lost.
 ///
-/// The device may write at any moment between an execute call and the return of the wait for it, so the memory is reached
-/// by address and copied, never borrowed. Threads may copy to and from the same bytes at a time: each byte is then one that
-/// a thread wrote.
+/// The device may write at any time between an execute call and the end of its wait. The memory is therefore copied
+/// by address and never borrowed. Threads may access the same bytes concurrently; each byte then has a value that one
+/// of the threads wrote.
 pub struct Mapping {
     address: *mut u8,
     len: usize,
@@ -30,7 +31,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory at `address` that `owner` owns.
+    /// Creates a mapping of the memory at `address`, which `owner` owns.
     ///
     /// # Safety
     ///
@@ -39,7 +40,7 @@ impl Mapping {
         Self { address, len, _owner: owner }
     }
 
-    /// New memory, zeroed; pages come when they are touched. `EINVAL`: no bytes.
+    /// Allocates zeroed memory; pages are allocated at their first access. Fails with `EINVAL` for zero bytes.
     pub fn anonymous(len: usize) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses a place where nothing is.
@@ -50,8 +51,9 @@ impl Mapping {
         Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
-    /// `len` bytes of a file from `offset` on, shared with every process that maps it. `EINVAL`: no bytes, or an offset
-    /// that is no page's begin. The file must not become shorter while it is mapped: access beyond its end is fatal.
+    /// Maps `len` bytes of a file at `offset`, shared with other processes. Fails with `EINVAL` for zero bytes, or
+    /// for an offset that is not page-aligned. The file must not shrink while it is mapped, because accesses beyond
+    /// its end are fatal.
     pub fn of_file(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a place where nothing is.
@@ -61,7 +63,7 @@ impl Mapping {
         Ok(unsafe { Self::new(address.cast(), len, owner) })
     }
 
-    /// A part of it, which keeps the whole; `None` when that reaches beyond the end.
+    /// Returns a part of the mapping, which keeps the whole mapping alive; `None` if the part is out of bounds.
     pub fn part(self: &Arc<Self>, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -76,13 +78,13 @@ impl Mapping {
         self.address
     }
 
-    /// The memory, as the host sees it; a device may write it too.
+    /// Returns the host's view of the memory, which a device may also write.
     pub fn memory_mut(&mut self) -> HostSliceMut<'_> {
         // SAFETY: valid by the contract of `new` as long as this value lives, which the view borrows; no Rust value lies there.
         unsafe { HostSliceMut::new(self.address, self.len) }
     }
 
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -92,7 +94,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Copies from `offset` on; `None` when that reaches beyond the end.
+    /// Copies bytes from `offset` into `into`; `None` if they are out of bounds.
     pub fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
         let shared = self.bytes(offset, into.len())?;
         for (byte, shared) in into.iter_mut().zip(shared) {
@@ -101,7 +103,7 @@ impl Mapping {
         Some(())
     }
 
-    /// Copies to `offset`; `None` when that reaches beyond the end.
+    /// Copies `from` to `offset`; `None` if the bytes are out of bounds.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
         let shared = self.bytes(offset, from.len())?;
         for (byte, shared) in from.iter().zip(shared) {
@@ -110,7 +112,7 @@ impl Mapping {
         Some(())
     }
 
-    /// `len` bytes from `offset` on, which other threads reach in the same way.
+    /// Returns the `len` bytes at `offset` as atomics, because other threads access them concurrently.
     fn bytes(&self, offset: usize, len: usize) -> Option<&[AtomicU8]> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -125,7 +127,7 @@ impl Mapping {
     }
 }
 
-/// Pages to give back.
+/// Pages that are unmapped on drop.
 struct MappedPages {
     address: usize,
     len: usize,

@@ -1,4 +1,4 @@
-//! Memory that many references keep: a caller's objects, and the inferences that use it.
+//! Reference-counted memory, shared by a caller's objects and the inferences that use it.
 
 use std::any::Any;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::{DmaBuf, HostSlice, Storage};
 
-/// Memory of a caller. Each [`ForeignMemory`](crate::ForeignMemory) made of it is one more reference.
+/// Memory of a caller. Each [`ForeignMemory`](crate::ForeignMemory) of this memory holds one reference.
 ///
-/// `K` is what keeps the memory; [`SharedMemory`] leaves it open, in one allocation with the rest.
+/// `K` is the type that keeps the memory alive. [`SharedMemory`] erases this type; both are in one allocation.
 pub struct Kept<K: ?Sized> {
     // Invariant: the keeper keeps `len` bytes at `address` valid for reads, and for writes unless `is_readonly`.
     address: *mut u8,
@@ -21,7 +21,7 @@ pub struct Kept<K: ?Sized> {
     keeper: K,
 }
 
-/// Memory of a caller, whatever keeps it.
+/// Memory of a caller, with any type of keeper.
 pub type SharedMemory = Kept<dyn Any + Send + Sync>;
 
 // SAFETY: the keepers may be sent, and their memory be reached from any thread.
@@ -30,7 +30,7 @@ unsafe impl<K: ?Sized + Send> Send for Kept<K> {}
 unsafe impl<K: ?Sized + Sync> Sync for Kept<K> {}
 
 impl SharedMemory {
-    /// The `len` bytes at `address`, which `keeper` keeps.
+    /// Creates shared memory from the `len` bytes at `address`, which `keeper` keeps alive.
     ///
     /// # Safety
     ///
@@ -46,7 +46,7 @@ impl SharedMemory {
         Arc::new(Kept { address, len, is_readonly, dma_buf: None, keeper })
     }
 
-    /// Memory that this library has allocated.
+    /// Creates shared memory from memory that this library has allocated.
     ///
     /// # Safety
     ///
@@ -57,34 +57,34 @@ impl SharedMemory {
         unsafe { Self::foreign(address, len, false, storage) }
     }
 
-    /// No bytes.
+    /// Returns memory without bytes.
     pub fn empty() -> Arc<Self> {
         Arc::new(Kept { address: ptr::null_mut(), len: 0, is_readonly: false, dma_buf: None, keeper: () })
     }
 
-    /// Memory that devices share and the host does not see.
+    /// Creates memory that devices share and the host does not see.
     pub fn behind(dma_buf: DmaBuf) -> Arc<Self> {
         let dma_buf = Some(Arc::new(dma_buf));
         Arc::new(Kept { address: ptr::null_mut(), len: 0, is_readonly: false, dma_buf, keeper: () })
     }
 
-    /// The bytes. Empty where they lie behind a descriptor.
+    /// Returns a view of the bytes; empty for memory behind a descriptor.
     pub fn memory(&self) -> HostSlice<'_> {
         // SAFETY: the invariant; the view borrows from the value.
         unsafe { HostSlice::new(self.address, self.len) }
     }
 
-    /// Address of the first byte; null where they lie behind a descriptor.
+    /// Address of the first byte; null for memory behind a descriptor.
     pub fn address(&self) -> *mut u8 {
         self.address
     }
 
-    /// Returns the descriptor behind which the bytes are, if there is one.
+    /// Returns the DMA buffer, for memory behind a descriptor.
     pub fn dma_buf(&self) -> Option<&Arc<DmaBuf>> {
         self.dma_buf.as_ref()
     }
 
-    /// Number of bytes, wherever they lie.
+    /// Number of bytes, including memory behind a descriptor.
     pub fn len(&self) -> usize {
         let described = self.dma_buf().map(|memory| usize::try_from(memory.len()).unwrap_or(usize::MAX));
         described.unwrap_or(self.len)

@@ -1,4 +1,4 @@
-//! Aligned buffers of our own.
+//! Aligned buffers of this library.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::mem;
@@ -9,10 +9,10 @@ use bytemuck::Pod;
 
 use crate::{HostSlice, HostSliceMut, MemoryError, StoragePool};
 
-/// Alignment of every buffer in bytes: a cache line, and what the widest vector loads like.
+/// Alignment of every buffer in bytes: a cache line, and the preferred alignment of the widest vector loads.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// One heap buffer. Zeroed when it is new.
+/// One heap buffer, initially zero.
 #[derive(Debug)]
 pub(crate) struct Block {
     address: NonNull<u8>,
@@ -38,14 +38,14 @@ impl Block {
         Ok(Self { address: NonNull::new(address).ok_or_else(exhausted)?, len_bytes })
     }
 
-    /// Its address, from which [`Self::from_raw`] makes it again.
+    /// Converts the block to its address, which [`Self::from_raw`] accepts.
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let address = self.address;
         mem::forget(self);
         address
     }
 
-    /// The block that lies at `address`.
+    /// Returns the block at `address`.
     ///
     /// # Safety
     ///
@@ -64,10 +64,10 @@ impl Drop for Block {
     }
 }
 
-/// A buffer that returns to its pool when it is dropped.
+/// A buffer that returns to its pool on drop.
 ///
-/// Views borrow from it, and what shows its memory to others by address (a numpy array, say) keeps it. So memory that can be
-/// seen is never handed out again.
+/// Views borrow from the buffer. Objects that expose its memory by address, such as a numpy array, own it. Visible
+/// memory is therefore never reused.
 #[derive(Debug)]
 pub struct Storage {
     // Empty only while being dropped.
@@ -76,17 +76,17 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// A zeroed buffer of its own, without a pool.
+    /// Creates a zeroed buffer without a pool.
     pub fn new(len_bytes: usize) -> Result<Self, MemoryError> {
         Ok(Self { block: Some(Block::new(len_bytes)?), home: None })
     }
 
-    /// A buffer that returns to `home`.
+    /// Creates a buffer that returns to `home`.
     pub(crate) fn of_pool(block: Block, home: Arc<StoragePool>) -> Self {
         Self { block: Some(block), home: Some(home) }
     }
 
-    /// A buffer of its own with these values.
+    /// Creates a buffer without a pool that contains these values.
     pub fn of<T: Pod>(values: &[T]) -> Result<Self, MemoryError> {
         let mut storage = Self::new(size_of_val(values))?;
         storage.memory_mut().copy_from(HostSlice::of(values));
@@ -112,7 +112,7 @@ impl Storage {
         }
     }
 
-    /// Address of the first byte. It stays what it is until the storage is dropped.
+    /// Address of the first byte, which does not change until the storage is dropped.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.block.as_ref().map_or(ptr::null_mut(), |block| block.address.as_ptr())
     }

@@ -1,4 +1,4 @@
-//! Buffers of one size that are used again and again.
+//! Buffers of one size for repeated use.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::storage::Block;
 use crate::{MemoryError, Storage};
 
-/// Buffers of one size. Keeps at most `capacity` unused ones.
+/// Buffers of one size. The pool keeps at most `capacity` unused buffers.
 ///
-/// Each unused buffer lies in a slot of its own, which is taken and filled by one atomic exchange. So no thread ever waits
-/// for another, and a forked process can use the pool whatever its parent's threads were doing.
+/// Each unused buffer has its own slot, which one atomic exchange empties or fills. No thread ever waits for another,
+/// and a forked process can use the pool regardless of the state of its parent's threads.
 #[derive(Debug)]
 pub struct StoragePool {
     len_bytes: usize,
@@ -20,13 +20,13 @@ pub struct StoragePool {
 }
 
 impl StoragePool {
-    /// An empty pool for buffers of `len_bytes`.
+    /// Creates an empty pool of buffers of `len_bytes`.
     pub fn new(len_bytes: usize, capacity: usize) -> Arc<Self> {
         let unused = (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
         Arc::new(Self { len_bytes, unused })
     }
 
-    /// An unused buffer, else a new one. The content of a used one is whatever its last use left.
+    /// Returns an unused buffer, or a new one. A reused buffer keeps the contents of its last use.
     pub fn take(self: &Arc<Self>) -> Result<Storage, MemoryError> {
         let block = match self.unused.iter().find_map(|slot| self.empty(slot)) {
             Some(block) => block,
@@ -35,7 +35,7 @@ impl StoragePool {
         Ok(Storage::of_pool(block, Arc::clone(self)))
     }
 
-    /// The buffer in a slot.
+    /// Takes the buffer out of a slot.
     fn empty(&self, slot: &AtomicPtr<u8>) -> Option<Block> {
         // A look is cheaper than an exchange.
         NonNull::new(slot.load(Ordering::Relaxed))?;
@@ -45,7 +45,7 @@ impl StoragePool {
         Some(unsafe { Block::from_raw(address, self.len_bytes) })
     }
 
-    /// Keeps a block of this pool's size if there is room, else frees it.
+    /// Keeps a block of this pool's size if there is room, otherwise frees the block.
     pub(crate) fn give_back(&self, block: Block) {
         let address = block.into_raw();
         for slot in &self.unused {

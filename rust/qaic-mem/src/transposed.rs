@@ -1,18 +1,19 @@
-//! Copy of a matrix with rows and columns exchanged, the one access to foreign memory that is not a run of bytes.
+//! Copy of a matrix with rows and columns exchanged, the only access to foreign memory that is not a run of bytes.
 //!
-//! Blocks of 8 bytes a side are exchanged in registers: a row of a block is one load, a column one store. Matrices with
-//! few rows, such as the channels of an image, are done a column at a time. What is left goes element by element.
+//! Blocks with 8 bytes per side are transposed in registers: a row of a block is one load, a column one store.
+//! Matrices with few rows, such as the channels of an image, are copied one column at a time. Remaining elements are
+//! copied individually.
 
 use bytemuck::Pod;
 
 use crate::{HostSlice, HostSliceMut};
 
-/// Elements that may be exchanged.
+/// Element types that can be transposed.
 pub(crate) trait Movable: Pod {
-    /// Rows and columns of a block; 1 where blocks do not pay.
+    /// Number of rows and columns of a block; 1 if blocks are not faster.
     const SIDE: usize;
 
-    /// Exchanges rows and columns of the block at `from`.
+    /// Transposes the block at `from`.
     ///
     /// # Safety
     ///
@@ -21,7 +22,7 @@ pub(crate) trait Movable: Pod {
     unsafe fn exchange(from: *const Self, from_stride: usize, to: *mut Self, to_stride: usize);
 }
 
-/// Rows of a block as numbers, element 0 in the lowest bits.
+/// Reads the rows of a block as numbers, element 0 in the lowest bits.
 ///
 /// # Safety
 ///
@@ -34,7 +35,7 @@ unsafe fn read_rows<T, const N: usize>(from: *const T, stride: usize) -> [u64; N
     })
 }
 
-/// Writes rows as [`read_rows`] reads them.
+/// Writes rows in the format of [`read_rows`].
 ///
 /// # Safety
 ///
@@ -113,7 +114,7 @@ impl Movable for u64 {
 
 /// Copies a matrix so that its rows become columns: `dst[c][r] = src[r][c]`.
 ///
-/// Strides are in elements. `None`, and nothing copied, when a matrix does not lie inside its memory.
+/// Strides are in elements. Returns `None`, and copies nothing, if a matrix exceeds its memory.
 pub(crate) fn copy_transposed<T: Movable>(
     src: HostSlice<'_>,
     src_stride: usize,
@@ -155,7 +156,7 @@ struct Matrix<T> {
 }
 
 impl<T: Movable> Matrix<T> {
-    /// Exchanges `R` rows.
+    /// Transposes `R` rows.
     ///
     /// # Safety
     ///
@@ -171,7 +172,7 @@ impl<T: Movable> Matrix<T> {
         }
     }
 
-    /// Exchanges `rows` rows.
+    /// Transposes `rows` rows.
     ///
     /// # Safety
     ///

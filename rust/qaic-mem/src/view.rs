@@ -1,12 +1,13 @@
-//! Views of memory that others may change at any moment.
+//! Views of memory that others may change at any time.
 //!
-//! Arrays of a caller and DMA buffers of a device are shared with the threads of an interpreter and with the device. A `&[T]`
-//! of them would promise the compiler that nothing writes meanwhile, which cannot be promised. So their bytes move through
-//! raw views: bounds are checked here, contents are copied by raw pointer, and a concurrent writer makes the copied
-//! *values* unspecified, never the program.
+//! Arrays of a caller and DMA buffers of a device are shared with the threads of an interpreter and with the device.
+//! A `&[T]` of such memory would promise the compiler that no other writer exists, which is not certain. The bytes
+//! are therefore accessed through raw views. A view checks bounds and copies contents by raw pointer. A concurrent
+//! writer makes the copied *values* unspecified, and has no other effect.
 //!
-//! A view borrows from what keeps its memory. What safe code can make a view of is either its own (a slice, a
-//! [`crate::Storage`]), or was vouched for once by unsafe code (a [`crate::ForeignMemory`], a [`crate::Mapping`]).
+//! A view borrows from the owner of its memory. Safe code can create a view only of its own memory (a slice, a
+//! [`crate::Storage`]), or of memory that unsafe code has declared valid (a [`crate::ForeignMemory`], a
+//! [`crate::Mapping`]).
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -25,8 +26,8 @@ pub struct HostSlice<'a> {
 
 /// A writable piece of memory.
 ///
-/// It is not `Copy`, so safe code has no second view of memory that it can write. Unsafe code that makes a view of foreign
-/// memory states which other views exist.
+/// The view is not `Copy`, so safe code cannot have two views of memory that it can write. Unsafe code that creates a
+/// view of foreign memory must state which other views exist.
 ///
 /// Invariant: `ptr` is valid for reads and writes of `len` bytes during `'a`.
 #[derive(Debug)]
@@ -58,12 +59,12 @@ impl<'a> HostSlice<'a> {
         Self { ptr, len, memory: PhantomData }
     }
 
-    /// The view of nothing.
+    /// Returns an empty view.
     pub const fn empty() -> Self {
         Self { ptr: ptr::null(), len: 0, memory: PhantomData }
     }
 
-    /// The bytes of `values`.
+    /// Returns a view of the bytes of `values`.
     pub fn of<T: Pod>(values: &'a [T]) -> Self {
         Self { ptr: values.as_ptr().cast(), len: size_of_val(values), memory: PhantomData }
     }
@@ -93,13 +94,13 @@ impl<'a> HostSlice<'a> {
             && !is_before(other_start.saturating_add(other.len), start)
     }
 
-    /// The `len` bytes from `offset` on, `None` when they do not lie inside.
+    /// Returns a view of the `len` bytes at `offset`; `None` if they are out of bounds.
     pub fn subslice(self, offset: usize, len: usize) -> Option<Self> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Self { ptr: self.ptr.wrapping_add(offset), len, memory: PhantomData })
     }
 
-    /// Copies the bytes from `offset` on into `into`; `None`, and nothing copied, when they do not lie inside.
+    /// Copies the bytes at `offset` into `into`. Returns `None`, and copies nothing, if they are out of bounds.
     pub fn read_into<T: Pod>(self, offset: usize, into: &mut [T]) -> Option<()> {
         let from = self.subslice(offset, size_of_val(into))?;
         if from.len > 0 {
@@ -109,7 +110,7 @@ impl<'a> HostSlice<'a> {
         Some(())
     }
 
-    /// All bytes as an owned vector.
+    /// Copies all bytes into a vector.
     pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = vec![0_u8; self.len];
         let copied = self.read_into(0, &mut bytes);
@@ -129,12 +130,12 @@ impl<'a> HostSliceMut<'a> {
         Self { ptr, len, memory: PhantomData }
     }
 
-    /// The view of nothing.
+    /// Returns an empty view.
     pub const fn empty() -> Self {
         Self { ptr: ptr::null_mut(), len: 0, memory: PhantomData }
     }
 
-    /// The bytes of `values`.
+    /// Returns a view of the bytes of `values`.
     pub fn of<T: Pod>(values: &'a mut [T]) -> Self {
         Self { ptr: values.as_mut_ptr().cast(), len: size_of_val(values), memory: PhantomData }
     }
@@ -154,35 +155,35 @@ impl<'a> HostSliceMut<'a> {
         self.ptr
     }
 
-    /// The same bytes, lent for less long.
+    /// Returns a view of the same bytes with a shorter lifetime.
     pub fn reborrow(&mut self) -> HostSliceMut<'_> {
         HostSliceMut { ptr: self.ptr, len: self.len, memory: PhantomData }
     }
 
-    /// The same bytes for reading.
+    /// Returns a readable view of the same bytes.
     pub fn as_const(&self) -> HostSlice<'_> {
         HostSlice { ptr: self.ptr, len: self.len, memory: PhantomData }
     }
 
-    /// The same bytes for reading only.
+    /// Converts the view to a readable one.
     pub fn into_const(self) -> HostSlice<'a> {
         HostSlice { ptr: self.ptr, len: self.len, memory: PhantomData }
     }
 
-    /// The `len` bytes from `offset` on, `None` when they do not lie inside.
+    /// Returns a view of the `len` bytes at `offset`; `None` if they are out of bounds.
     pub fn subslice(self, offset: usize, len: usize) -> Option<Self> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Self { ptr: self.ptr.wrapping_add(offset), len, memory: PhantomData })
     }
 
-    /// The first `len` bytes, or all where there are fewer.
+    /// Returns a view of the first `len` bytes, or of all bytes if there are fewer.
     #[must_use]
     pub fn first(self, len: usize) -> Self {
         Self { len: len.min(self.len), ..self }
     }
 
-    /// Copies the bytes of `source`, as many as fit, and returns their number. The two may overlap, which views of foreign
-    /// memory can.
+    /// Copies as many bytes of `source` as fit, and returns their number. The two views may overlap, because views of
+    /// foreign memory can.
     pub fn copy_from(&mut self, source: HostSlice<'_>) -> usize {
         let count = self.len.min(source.len);
         if count > 0 {
@@ -192,7 +193,7 @@ impl<'a> HostSliceMut<'a> {
         count
     }
 
-    /// Writes `values` from byte `offset` on; `None`, and nothing written, when they do not lie inside.
+    /// Writes `values` at byte `offset`. Returns `None`, and writes nothing, if they are out of bounds.
     pub fn write_from<T: Pod>(&mut self, offset: usize, values: &[T]) -> Option<()> {
         let mut to = self.reborrow().subslice(offset, size_of_val(values))?;
         to.copy_from(HostSlice::of(values));

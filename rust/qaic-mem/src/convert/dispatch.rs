@@ -1,14 +1,14 @@
-//! Choice of the kernel: by what the machine can do, and by the operation.
+//! Selection of the kernel for a machine and an operation.
 
 #[cfg(target_arch = "x86_64")]
 use super::x86::Features;
 use super::{ElementOp, portable};
 use crate::{HostSlice, HostSliceMut};
 
-/// A family of kernels. Later ones are preferred where they exist.
+/// A family of kernels. Later families are preferred if the machine supports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// Plain Rust; exists everywhere and defines the results.
+    /// Portable Rust, which exists on all machines and defines the results.
     Portable,
     /// 256-bit vectors with half-float conversion and fused multiply-add.
     Avx2,
@@ -17,12 +17,12 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The families this machine has.
+    /// Returns the families that this machine supports.
     pub fn available() -> Vec<Self> {
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|&isa| isa <= Self::best()).collect()
     }
 
-    /// The family used by default.
+    /// Returns the default family.
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         match Features::detect(Self::Avx512) {
@@ -35,8 +35,8 @@ impl Isa {
     }
 }
 
-/// Applies `op` to as many elements as both sides hold, with the kernels of `isa` (or of the best family this machine
-/// has, if that is less).
+/// Applies `op` to as many elements as both sides contain, with the kernels of `isa`, or of the best family of this
+/// machine if that is lower.
 pub(super) fn apply(isa: Isa, op: ElementOp, src: HostSlice<'_>, dst: HostSliceMut<'_>) {
     #[cfg(target_arch = "x86_64")]
     if let Some(features) = Features::detect(isa) {

@@ -1,18 +1,18 @@
-//! Conversion between f32 and f16 on blocks of scratch.
+//! Conversion between f32 and f16 on blocks of scratch memory.
 //!
-//! Rounding is to nearest, ties to even; overflow gives infinity; a NaN stays a NaN (made quiet, upper payload bits
-//! kept); subnormals are exact. The `half` crate gives exactly this on every architecture and uses the machine's
-//! conversion instructions where they exist, so it is the definition as well as the portable kernel.
+//! Rounding is to nearest, ties to even. Overflow results in infinity. A NaN stays a NaN (quiet, with its upper
+//! payload bits), and subnormals are exact. The `half` crate has these semantics on every architecture and uses the
+//! machine's conversion instructions if available. It is therefore both the definition and the portable kernel.
 
 use half::{f16, slice::HalfFloatSliceExt};
 
-/// Converts as many elements as both slices have.
+/// Converts as many elements as both slices contain.
 pub(super) fn narrow(src: &[f32], dst: &mut [f16]) {
     let count = src.len().min(dst.len());
     dst[..count].convert_from_f32_slice(&src[..count]);
 }
 
-/// Converts as many elements as both slices have; exact.
+/// Converts as many elements as both slices contain; exact.
 pub(super) fn widen(src: &[f16], dst: &mut [f32]) {
     let count = src.len().min(dst.len());
     src[..count].convert_to_f32_slice(&mut dst[..count]);

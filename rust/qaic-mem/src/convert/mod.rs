@@ -1,13 +1,14 @@
-//! Conversion kernels and the fused passes built of them.
+//! Conversion kernels, and fused passes built from them.
 //!
-//! A program may ask that a tensor reaches the device in another type or order than the caller has it.
-//! Everything here serves one goal: whatever the sequence of steps, the bytes travel once from source to destination,
-//! with at most a block of scratch that stays in the first-level cache.
+//! A program may require a tensor on the device in another type or dimension order than the caller's. Any sequence of
+//! conversion steps is done in one pass from source to destination, with at most one block of scratch memory that
+//! stays in the first-level cache.
 //!
-//! * [`qaic_quant::affine`] and `half` define the arithmetic; `portable` applies it anywhere, `x86` faster, `dispatch` chooses;
-//! * `transpose` moves elements into another order of dimensions;
-//! * [`pipeline`] fuses element operations and a permutation into one pass;
-//! * [`pieces`] walks arrays of the caller, [`mx`] those in rows of blocks.
+//! * [`qaic_quant::affine`] and `half` define the arithmetic. `portable` implements it for all machines, `x86` faster
+//!   for x86-64, and `dispatch` selects the implementation.
+//! * `transpose` changes the order of dimensions.
+//! * [`pipeline`] fuses element operations and a permutation into one pass.
+//! * [`pieces`] iterates over arrays of the caller, and [`mx`] over arrays in rows of blocks.
 
 mod dispatch;
 mod half;
@@ -58,7 +59,7 @@ impl ElementOp {
         }
     }
 
-    /// How many elements both a source and a destination of these byte lengths hold.
+    /// Returns the number of elements that fit into both a source and a destination of these byte lengths.
     fn elements(self, source_bytes: usize, result_bytes: usize) -> usize {
         (source_bytes / self.source_size()).min(result_bytes / self.result_size())
     }

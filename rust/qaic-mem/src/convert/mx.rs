@@ -1,4 +1,4 @@
-//! Whole arrays to blocks with a common exponent and back ([`qaic_quant::mx`]).
+//! Conversion of whole arrays to blocks with a common exponent and back ([`qaic_quant::mx`]).
 
 use qaic_quant::mx::{self, BLOCK, MxFormat, NotFinite};
 
@@ -13,7 +13,7 @@ fn stored_bytes(format: MxFormat, len: usize, row_len: usize) -> usize {
     len / row_len * row_len.div_ceil(BLOCK) * format.block_bytes()
 }
 
-/// Stores rows of `row_len` f32 in `stored`, which has as many bytes as they need.
+/// Encodes rows of `row_len` float32 values into `stored`, which must have the required size.
 pub fn encode(format: MxFormat, values: HostSlice<'_>, row_len: usize, mut stored: &mut [u8]) -> NotFinite {
     let mut total = NotFinite::default();
     let mut buffer = [0.0_f32; PIECE];
@@ -28,7 +28,7 @@ pub fn encode(format: MxFormat, values: HostSlice<'_>, row_len: usize, mut store
     total
 }
 
-/// The f32 that rows of `row_len` of them are after they were stored.
+/// Rounds rows of `row_len` float32 values to the values after encoding and decoding.
 pub fn round(
     format: MxFormat,
     values: HostSlice<'_>,
@@ -46,7 +46,7 @@ pub fn round(
     Ok((storage, total))
 }
 
-/// The `count` f32 that are stored in rows of `row_len`.
+/// Decodes `count` float32 values from rows of `row_len`.
 pub fn decode(
     format: MxFormat,
     stored: HostSlice<'_>,

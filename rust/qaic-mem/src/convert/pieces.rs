@@ -1,13 +1,14 @@
-//! Arrays that other threads may write to meanwhile, so they are never slices of Rust: work goes through pieces of them
-//! that fit the first-level cache.
+//! Access to arrays that other threads may write concurrently. Such arrays are never Rust slices: they are processed
+//! in pieces that fit the first-level cache.
 
 use crate::error::MemoryError;
 use crate::{HostSlice, Pod, Storage};
 
-/// Elements of a piece: with its result it fits the first-level cache.
+/// Number of elements of a piece, which fits the first-level cache together with its result.
 pub(crate) const PIECE: usize = 2048;
 
-/// Reads `memory` as elements of `T`, piece by piece: `piece(position of its first element, elements)`.
+/// Reads `memory` as elements of `T`, piece by piece. `piece` receives the index of the first element and the
+/// elements.
 pub fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usize, &[T])) {
     let mut buffer = [T::default(); PIECE];
     let len = memory.len() / size_of::<T>();
@@ -21,7 +22,7 @@ pub fn pieces<T: Pod + Default>(memory: HostSlice<'_>, mut piece: impl FnMut(usi
     }
 }
 
-/// Turns the elements of `memory` into as many elements of `U`, piece by piece.
+/// Converts the elements of `memory` to as many elements of `U`, piece by piece.
 pub fn map_pieces<T: Pod + Default, U: Pod + Default>(
     memory: HostSlice<'_>,
     mut map: impl FnMut(usize, &[T], &mut [U]),
@@ -37,7 +38,8 @@ pub fn map_pieces<T: Pod + Default, U: Pod + Default>(
     Ok(storage)
 }
 
-/// Visits `count` elements in whole rows, or in pieces of one row: `visit(first element, elements, row length of the piece)`.
+/// Visits `count` elements in whole rows, or in pieces of one row. `visit` receives the first element, the number of
+/// elements, and the row length of the piece.
 pub(super) fn in_rows(count: usize, row_len: usize, mut visit: impl FnMut(usize, usize, usize)) {
     let (mut start, mut left) = (0, row_len);
     while start < count {

@@ -1,15 +1,15 @@
 //! A sequence of element operations and permutations as one pass over the data.
 //!
-//! Element operations do not depend on where an element lies, so they commute with permutations: any sequence is one
-//! permutation and one chain of element operations. The pass reads each source element once and writes each
-//! destination element once; what is in between stays in a few KiB of scratch.
+//! Element operations do not depend on the position of an element, so they commute with permutations. Any sequence
+//! therefore equals one permutation and one chain of element operations. The pass reads each source element once and
+//! writes each destination element once; intermediate values stay in a few KiB of scratch memory.
 
 use crate::{HostSlice, HostSliceMut};
 
 use super::transpose::{MAX_RANK, Permutation};
 use super::{ElementOp, Isa, dispatch};
 
-/// Words of one scratch block (4 KiB).
+/// Number of words of a scratch block (4 KiB).
 const SCRATCH: usize = 512;
 
 /// One step of a sequence.
@@ -26,7 +26,7 @@ pub enum Step {
     },
 }
 
-/// Why a sequence cannot be built or run.
+/// Reason why a sequence cannot be built or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
     /// A step reads elements of another size than the step before it writes.
@@ -34,12 +34,12 @@ pub enum PipelineError {
     ElementSize {
         /// Position of the step.
         step: usize,
-        /// Bytes it reads.
+        /// Bytes per element that the step reads.
         expected: usize,
-        /// Bytes it gets.
+        /// Bytes per element that the step before it writes.
         found: usize,
     },
-    /// The permutation is none, has too many dimensions, or does not fit the tensor.
+    /// The permutation is invalid, has too many dimensions, or does not match the tensor.
     #[error("step {step} is no permutation of the tensor's dimensions")]
     Shuffle {
         /// Position of the step.
@@ -48,7 +48,7 @@ pub enum PipelineError {
     /// The tensor has more bytes than memory can have.
     #[error("the tensor is too large")]
     TooLarge,
-    /// A buffer has another size than the tensor.
+    /// A buffer does not have the size of the tensor.
     #[error("{found} bytes given, {expected} expected")]
     BufferSize {
         /// Bytes of the tensor.
@@ -69,7 +69,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// The sequence `steps` for a tensor of `elements` elements of `element_size` bytes (1, 2, 4 or 8).
+    /// Builds the sequence `steps` for a tensor of `elements` elements of `element_size` bytes (1, 2, 4 or 8).
     pub fn new(elements: usize, element_size: usize, steps: &[Step]) -> Result<Self, PipelineError> {
         let mut size = element_size;
         let mut ops = Vec::new();
@@ -127,18 +127,18 @@ impl Pipeline {
         self.elements * self.result_size
     }
 
-    /// Returns whether the result is the source, byte for byte.
+    /// Returns whether the result equals the source, byte for byte.
     pub fn is_copy(&self) -> bool {
         self.ops.is_empty() && self.permutation.is_none()
     }
 
-    /// Runs the sequence. `src` and `dst` have exactly the bytes of the two tensors and do not overlap (if they do,
-    /// the result is unspecified).
+    /// Runs the sequence. `src` and `dst` must have exactly the sizes of the two tensors. If they overlap, the result
+    /// is unspecified.
     pub fn run(&self, src: HostSlice<'_>, dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
         self.run_with(Isa::best(), src, dst)
     }
 
-    /// [`Pipeline::run`] with a given family of kernels, for comparison.
+    /// Runs the sequence as [`Pipeline::run`] does, with a given family of kernels, for comparison.
     pub fn run_with(&self, isa: Isa, src: HostSlice<'_>, dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
         check(self.source_bytes(), src.len())?;
         check(self.result_bytes(), dst.len())?;
@@ -146,7 +146,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Runs the sequence for a destination that holds only the first bytes of the result.
+    /// Runs the sequence for a destination that has room for only the first bytes of the result.
     pub fn run_prefix(&self, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) -> Result<(), PipelineError> {
         if dst.len() >= self.result_bytes() {
             return self.run(src, dst.first(self.result_bytes()));
@@ -164,7 +164,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Both sides have the sizes of the tensors, so the checks inside cannot fail.
+    /// Runs the pass. Both sides have the sizes of the tensors, so the internal checks cannot fail.
     fn pass(&self, isa: Isa, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) {
         let complete = match &self.permutation {
             None => {
@@ -185,7 +185,7 @@ impl Pipeline {
     }
 }
 
-/// Applies `ops` one after the other to as many elements as both sides hold.
+/// Applies `ops` in sequence to as many elements as both sides contain.
 fn chain(isa: Isa, ops: &[ElementOp], src: HostSlice<'_>, mut dst: HostSliceMut<'_>) {
     match ops {
         [] => {

@@ -1,8 +1,8 @@
 //! Kernels for any architecture.
 //!
-//! Foreign memory is never borrowed as a slice (see `view`): a kernel reads a block into scratch that stays
-//! in the first-level cache, computes there with ordinary slices, and writes the block out. The loops are written so
-//! that the compiler vectorizes them for the baseline of the target.
+//! Foreign memory is never borrowed as a slice (see `view`). A kernel copies a block into scratch memory that stays
+//! in the first-level cache, computes there with ordinary slices, and copies the results out. The loops are written
+//! so that the compiler vectorizes them for the target's baseline.
 
 use half::f16;
 use qaic_quant::affine;
@@ -11,13 +11,14 @@ use super::quantize::QuantType;
 use super::{ElementOp, half as half_kernel};
 use crate::{HostSlice, HostSliceMut, Pod};
 
-/// Elements of a block: source and result together stay below 16 KiB.
+/// Number of elements of a block. Source and result together stay below 16 KiB.
 const BLOCK: usize = 1024;
 
-/// Elements of the block for what a vector kernel leaves over: clearing a large one would cost more than the work.
+/// Number of elements of a block for the remainder of a vector kernel, because clearing a larger block would cost
+/// more than the work.
 const TAIL: usize = 64;
 
-/// Applies `op` to as many elements as both sides hold.
+/// Applies `op` to as many elements as both sides contain.
 pub(super) fn apply(op: ElementOp, src: HostSlice<'_>, dst: HostSliceMut<'_>) {
     if op.elements(src.len(), dst.len()) <= TAIL {
         sized::<TAIL>(op, src, dst);
@@ -55,7 +56,7 @@ fn sized<const N: usize>(op: ElementOp, src: HostSlice<'_>, dst: HostSliceMut<'_
     }
 }
 
-/// The stored form of an unsigned 8-bit value.
+/// Returns the stored form of an unsigned 8-bit value.
 #[inline]
 fn unsigned(signed: i8) -> u8 {
     signed.cast_unsigned() ^ 0x80

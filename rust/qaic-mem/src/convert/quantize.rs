@@ -1,8 +1,8 @@
-//! Parameters of quantization. The arithmetic is that of [`qaic_quant::affine`]; every kernel reproduces it
-//! bit for bit.
+//! Parameters of quantization. [`qaic_quant::affine`] defines the arithmetic, which every kernel reproduces bit for
+//! bit.
 //!
-//! The offset of an unsigned 8-bit tensor refers to the stored value minus 128, so those kernels work on the signed
-//! value and flip the top bit.
+//! The offset of an unsigned 8-bit tensor refers to the stored value minus 128, so its kernels compute with the
+//! signed value and flip the top bit.
 
 /// Integer types a float can be quantized to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub struct QuantParams {
 }
 
 impl QuantParams {
-    /// Parameters with `scale` the difference of two neighboring quantized values and `offset` the quantized value
-    /// of zero.
+    /// Creates parameters: `scale` is the difference of two neighboring quantized values, `offset` is the quantized
+    /// value of zero.
     pub const fn new(scale: f32, offset: i32) -> Self {
         Self { scale, offset }
     }

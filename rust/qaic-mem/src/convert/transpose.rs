@@ -1,16 +1,16 @@
 //! Permutation of dimensions, in pieces that fit the first-level cache.
 //!
-//! A permutation is first reduced: dimensions of one element go, dimensions that stay neighbors become one. What is
-//! left is either rows that stay whole, or a batch of matrices to be turned, which is done in square tiles so that
-//! both sides use every cache line they touch. A tile can be handed to a consumer on the way (see [`Permutation::run`]),
-//! which is how a conversion is fused with it.
+//! A permutation is first reduced: dimensions of one element are removed, and dimensions that stay adjacent are
+//! merged. The remaining permutation moves whole rows, or transposes a batch of matrices. Matrices are transposed in
+//! square tiles, so that both sides use every cache line that they access. [`Permutation::run`] can pass each tile to
+//! a consumer, which fuses a conversion with the permutation.
 
 use crate::{HostSlice, HostSliceMut, copy_transposed};
 
-/// Most dimensions a tensor may have.
+/// Maximum number of dimensions of a tensor.
 pub(crate) const MAX_RANK: usize = 8;
 
-/// A tile is at least this many bytes and elements wide and high.
+/// Minimum size of a tile side, in bytes and in elements.
 const TILE_LINE: usize = 64;
 const TILE_SIDE: usize = 16;
 
@@ -26,24 +26,24 @@ struct Axis {
 #[derive(Clone, Debug)]
 pub(super) struct Permutation {
     element_size: usize,
-    /// Axes of the outer loops, slowest first.
+    /// Axes of the outer loops, the slowest first.
     outer: Vec<Axis>,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Runs of this many elements stay together.
+    /// Runs of this many elements, which stay together.
     Rows(usize),
-    /// `turned` is contiguous in the destination, `kept` in the source.
+    /// A matrix transposition: `turned` is contiguous in the destination, `kept` in the source.
     Matrix { turned: Axis, kept: Axis },
 }
 
 impl Permutation {
-    /// Permutation that makes source dimension `order[k]` the result's dimension `k`.
+    /// Returns the permutation that maps source dimension `order[k]` to dimension `k` of the result.
     ///
-    /// `None` when nothing moves in memory. `order` is a permutation of `0..dims.len()` and the element count fits
-    /// `usize`: the caller has checked.
+    /// Returns `None` if the order in memory does not change. The caller must have checked that `order` is a
+    /// permutation of `0..dims.len()` and that the element count fits `usize`.
     pub(super) fn new(dims: &[usize], order: &[usize], element_size: usize) -> Option<Self> {
         let mut strides = vec![1_usize; dims.len()];
         for k in (1..dims.len()).rev() {
@@ -75,7 +75,7 @@ impl Permutation {
         Some(Self { element_size, outer: axes, kind })
     }
 
-    /// Permutes all elements of `src` into `dst`. `None` when one of them is too short.
+    /// Permutes all elements of `src` into `dst`. Returns `None` if one of them is too short.
     pub(super) fn copy(&self, src: HostSlice<'_>, dst: &mut HostSliceMut<'_>) -> Option<()> {
         let size = self.element_size;
         self.for_each_outer(|from, to| match self.kind {
@@ -103,10 +103,10 @@ impl Permutation {
         })
     }
 
-    /// Gathers the elements block by block into `scratch` and hands every contiguous run of the result to
-    /// `consume(elements so far in destination order, run)`. `None` when `src` is too short or `consume` says so.
+    /// Gathers the elements block by block into `scratch`, and passes every contiguous run of the result to
+    /// `consume(elements so far in destination order, run)`. Returns `None` if `src` is too short or `consume` does.
     ///
-    /// `scratch` holds some tiles, at least one row of one.
+    /// `scratch` must have room for several tiles, at least for one row of a tile.
     pub(super) fn run(
         &self,
         src: HostSlice<'_>,
@@ -155,7 +155,7 @@ impl Permutation {
         }
     }
 
-    /// The rows of the result are contiguous one after the other, so short ones are collected in `scratch`.
+    /// Gathers whole rows. The rows are contiguous in the result, so short ones are collected in `scratch`.
     fn gather_rows(
         &self,
         len: usize,

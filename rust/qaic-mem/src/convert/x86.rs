@@ -1,14 +1,14 @@
 //! Vector kernels for x86-64: half-float conversion, quantization and dequantization.
 //!
-//! Each kernel is one loop over whole vectors; the elements left over go to the portable kernel. The results are
-//! those of the portable kernels bit for bit (property test in `tests/kernels.rs`).
+//! Each kernel is one loop over whole vectors; the portable kernel processes the remaining elements. The results
+//! equal those of the portable kernels bit for bit (property test in `tests/kernels.rs`).
 //!
-//! Safety rests on two patterns. A kernel takes a [`HostSlice`] and a [`HostSliceMut`], computes from *their* lengths how many
-//! whole vectors lie in both, and touches nothing beyond. And that the machine has the instructions is known from a value,
-//! [`Features`], which is made only where they were found.
+//! Safety relies on two patterns. A kernel takes a [`HostSlice`] and a [`HostSliceMut`], computes the number of whole
+//! vectors from *their* lengths, and accesses no other memory. A value of [`Features`] proves that the machine has
+//! the instructions, because it is created only after they were detected.
 //!
-//! The vector kernels for 8 and 16 bits serve moderate parameters only (`QuantParams::moderate`): then no quotient
-//! that can influence a result over- or underflows, and what is clipped fits 32 bits before.
+//! The vector kernels for 8 and 16 bits support only moderate parameters (`QuantParams::moderate`). With these, no
+//! quotient that can influence a result overflows or underflows, and values fit 32 bits before they are clipped.
 
 // Every load and store is one of the unaligned ones, so casts need not keep alignment.
 #![allow(clippy::cast_ptr_alignment)]
@@ -21,7 +21,7 @@ use super::quantize::{QuantParams, QuantType};
 use super::{ElementOp, Isa, portable};
 use crate::{HostSlice, HostSliceMut};
 
-/// The instructions of this machine: where there is such a value, there are AVX2, F16C and FMA.
+/// Proof that the machine has AVX2, F16C and FMA.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Features {
     // Invariant: also AVX-512 F, BW and VL.
@@ -29,8 +29,8 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// Returns the part of `isa` that this machine has; `None` if that is too little. Interpreters of Rust
-    /// code have none of it.
+    /// Returns the part of `isa` that this machine supports; `None` if that is too little, as in interpreters of Rust
+    /// code.
     pub(super) fn detect(isa: Isa) -> Option<Self> {
         if isa == Isa::Portable || cfg!(miri) {
             return None;
@@ -51,7 +51,7 @@ impl Features {
     }
 }
 
-/// Applies `op` to as many elements as both sides hold.
+/// Applies `op` to as many elements as both sides contain.
 pub(super) fn apply(features: Features, op: ElementOp, src: HostSlice<'_>, mut dst: HostSliceMut<'_>) {
     let count = op.elements(src.len(), dst.len());
     let done = apply_vectors(features, op, src, &dst, count);
@@ -68,8 +68,8 @@ pub(super) fn apply(features: Features, op: ElementOp, src: HostSlice<'_>, mut d
     }
 }
 
-/// Applies `op` to those of the first `count` elements that fill whole vectors, and returns their number; 0 where no vector
-/// kernel serves `op`.
+/// Applies `op` to the whole vectors among the first `count` elements. Returns the number of processed elements, 0 if
+/// `op` has no vector kernel.
 fn apply_vectors(
     features: Features,
     op: ElementOp,
@@ -146,11 +146,11 @@ fn quantize(
     }
 }
 
-/// Constants of a quantization, for each element.
+/// Constants of a quantization, shared by all elements.
 #[derive(Clone, Copy)]
 struct Divisor {
     scale: f32,
-    /// Inputs beyond this clip in any case.
+    /// Limit beyond which inputs are always clipped.
     limit: f32,
     offset: f32,
 }
@@ -166,10 +166,10 @@ impl Divisor {
     }
 }
 
-/// Eight lanes of `round(x / scale + offset)`, not yet clipped to the type.
+/// Computes eight lanes of `round(x / scale + offset)`, not yet clipped to the type.
 ///
-/// What is too high for 32 bits is clamped before; what is too low, and NaN, comes out of the conversion as the lowest
-/// 32-bit value, which the clip then makes the lowest of the type. (`min` gives its second operand with a NaN.)
+/// Values above the 32-bit range are clamped first. Values below it, and NaN, are converted to the lowest 32-bit
+/// value, which the clip then changes to the lowest value of the type. (`min` returns its second operand for a NaN.)
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 fn shifted_256(d: Divisor, x: __m256) -> __m256i {
@@ -178,7 +178,7 @@ fn shifted_256(d: Divisor, x: __m256) -> __m256i {
     _mm256_cvtps_epi32(_mm256_add_ps(quotient, _mm256_set1_ps(d.offset)))
 }
 
-/// Sixteen lanes of the same.
+/// Computes sixteen lanes of the same expression.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn shifted_512(d: Divisor, x: __m512) -> __m512i {

@@ -1,4 +1,4 @@
-//! The forms in which weights and caches are stored, and the reader of each.
+//! The storage formats of weights and caches, and a reader for each.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use super::simd::{LANES, MX_BYTES, MX_FACTORS, MXINT8_BYTES, Simd, Task, run};
 use super::{StoredError, TILE_ROWS, UNIT};
 use crate::convert::Isa;
 
-/// Bytes of a line of a cache.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 /// Distance in bytes from the unit that is read to the memory that is prefetched.
 const AHEAD: usize = 4096;
 
-/// Form of the elements of stored rows.
+/// Storage format of stored rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Little-endian float32.
@@ -22,22 +22,22 @@ pub enum Form {
     Bfloat16,
     /// Blocks of [`UNIT`] elements with a common exponent ([`qaic_quant::mx`]).
     Mxfp6,
-    /// Blocks of [`UNIT`] signed bytes with a common exponent, which caches have.
+    /// Blocks of [`UNIT`] signed bytes with a common exponent, used by caches.
     Mxint8,
-    /// Signed bytes. Behind the rows are a float32 scale for each group, then a signed zero point for each.
+    /// Signed bytes. After the rows follow a float32 scale for each group, then a signed zero point for each.
     Int8 {
-        /// Elements of a group, 0 where a row is one.
+        /// Number of elements of a group; 0 if a row is one group.
         group: usize,
     },
-    /// Numbers of four bits without a sign, the lower four of a byte first; scales and zero points as for `Int8`.
+    /// Unsigned numbers of four bits, the lower four bits of a byte first; scales and zero points as for `Int8`.
     Uint4 {
-        /// Elements of a group, 0 where a row is one.
+        /// Number of elements of a group; 0 if a row is one group.
         group: usize,
     },
 }
 
 impl Form {
-    /// The form of this name, as plans have it; `group` is of quantized weights.
+    /// Returns the format with this name in plans; `group` applies to quantized weights.
     pub fn from_name(name: &str, group: usize) -> Option<Self> {
         Some(match name {
             "float32" => Self::Float32,
@@ -51,7 +51,7 @@ impl Form {
         })
     }
 
-    /// Returns the name of the form in plans.
+    /// Returns the name of the format in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float32 => "float32",
@@ -64,7 +64,7 @@ impl Form {
         }
     }
 
-    /// Bytes of a unit, without scales that are apart.
+    /// Number of bytes of a unit, without separately stored scales.
     const fn unit_bytes(self) -> usize {
         match self {
             Self::Float32 => 4 * UNIT,
@@ -76,7 +76,7 @@ impl Form {
         }
     }
 
-    /// Groups of a row of `units`; `None` of a form without.
+    /// Number of groups in a row of `units`; `None` for a format without groups.
     fn groups(self, units: usize) -> Option<usize> {
         match self {
             Self::Int8 { group: 0 } | Self::Uint4 { group: 0 } => Some(units.min(1)),
@@ -85,7 +85,7 @@ impl Form {
         }
     }
 
-    /// Bytes of `rows` rows of `len` elements; `None` when that is more than the address space.
+    /// Number of bytes of `rows` rows of `len` elements; `None` if it exceeds the address space.
     pub fn bytes(self, layout: Layout, rows: usize, len: usize) -> Option<usize> {
         let rows = rows.checked_next_multiple_of(layout.together())?;
         let units = len.div_ceil(UNIT);
@@ -101,9 +101,10 @@ impl Form {
 /// Order of the units of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Row by row.
+    /// Row after row.
     Rows,
-    /// [`TILE_ROWS`] rows together, unit by unit, so that a product reads one stream. Rows of zeros fill up the last tile.
+    /// [`TILE_ROWS`] rows interleaved by unit, so that a product reads one stream. The last tile is padded with rows
+    /// of zeros.
     Tiles,
 }
 
@@ -121,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// Number of rows whose units lie together.
+    /// Number of rows whose units are interleaved.
     const fn together(self) -> usize {
         match self {
             Self::Rows => 1,
@@ -177,32 +178,32 @@ impl<'a> StoredRows<'a> {
         Ok(Self { form, together, rows, len, codes, scales, zeros })
     }
 
-    /// Rows, which are columns of a product.
+    /// Number of rows, which are the columns of a product.
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Elements of a row.
+    /// Number of elements of a row.
     pub const fn row_len(&self) -> usize {
         self.len
     }
 
-    /// Units of a row.
+    /// Number of units of a row.
     pub(super) const fn units(&self) -> usize {
         self.len.div_ceil(UNIT)
     }
 
-    /// Bytes that reading a row reads.
+    /// Number of bytes that are read for a row.
     pub(crate) fn row_bytes(&self) -> usize {
         self.units() * self.form.unit_bytes() + 5 * self.form.groups(self.units()).unwrap_or(0)
     }
 
-    /// Copies rows from `first` on as float32 to `numbers`, as far as both reach.
+    /// Decodes rows from `first` on to float32 in `numbers`, up to the end of either.
     pub fn gather(&self, first: usize, numbers: &mut [f32]) {
         self.gather_with(Isa::best(), first, numbers);
     }
 
-    /// As [`Self::gather`], with the kernels of a family.
+    /// Decodes rows as [`Self::gather`] does, with the kernels of a family.
     pub fn gather_with(&self, isa: Isa, first: usize, numbers: &mut [f32]) {
         run(isa, Gather { rows: self, first, numbers });
     }
@@ -210,27 +211,27 @@ impl<'a> StoredRows<'a> {
 
 /// One stored row, unit by unit.
 pub(super) trait Row: Copy {
-    /// Numbers that the units of a group have in common.
+    /// Values that the units of a group share.
     type Factors<S: Simd>: Copy;
-    /// Some of its units.
+    /// Returns a range of the row's units.
     fn part(self, units: Range<usize>) -> Self;
-    /// Units of a group, a power of two.
+    /// Number of units of a group, a power of two.
     fn group_units(self) -> usize;
-    /// Reads the numbers of the group that a unit is in.
+    /// Reads the shared values of a unit's group.
     fn factors<S: Simd>(self, simd: S, index: usize) -> Self::Factors<S>;
     /// Prefetches the memory [`AHEAD`] bytes behind a unit. Does nothing for forms that this makes slower.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn prefetch<S: Simd>(self, _: S, _: usize) {}
-    /// Reads a unit, but for the factor of [`Self::scaled`].
+    /// Decodes a unit, without the factor of [`Self::scaled`].
     fn unit<S: Simd>(self, simd: S, index: usize, factors: Self::Factors<S>) -> [S::V; 2];
-    /// Multiplies numbers of a unit by a power of two that they have in common.
+    /// Multiplies the numbers of a unit by their common power of two.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn scaled<S: Simd>(_: S, numbers: S::V, _: Self::Factors<S>) -> S::V {
         numbers
     }
-    /// Adds a sum of products with the numbers of a unit, so multiplied, to `total`.
+    /// Adds a sum of products with the unit's numbers to `total`, multiplied by the common factor.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn add_scaled<S: Simd>(simd: S, sum: S::V, _: Self::Factors<S>, total: S::V) -> S::V {
@@ -238,14 +239,14 @@ pub(super) trait Row: Copy {
     }
 }
 
-/// A task for which it makes a difference what rows are made of.
+/// A task that is compiled separately for each storage format.
 pub(super) trait RowsTask {
-    /// Runs it; `row` gives a row of the matrix.
+    /// Runs the task; `row` returns a row of the matrix.
     fn run<S: Simd, R: Row>(self, simd: S, row: impl Fn(usize) -> R);
 }
 
 impl StoredRows<'_> {
-    /// Runs a task with the reader of this form.
+    /// Runs a task with the reader of this format.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     pub(super) fn with<S: Simd>(&self, simd: S, task: impl RowsTask) {
@@ -281,7 +282,7 @@ impl StoredRows<'_> {
         }
     }
 
-    /// Place of the first of the things of a row, of which each row has `count`.
+    /// Index of a row's first element, if each row has `count` elements.
     const fn first(&self, row: usize, count: usize) -> usize {
         let (tile, at) = (row / self.together, row % self.together);
         tile * self.together * count + at
@@ -333,7 +334,7 @@ struct Mxint8Row<'a>(Units<'a, MXINT8_BYTES>);
 struct Int8Row<'a>(Units<'a, UNIT>, Groups<'a>);
 #[derive(Clone, Copy)]
 struct Uint4Row<'a>(Units<'a, { UNIT / 2 }>, Groups<'a>);
-/// Numbers that are float32 already.
+/// A row of float32 numbers, which need no decoding.
 #[derive(Clone, Copy)]
 pub(super) struct PlainRow<'a>(pub(super) &'a [[f32; UNIT]]);
 
@@ -356,7 +357,7 @@ impl Groups<'_> {
         Self { first: self.first + first, ..self }
     }
 
-    /// Units of a group, or of all that a row can have.
+    /// Number of units of a group, or the maximum number of units in a row.
     #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
     #[inline(always)]
     fn units(self) -> usize {
@@ -381,7 +382,7 @@ fn halves<const N: usize, const HALF: usize>(unit: &[u8; N]) -> [&[u8; HALF]; 2]
     [&halves[0], &halves[1]]
 }
 
-/// A row whose units are read by `$unit`.
+/// Defines a row whose units `$unit` reads.
 macro_rules! row {
     ($name:ident, |$simd:ident, $bytes:ident| $unit:expr) => {
         #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
@@ -423,7 +424,8 @@ row!(Bfloat16Row, |simd, unit| {
     [simd.bfloat16(first), simd.bfloat16(second)]
 });
 
-/// A row of blocks that are read by `$unit` but for their exponents. A group is one unit, and its factor is applied to a sum.
+/// Defines a row of blocks whose units `$unit` reads without their exponents. A group is one unit, and its factor is
+/// applied to a sum.
 macro_rules! mx_row {
     ($name:ident, |$simd:ident, $block:ident| $unit:expr) => {
         #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
@@ -499,7 +501,7 @@ impl Row for PlainRow<'_> {
     }
 }
 
-/// A quantized row whose units are read by `$numbers` with a zero point and a scale.
+/// Defines a quantized row whose units `$numbers` reads with a zero point and a scale.
 macro_rules! quantized_row {
     ($name:ident, $factors:ty, |$simd:ident, $zero:ident, $scale:ident| $made:expr, |$unit:ident, $used:ident| $numbers:expr) => {
         #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
@@ -545,7 +547,7 @@ quantized_row!(Uint4Row, S::Numbers4, |simd, zero, scale| simd.numbers4(zero, sc
     simd.uint4(unit, numbers)
 });
 
-/// Widens rows.
+/// Task that decodes rows.
 struct Gather<'a> {
     rows: &'a StoredRows<'a>,
     first: usize,
@@ -577,7 +579,7 @@ impl RowsTask for Gather<'_> {
     }
 }
 
-/// Writes a unit as numbers.
+/// Writes the numbers of a unit.
 #[allow(clippy::inline_always)] // it is part of what is compiled for a machine
 #[inline(always)]
 pub(super) fn widen<S: Simd, R: Row>(simd: S, row: R, index: usize, numbers: &mut [f32; UNIT]) {

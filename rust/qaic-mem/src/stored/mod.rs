@@ -1,17 +1,18 @@
-//! Kernels that compute with weights in the form and place in which a container stores them.
+//! Kernels that compute with weights in the storage format and in the memory of their container.
 //!
-//! A matrix is stored as rows along which products sum, each padded with zeros to whole units of [`UNIT`] elements. So a
-//! product with one row of activations reads every stored byte once, in order, and widens it in registers. The rows of a tile
-//! lie together, so that what is computed side by side is one stream ([`Layout`]). [`Product`] is the
-//! matrix product, [`StoredRows::gather`] copies rows.
+//! A matrix is stored as rows along which products sum. Each row is padded with zeros to whole units of [`UNIT`]
+//! elements. A product with one row of activations therefore reads every stored byte once, in order, and decodes it
+//! in registers. The rows of a tile are interleaved, so that rows that are computed together form one stream
+//! ([`Layout`]). [`Product`] is the matrix product; [`StoredRows::gather`] copies rows.
 //!
-//! * `simd` names the operations on vectors of sixteen numbers, and has them in portable code, which defines the results;
-//! * `x86` has the same operations as instructions, so results are equal bit by bit on every machine. aarch64 has vectors and
-//!   fused multiplication in its base set, for which the portable code is compiled;
-//! * `forms` has one body for each form, `product` the one body of the product.
+//! * `simd` defines the operations on vectors of sixteen numbers. Its portable implementation defines the results.
+//! * `x86` implements the operations with vector instructions; results are equal bit for bit on every machine. On
+//!   aarch64, the portable code is compiled to vector instructions and fused multiplication, which are part of its
+//!   base set.
+//! * `forms` has one reader for each storage format, and `product` the common implementation of the product.
 //!
-//! A sum is taken in one order, whatever the number of rows, the block and the thread: in chunks of 1,024 elements, sixteen
-//! partial sums in each.
+//! A sum is computed in the same order for any number of rows, block and thread: in chunks of 1,024 elements, with
+//! sixteen partial sums each.
 
 mod forms;
 mod product;
@@ -25,27 +26,27 @@ use thiserror::Error;
 pub use forms::{Form, Layout, StoredRows};
 pub use product::{Product, Rounding, round_to_float16};
 
-/// Elements of a unit; a stored row is padded with zeros to whole units.
+/// Number of elements of a unit; a stored row is padded with zeros to whole units.
 pub const UNIT: usize = 32;
 
-/// Rows of a tile, which are computed side by side.
+/// Number of rows of a tile, which are computed together.
 pub const TILE_ROWS: usize = 4;
 
-/// Why bytes are not a stored matrix, or operands do not fit it.
+/// Reason why bytes are not a stored matrix, or why operands do not match it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoredError {
-    /// The bytes have another length than the form has for this shape.
+    /// The bytes do not have the length of the format and shape.
     #[error("{found} bytes of {form} for {rows} rows of {len} elements; {expected} are expected")]
     #[allow(missing_docs)]
     Bytes { form: String, rows: usize, len: usize, found: usize, expected: String },
-    /// Groups of quantized weights are no power of two of units.
+    /// The group size of quantized weights is not a power-of-two number of units.
     #[error(
         "groups of {found} elements; a power of two from {UNIT} on, or 0 for one group a row, is expected"
     )]
     #[allow(missing_docs)]
     Group { found: usize },
-    /// An operand of a product has another size.
+    /// An operand of a product has the wrong size.
     #[error("{found} numbers of {operand}; {expected} are expected")]
     #[allow(missing_docs)]
     Operand { operand: &'static str, found: usize, expected: String },

@@ -1,7 +1,7 @@
 //! The product of activations with stored rows.
 //!
-//! Few rows of activations are multiplied while weights are widened in registers. For more rows a part of the weights that
-//! fits the cache of a core is widened once.
+//! For few rows of activations, weights are decoded in registers during the multiplication. For more rows, a part of
+//! the weights that fits the cache of a core is decoded once.
 
 // What is inlined is compiled for a machine.
 #![allow(clippy::inline_always)]
@@ -18,19 +18,19 @@ use super::simd::{LANES, Simd, Task, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
 
-/// Units of a sum that is taken at a time.
+/// Number of units that are summed at a time.
 const CHUNK: usize = 32;
-/// Units up to which a row of activations stays in the nearest cache while weights pass through it. The misses of a longer row
-/// keep the machine from reading weights ahead by itself.
+/// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
+/// longer rows, cache misses stop the machine's prefetching of weights.
 const LONG_ROW: usize = 96;
-/// Rows of activations up to which weights are widened in registers.
+/// Maximum number of activation rows for which weights are decoded in registers.
 const FEW_ROWS: usize = 2;
-/// Bytes of weights in a block of few rows, about.
+/// Approximate number of weight bytes in a block for few rows.
 const BLOCK_BYTES: usize = 1 << 16;
-/// Columns of a block of more rows.
+/// Number of columns of a block for more rows.
 const BLOCK_COLUMNS: usize = 32;
 
-/// Format that results are rounded to; they are float32 in any case.
+/// Format to which results are rounded; results are always stored as float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Float32.
@@ -42,7 +42,7 @@ pub enum Rounding {
     Bfloat16,
 }
 
-/// A matrix product whose result is computed in blocks of columns, each by one thread.
+/// A matrix product whose result is computed in blocks of columns. One thread computes each block.
 #[derive(Debug)]
 pub struct Product<'a> {
     weights: StoredRows<'a>,
@@ -55,7 +55,8 @@ pub struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// The product of rows of activations with all stored rows. `bias` has a number for each stored row, or none at all.
+    /// Creates the product of rows of activations with all stored rows. `bias` has one number per stored row, or
+    /// none.
     pub fn new(
         weights: StoredRows<'a>,
         activations: &'a [f32],
@@ -90,27 +91,27 @@ impl<'a> Product<'a> {
         Ok(Self { weights, activations, rows, bias, rounding, block_columns })
     }
 
-    /// Rows of the result.
+    /// Number of rows of the result.
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns of the result.
+    /// Number of columns of the result.
     pub const fn columns(&self) -> usize {
         self.weights.rows()
     }
 
-    /// Number of blocks that the columns fall into.
+    /// Number of blocks of columns.
     pub fn blocks(&self) -> usize {
         if self.rows == 0 { 0 } else { self.columns().div_ceil(self.block_columns) }
     }
 
-    /// Computes a block. `write` is called with each row and the first column of its numbers.
+    /// Computes a block. `write` receives each row, the index of the first column, and the numbers.
     pub fn block(&self, block: usize, write: impl FnMut(usize, usize, &[f32])) {
         self.block_with(Isa::best(), block, write);
     }
 
-    /// As [`Self::block`], with the kernels of a family.
+    /// Computes a block as [`Self::block`] does, with the kernels of a family.
     pub fn block_with(&self, isa: Isa, block: usize, mut write: impl FnMut(usize, usize, &[f32])) {
         let first = (block * self.block_columns).min(self.columns());
         let columns = first..(first + self.block_columns).min(self.columns());
@@ -151,7 +152,7 @@ impl<'a> Product<'a> {
     }
 }
 
-/// Rounds numbers to those of float16; they stay float32.
+/// Rounds numbers to the values of float16; the numbers stay float32.
 pub fn round_to_float16(numbers: &mut [f32]) {
     let mut narrow = [f16::ZERO; 64];
     for part in numbers.chunks_mut(narrow.len()) {
@@ -161,7 +162,7 @@ pub fn round_to_float16(numbers: &mut [f32]) {
     }
 }
 
-/// Memory of a thread that computes blocks.
+/// Memory of a thread for the computation of blocks.
 struct Scratch {
     sums: Vec<f32>,
     widened: Vec<[f32; UNIT]>,
@@ -203,13 +204,13 @@ impl RowsTask for Block<'_> {
 }
 
 impl Block<'_> {
-    /// The parts of a sum, in their order.
+    /// Ranges of units whose sums are added in this order.
     fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let units = self.product.weights.units();
         (0..units).step_by(CHUNK).map(move |start| start..units.min(start + CHUNK))
     }
 
-    /// Multiplies a few rows while weights are widened in registers. Weights are read in the order in which tiles have them.
+    /// Multiplies a few rows and decodes weights in registers. Weights are read in the order of their tiles.
     #[inline(always)]
     fn streamed<S: Simd, R: Row, const ROWS: usize>(&mut self, simd: S, row: impl Fn(usize) -> R) {
         let columns = self.columns.clone();
@@ -221,7 +222,7 @@ impl Block<'_> {
         }
     }
 
-    /// Widens the part of the weights, and multiplies with that.
+    /// Decodes a part of the weights, and multiplies with the result.
     #[inline(always)]
     fn widened_tiles<S: Simd, R: Row>(&mut self, simd: S, chunk: &Range<usize>, row: &impl Fn(usize) -> R) {
         let len = chunk.len();
@@ -237,7 +238,7 @@ impl Block<'_> {
         *self.widened = widened;
     }
 
-    /// Adds what a chunk contributes to every sum, `ROWS` rows at a time.
+    /// Adds a chunk's products to every sum, `ROWS` rows at a time.
     #[inline(always)]
     fn tiles<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
@@ -252,8 +253,8 @@ impl Block<'_> {
         }
     }
 
-    /// Adds what a chunk contributes to the sums of some rows and columns. Behind the last row and column the last one is
-    /// computed again.
+    /// Adds a chunk's products to the sums of some rows and columns. Indices beyond the last row and column compute
+    /// the last one again.
     #[inline(always)]
     fn tile_at<S: Simd, R: Row, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
@@ -287,7 +288,7 @@ impl Block<'_> {
     }
 }
 
-/// Multiplies with widened weights, one part of a [`Block`]. It is compiled once for all forms.
+/// Multiplies with decoded weights, one part of a [`Block`]. The task is compiled once for all storage formats.
 struct WidenedTiles<'a, 'b> {
     block: &'a mut Block<'b>,
     chunk: &'a Range<usize>,

@@ -13,11 +13,11 @@ pub(super) const MX_BYTES: usize = 25;
 /// Bytes of an MXINT8 block.
 pub(super) const MXINT8_BYTES: usize = 33;
 
-/// The vector operations of a machine. A value is the proof that the machine has them.
+/// The vector operations of a machine. A value proves that the machine supports them.
 pub(super) trait Simd: Copy {
     /// Sixteen numbers.
     type V: Copy;
-    /// Numbers that codes of four bits stand for.
+    /// Values of all codes of four bits.
     type Numbers4: Copy;
     /// True if twenty sums of vectors fit into registers.
     const IS_WIDE: bool;
@@ -46,25 +46,26 @@ pub(super) trait Simd: Copy {
     fn int8(self, bytes: &[u8; 16]) -> Self::V;
     /// Prepares `(code - zero) * scale` for the codes of four bits of a group.
     fn numbers4(self, zero: Self::V, scale: Self::V) -> Self::Numbers4;
-    /// The numbers of codes of four bits without a sign, the lower four of a byte first.
+    /// Decodes unsigned codes of four bits, the lower four bits of a byte first.
     fn uint4(self, bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2];
-    /// The elements of an MXFP6 block, without its exponent.
+    /// Decodes the elements of an MXFP6 block, without its exponent.
     fn mxfp6(self, block: &[u8; MX_BYTES]) -> [Self::V; 2];
-    /// The sums of four vectors. Halves are added until four numbers `x` are left, then `(x0 + x1) + (x2 + x3)`.
+    /// Sums the elements of each of four vectors. Halves are added until four numbers `x` remain, then `(x0 + x1) +
+    /// (x2 + x3)`.
     fn sums(self, vectors: [Self::V; 4]) -> [f32; 4];
     /// Prefetches the line of memory at an address, which need not be valid.
     fn prefetch(self, _: *const u8) {}
-    /// Runs a task compiled for this machine.
+    /// Runs a task that is compiled for this machine.
     fn run<T: Task>(self, task: T);
 }
 
-/// A computation that is compiled for each machine.
+/// A computation that is compiled separately for each machine.
 pub(super) trait Task {
-    /// Runs it.
+    /// Runs the task.
     fn run<S: Simd>(self, simd: S);
 }
 
-/// Runs a task with the vectors of `isa`, or of the best family this machine has if that is less.
+/// Runs a task with the vectors of `isa`, or of the best family of this machine if that is lower.
 pub(super) fn run(isa: Isa, task: impl Task) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -79,7 +80,7 @@ pub(super) fn run(isa: Isa, task: impl Task) {
     Portable.run(task);
 }
 
-/// Plain Rust, which defines the results.
+/// Portable Rust, which defines the results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Portable;
 
@@ -89,7 +90,7 @@ fn widened(bytes: &[u8; 32], widen: impl Fn([u8; 2]) -> f32) -> [f32; LANES] {
     std::array::from_fn(|lane| widen(pairs[lane]))
 }
 
-/// Powers of two by the exponent of an MXFP6 block.
+/// Powers of two, indexed by the exponent of an MXFP6 block.
 pub(super) const MX_FACTORS: [f32; 256] = {
     // The least one is half of the least normal number.
     let mut factors = [f32::from_bits(1 << 22); 256];
@@ -101,7 +102,7 @@ pub(super) const MX_FACTORS: [f32; 256] = {
     factors[255] = f32::NAN;
     factors
 };
-/// The exponent whose power is one.
+/// The exponent of the power one.
 const MX_ONE: u8 = 127;
 
 impl Simd for Portable {

@@ -1,6 +1,7 @@
 //! The vector operations of x86-64: AVX2 with F16C and FMA, and AVX-512 with VBMI.
 //!
-//! A value of [`Avx2`] or [`Avx512`] exists only where its instructions do, which is what makes the calls below sound.
+//! A value of [`Avx2`] or [`Avx512`] exists only if the machine has the instructions, which makes the calls below
+//! sound.
 
 // Every load and store is one of the unaligned ones, so casts need not keep alignment.
 #![allow(clippy::cast_ptr_alignment)]
@@ -23,7 +24,7 @@ pub(super) struct Avx2(());
 pub(super) struct Avx512(());
 
 impl Avx2 {
-    /// `None` where the machine lacks the instructions, or `isa` is less.
+    /// Returns a value if the machine has the instructions and `isa` includes them.
     pub(super) fn detect(isa: Isa) -> Option<Self> {
         let has_all = isa >= Isa::Avx2
             && !cfg!(miri)
@@ -35,7 +36,7 @@ impl Avx2 {
 }
 
 impl Avx512 {
-    /// `None` where the machine lacks the instructions, or `isa` is less.
+    /// Returns a value if the machine has the instructions and `isa` includes them.
     pub(super) fn detect(isa: Isa) -> Option<Self> {
         let has_all = isa >= Isa::Avx512
             && Avx2::detect(isa).is_some()
@@ -47,9 +48,9 @@ impl Avx512 {
     }
 }
 
-/// The elements of half an MXFP6 block as float16, times 2^-14.
+/// Decodes the elements of half an MXFP6 block to float16, times 2^-14.
 ///
-/// `PLACE` is the byte of the six bits of its first element in the sixteen bytes that are read.
+/// `PLACE` is the index, in the sixteen bytes that are read, of the byte with the first element's six bits.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn mxfp6_halves<const PLACE: i8>(bytes: &[u8; 16]) -> __m256i {
@@ -238,7 +239,7 @@ mod avx2 {
 mod avx512 {
     use super::*;
 
-    /// The two bytes that elements of a block have bits in, those of one half and those of the other in turn.
+    /// Indices of the two bytes that contain the bits of each element of a block, alternating between the two halves.
     const PLACES: [u16; 32] = {
         let mut places = [0; 32];
         let mut lane = 0;
@@ -250,7 +251,7 @@ mod avx512 {
         places
     };
 
-    /// The upper half of float32 for each element, positive and negative, of a block.
+    /// Upper halves of the float32 values of all elements, positive and negative, of a block.
     const NUMBERS: [[u16; 32]; 2] = {
         let mut numbers = [[0; 32]; 2];
         let mut code = 0_u16;
@@ -368,7 +369,7 @@ mod avx512 {
     }
 }
 
-/// The operations that both families take from a function of theirs, or from an intrinsic.
+/// Defines the operations that each family implements with its own function or with an intrinsic.
 macro_rules! operations {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
