@@ -1,22 +1,22 @@
-//! Checked little-endian reads at positions that come from the input; the only arithmetic on offsets.
+//! Checked little-endian reads at positions from the input. All arithmetic on offsets is in this module.
 //!
-//! Positions and lengths of the format are `u64`; they become `usize` here, after the check against the slice.
+//! Positions and lengths of the format are `u64`. They are converted to `usize` after the check against the slice.
 
 use std::ops::Range;
 
-/// `usize` as `u64`; never lossy on the targets Rust has.
+/// Converts `usize` to `u64`, which is lossless on all targets of Rust.
 pub(crate) fn to_u64(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The range of `len` bytes at `start`, if `total` bytes have it.
+/// Returns the range of `len` bytes at `start`, if it is within `total` bytes.
 pub(crate) fn range_within(total: usize, start: u64, len: u64) -> Option<Range<usize>> {
     let end = usize::try_from(start.checked_add(len)?).ok()?;
     let start = usize::try_from(start).ok()?;
     (end <= total).then_some(start..end)
 }
 
-/// `value` rounded up to a multiple of `alignment` (0 counts as 1), `None` on overflow.
+/// Rounds `value` up to a multiple of `alignment` (0 counts as 1); `None` on overflow.
 pub(crate) fn align_up(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment.max(1))
 }

@@ -1,4 +1,4 @@
-//! Constants: their descriptor and how `constants.bin` splits.
+//! Constants: their descriptor, and the two parts of `constants.bin`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,9 @@ use crate::error::QpcError;
 /// Bytes of the descriptor.
 pub const DESCRIPTOR_BYTES: u64 = 24;
 
-/// `constantsdesc.bin`: how much device memory the constants get.
+/// Contents of `constantsdesc.bin`: the sizes of the device memory for the constants.
 ///
-/// The sizes may exceed the payload's, never the reverse (a compiler rounds them up).
+/// The sizes may exceed those of the payload, because a compiler rounds them up, but are never smaller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ConstantsDesc {
@@ -28,7 +28,7 @@ pub struct ConstantsDesc {
 }
 
 impl ConstantsDesc {
-    /// Reads the segment; bytes behind the descriptor are ignored.
+    /// Decodes the segment; bytes after the descriptor are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, QpcError> {
         if to_u64(bytes.len()) < DESCRIPTOR_BYTES {
             return Err(QpcError::SegmentTooShort {
@@ -45,7 +45,7 @@ impl ConstantsDesc {
         })
     }
 
-    /// The segment's bytes.
+    /// Encodes the segment.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
         out.extend(self.static_constants_size.to_le_bytes());
@@ -56,7 +56,7 @@ impl ConstantsDesc {
     }
 }
 
-/// Bytes of the two parts of `constants.bin`; the static one is first.
+/// Sizes of the two parts of `constants.bin`; the static part is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConstantsSplit {
     /// Bytes of the static part.
@@ -65,8 +65,8 @@ pub(crate) struct ConstantsSplit {
     pub dynamic_size: u64,
 }
 
-/// The split that a payload of `size` bytes and the entry's `offset` field mean: `offset` is where the dynamic part
-/// begins, so 0 makes everything dynamic and `size` everything static.
+/// Computes the two parts from the payload size and the entry's `offset` field. The dynamic part begins at `offset`:
+/// 0 makes all constants dynamic, and `size` makes all static.
 pub(crate) const fn split(size: u64, offset: u64) -> Result<ConstantsSplit, QpcError> {
     match size.checked_sub(offset) {
         Some(dynamic_size) => Ok(ConstantsSplit { static_size: offset, dynamic_size }),

@@ -1,8 +1,8 @@
-//! The container itself: header, segment table, names and where the payloads lie.
+//! The container: header, segment table, names and the ranges of the payloads.
 //!
-//! Pointers in the file are addresses against a `base` that means nothing to the reader. They become ranges of the
-//! given bytes here, once, with every check of the format; nothing else in the library touches them. Payloads are
-//! never read, so the cost does not depend on their size.
+//! Pointers in the file are addresses relative to a `base` that has no meaning for readers. This module converts them
+//! once to ranges of the given bytes, and does every check of the format; no other module uses the pointers. Payloads
+//! are never read, so the cost does not depend on their size.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,14 +14,14 @@ use crate::limits::Limits;
 
 /// First four bytes of a container, as a little-endian number.
 pub const MAGIC: u32 = 0x00A1_CD7C;
-/// The only compression type that can be stored: nothing is compressed, everything is inside.
+/// The only supported compression type: no compression, and all data are inside the container.
 pub(crate) const SLOWPATH: u16 = 1;
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: u64 = 40;
 /// Bytes of a segment table entry.
 pub(crate) const ENTRY_BYTES: u64 = 32;
 
-/// Segment names with a meaning.
+/// Segment names with a defined meaning.
 pub mod names {
     /// Device program with the metadata sections.
     pub const NETWORK_ELF: &str = "network.elf";
@@ -29,17 +29,17 @@ pub mod names {
     pub const NETWORK_DESC: &str = "networkdesc.bin";
     /// Constants descriptor.
     pub const CONSTANTS_DESC: &str = "constantsdesc.bin";
-    /// Constants; the only segment whose entry offset has a meaning.
+    /// Constants; the only segment whose entry uses the offset field.
     pub const CONSTANTS: &str = "constants.bin";
-    /// CRC-32 of all other segments, in the order of the table; of ours, and only where it was asked for.
+    /// CRC-32 of all other segments, in the order of the table. Only in containers of this project, on request.
     pub(crate) const CHECKSUMS: &str = "openqaic.crc";
-    /// Marks a container of several inner ones, one per device.
+    /// Marker of a container with several inner containers, one per device.
     pub(crate) const MULTI_DEVICE: &str = "mdp_meta_info";
     /// Segments that a program needs to be opened.
     pub(crate) const REQUIRED: [&str; 3] = [CONSTANTS_DESC, NETWORK_DESC, NETWORK_ELF];
 }
 
-/// The header's fields.
+/// Fields of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Major version, 0 in all known files.
@@ -50,7 +50,7 @@ pub struct Header {
     pub compression_type: u16,
     /// Bytes of the container.
     pub size: u64,
-    /// Address that the stored pointers are relative to.
+    /// Base address of the stored pointers.
     pub base: u64,
     /// Number of segments.
     pub num_images: u64,
@@ -63,31 +63,32 @@ pub struct Header {
 pub struct Segment {
     /// Name, unique in its container.
     pub name: String,
-    /// The entry's offset field as stored; splits `constants.bin`, see [`Container::constants`].
+    /// Stored offset field of the entry, which divides `constants.bin`: see [`Container::constants`].
     pub offset: u64,
     /// Position of the name.
     pub name_offset: u64,
-    /// The payload in the container's bytes.
+    /// Range of the payload in the container's bytes.
     pub range: Range<usize>,
 }
 
 impl Segment {
-    /// Bytes of the payload.
+    /// Number of bytes of the payload.
     pub fn size(&self) -> u64 {
         to_u64(self.range.len())
     }
 
-    /// The payload; `bytes` are those the container was parsed from (others give an empty slice or other bytes).
+    /// Returns the payload. `bytes` must be the bytes that the container was parsed from; otherwise the result is
+    /// empty or contains other bytes.
     pub fn payload<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         bytes.get(self.range.clone()).unwrap_or_default()
     }
 }
 
-/// Something legal that no known writer produces.
+/// A property that is valid, but that no known writer produces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A major version other than 0.
+    /// The major version is not 0.
     Version {
         /// The major version.
         major: u8,
@@ -97,11 +98,11 @@ pub enum Warning {
         /// Position of the table.
         offset: u64,
     },
-    /// An offset field where it has no meaning; the whole payload counts.
+    /// An offset field without meaning is set; it is ignored.
     UnusedOffset {
         /// Segment name.
         segment: String,
-        /// The field.
+        /// Value of the offset field.
         offset: u64,
     },
 }
@@ -120,21 +121,21 @@ impl fmt::Display for Warning {
     }
 }
 
-/// A parsed container. Holds ranges, not bytes.
+/// A parsed container. Contains ranges, not bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     /// The header.
     pub header: Header,
     /// Segments in table order.
     pub segments: Vec<Segment>,
-    /// Unusual properties of it.
+    /// Unusual properties of the container.
     pub warnings: Vec<Warning>,
 }
 
 impl Container {
-    /// Reads header and segment table and checks everything that decides where bytes lie.
+    /// Parses header and segment table, and checks everything that determines the position of data.
     ///
-    /// Which segments there are is not judged: see [`Container::require_program`].
+    /// Does not check which segments exist: see [`Container::require_program`].
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         let header = parse_header(bytes)?;
         let mut warnings = Vec::new();
@@ -158,17 +159,17 @@ impl Container {
         Ok(Self { header, segments, warnings })
     }
 
-    /// The segment with exactly this name.
+    /// Returns the segment with exactly this name.
     pub fn segment(&self, name: &str) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.name == name)
     }
 
-    /// The segment with exactly this name, or an error naming it.
+    /// Returns the segment with exactly this name, or an error that contains the name.
     pub fn required(&self, name: &str) -> Result<&Segment, QpcError> {
         self.segment(name).ok_or_else(|| QpcError::MissingSegment { name: name.to_owned() })
     }
 
-    /// Checks that the segments are there that a program needs to be opened.
+    /// Checks that all segments exist that a program requires.
     pub fn require_program(&self) -> Result<(), QpcError> {
         names::REQUIRED.iter().try_for_each(|name| self.required(name).map(drop))
     }
@@ -178,7 +179,8 @@ impl Container {
         self.segment(names::MULTI_DEVICE).is_some()
     }
 
-    /// Static and dynamic part of `constants.bin` as ranges of the container's bytes, `None` without that segment.
+    /// Static and dynamic part of `constants.bin` as ranges of the container's bytes; `None` if there is no such
+    /// segment.
     pub fn constants(&self) -> Option<ConstantsRanges> {
         let segment = self.segment(names::CONSTANTS)?;
         // Checked when parsed: the offset is within the payload.
@@ -192,9 +194,9 @@ impl Container {
 /// Ranges of the two parts of the constants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantsRanges {
-    /// Shared by all activations and never written.
+    /// Part that all activations share and that is never written.
     pub static_part: Range<usize>,
-    /// Loaded again for every activation.
+    /// Part that is loaded separately for every activation.
     pub dynamic_part: Range<usize>,
 }
 
@@ -305,7 +307,7 @@ fn check_unique(segments: &[Segment]) -> Result<(), QpcError> {
     Ok(())
 }
 
-/// A part of the container that something claims.
+/// A part of the container, and its user.
 struct Region<'a> {
     start: u64,
     end: u64,
@@ -313,8 +315,8 @@ struct Region<'a> {
     is_name: bool,
 }
 
-/// Regions in order of their start must end before the next begins. Names may share bytes with each other (a writer may
-/// store the tail of a name once), so they are judged only against what is not a name.
+/// Checks that no region ends after the next begins, in order of their starts. Names may overlap each other, because
+/// a writer may store a common suffix once, but must not overlap other regions.
 fn check_overlaps(header: &Header, segments: &[Segment]) -> Result<(), QpcError> {
     let region = |start: u64, len: u64, what, is_name| {
         let end = start.saturating_add(len);

@@ -1,4 +1,4 @@
-//! The CRC segments: which there are, what each covers, and the check.
+//! The CRC segments: their list, the data that each covers, and the check.
 
 use crate::bytes::{to_u64, u32_at};
 use crate::container::{Container, names};
@@ -10,7 +10,7 @@ use crate::error::QpcError;
 pub struct Crc32(crc32fast::Hasher);
 
 impl Crc32 {
-    /// The CRC of no bytes.
+    /// Creates the CRC of no bytes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -20,7 +20,7 @@ impl Crc32 {
         self.0.update(bytes);
     }
 
-    /// Appends `count` zero bytes in time logarithmic in `count`, which may come from a hostile file.
+    /// Appends `count` zero bytes in time logarithmic in `count`, because `count` may come from a hostile file.
     pub(crate) fn update_zeros(&mut self, count: u64) {
         let mut block = Self::new();
         block.update(&[0]);
@@ -35,7 +35,7 @@ impl Crc32 {
         }
     }
 
-    /// The CRC of everything appended so far.
+    /// The CRC of all bytes appended so far.
     pub fn value(&self) -> u32 {
         self.0.clone().finalize()
     }
@@ -46,21 +46,21 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// A segment that holds the CRC of something else.
+/// A segment that contains the CRC of other data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CrcSegment {
-    /// `constants.bin.crc`: the payload of `constants.bin`.
+    /// Segment `constants.bin.crc`: the payload of `constants.bin`.
     Constants,
-    /// `metadata.crc`: ELF section `metadata`.
+    /// Segment `metadata.crc`: ELF section `metadata`.
     Metadata,
-    /// `metadata_fb.crc`: ELF section `metadata_fb`.
+    /// Segment `metadata_fb.crc`: ELF section `metadata_fb`.
     MetadataFb,
-    /// `network.elf.crc`: the loadable segments of `network.elf` as they stand in memory.
+    /// Segment `network.elf.crc`: the loadable segments of `network.elf` as they are in memory.
     NetworkElf,
 }
 
 impl CrcSegment {
-    /// All of them.
+    /// All CRC segments.
     pub const ALL: [Self; 4] = [Self::Constants, Self::Metadata, Self::MetadataFb, Self::NetworkElf];
 
     /// The segment's name.
@@ -73,7 +73,7 @@ impl CrcSegment {
         }
     }
 
-    /// The CRC of what this segment covers, `None` if the container does not have that.
+    /// Computes the CRC of the data that this segment covers; `None` if the container does not have the data.
     pub fn compute(self, container: &Container, bytes: &[u8]) -> Result<Option<u32>, QpcError> {
         let payload = |name| container.segment(name).map(|segment| segment.payload(bytes));
         let section = |name| -> Result<Option<u32>, QpcError> {
@@ -88,7 +88,7 @@ impl CrcSegment {
         }
     }
 
-    /// The CRC stored in a container, `None` if the segment is not there.
+    /// The CRC stored in a container; `None` if the segment does not exist.
     pub fn stored(self, container: &Container, bytes: &[u8]) -> Result<Option<u32>, QpcError> {
         let Some(segment) = container.segment(self.name()) else { return Ok(None) };
         let stored = u32_at(segment.payload(bytes), 0).ok_or_else(|| QpcError::SegmentTooShort {
@@ -100,8 +100,8 @@ impl CrcSegment {
     }
 }
 
-/// Compares the payload of every segment with the CRC that segment `openqaic.crc` has of it; a container without that
-/// segment is not looked at.
+/// Compares the payload of every segment with its CRC in segment `openqaic.crc`. Does nothing for a container without
+/// that segment.
 ///
 /// Blocking: reads every byte.
 pub fn verify_checksums(container: &Container, bytes: &[u8]) -> Result<(), QpcError> {

@@ -1,12 +1,12 @@
-//! Element types of tensors as the network descriptor and `IoDesc` number them.
+//! Element types of tensors, with the codes of the network descriptor and `IoDesc`.
 
 use crate::wire::open_enum::open_enum;
 
 open_enum! {
-    /// Element type of a tensor at the program's edge.
+    /// Element type of an input or output of a program.
     ///
-    /// The codes are open: a descriptor may carry a value this library does not know. Such a type is kept as
-    /// [`ElementType::Unknown`], has no size, and is refused where a buffer has to be sized.
+    /// The set of codes is open: a descriptor may contain a code that this library does not know. The result is
+    /// [`ElementType::Unknown`], which has no size, and which functions that need a size refuse.
     pub enum ElementType {
         /// 32-bit IEEE float.
         #[default]
@@ -25,15 +25,15 @@ open_enum! {
         Int32Index = 6,
         /// Signed 64-bit index.
         Int64Index = 7,
-        /// Plain signed 8-bit integer, also used for booleans.
+        /// Signed 8-bit integer without quantization, also used for booleans.
         Int8 = 8,
-        /// Brain float, of newer SDKs.
+        /// bfloat16, used by newer SDKs.
         BFloat16 = 11,
     }
 }
 
 impl ElementType {
-    /// Bytes of one element, `None` for an unknown type.
+    /// Bytes of one element; `None` for an unknown type.
     pub const fn size_bytes(self) -> Option<u64> {
         match self {
             Self::Int8Q | Self::UInt8Q | Self::Int8 => Some(1),

@@ -1,7 +1,7 @@
-//! `network.elf`: finding a section in any ELF, and writing the small one that a CPU program carries.
+//! The file `network.elf`: search for a section in any ELF file, and writing of the small ELF file of a CPU program.
 //!
-//! Names are resolved only through `e_shstrndx` and compared whole: known tools shift section indices and leave name
-//! offsets that point nowhere, which is no reason to refuse the sections that can be found.
+//! Names are resolved only through `e_shstrndx` and compared as a whole. Known tools shift section indices and leave
+//! invalid name offsets; other sections of such files can still be found.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::error::{ElfDefect, NameDefect, QpcError};
 
 /// Section with the metadata, in the first form writers used.
 pub(crate) const METADATA_SECTION: &str = "metadata";
-/// Section with the metadata as `FlatBuffer`; wins over [`METADATA_SECTION`].
+/// Section with the metadata as `FlatBuffer`, which takes precedence over [`METADATA_SECTION`].
 pub const METADATA_FB_SECTION: &str = "metadata_fb";
 /// Machine number of programs for the card (Hexagon).
 pub(crate) const MACHINE_HEXAGON: u16 = 164;
@@ -50,10 +50,10 @@ fn find_section<H: FileHeader<Endian = Endianness>>(
     Ok(Some(range))
 }
 
-/// Programs have two; each may cost the time of a long run of zeros, so their number is bounded.
+/// Maximum number of loadable segments; programs have two. Each may cost the time of a long run of zeros.
 const MAX_LOAD_SEGMENTS: usize = 256;
 
-/// CRC of all loadable segments as they stand in memory, in the order of the program headers.
+/// CRC of all loadable segments as they are in memory, in the order of the program headers.
 pub fn load_image_crc(file: &[u8]) -> Result<u32, QpcError> {
     match FileKind::parse(file) {
         Ok(FileKind::Elf32) => load_crc::<FileHeader32<Endianness>>(file),
@@ -92,14 +92,14 @@ fn load_crc<H: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<u32, QpcE
 
 const FILE_HEADER_BYTES: u64 = 52;
 const SECTION_HEADER_BYTES: u64 = 40;
-/// Contents start at multiples of this, so that aligned readers of a mapped file find them aligned.
+/// Alignment of section contents, so that aligned readers can use a mapped file.
 const SECTION_ALIGNMENT: u64 = 8;
 const NAME_TABLE: &str = ".shstrtab";
 
-/// Builds a 32-bit little-endian ELF file for the card's machine with these sections and nothing to load.
+/// Builds a 32-bit little-endian ELF file for the card's machine with these sections and no loadable segments.
 ///
-/// Same sections, same bytes. Names must be non-empty, without NUL and different from each other; the file must stay
-/// below 4 GiB.
+/// Equal sections result in equal bytes. Names must be non-empty, unique and without NUL; the file must be smaller
+/// than 4 GiB.
 pub fn build(sections: &[(&str, &[u8])]) -> Result<Vec<u8>, QpcError> {
     let mut names = vec![0_u8];
     let mut name_offsets = Vec::with_capacity(sections.len());
@@ -148,7 +148,7 @@ pub fn build(sections: &[(&str, &[u8])]) -> Result<Vec<u8>, QpcError> {
     Ok(file)
 }
 
-/// The fields of a section header that vary here.
+/// The fields of a section header that differ between sections.
 #[derive(Default)]
 struct SectionFields {
     name: u64,

@@ -1,4 +1,4 @@
-//! Containers written to a file piece by piece, so that constants of any size pass through without being held.
+//! Containers written to a file in pieces, so that constants of any size need no memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,14 +11,14 @@ use crate::crc::Crc32;
 use crate::error::QpcError;
 use crate::writer::{Layout, SegmentSpec};
 
-/// Bytes copied at a time.
+/// Number of bytes that are copied at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Why a container was not written.
+/// Reason why a container was not written.
 #[derive(Debug, Error)]
 #[allow(missing_docs)] // the fields are in the messages
 pub enum FileWriterError {
-    /// There is no such container.
+    /// The layout is impossible for a container.
     #[error(transparent)]
     Layout(#[from] QpcError),
     /// The file could not be written.
@@ -27,10 +27,10 @@ pub enum FileWriterError {
     /// The layout has no such segment.
     #[error("the container has no segment {name}")]
     NoSegment { name: String },
-    /// More bytes than the layout has for a segment.
+    /// The data exceed the size of the segment in the layout.
     #[error("segment {name} has room for {room} more bytes, {given} were given")]
     NoRoom { name: String, room: u64, given: u64 },
-    /// A segment was not written to its end.
+    /// A segment is incomplete.
     #[error("segment {name} has {written} of {size} bytes")]
     Incomplete { name: String, written: u64, size: u64 },
     /// Another program changed the file.
@@ -38,8 +38,8 @@ pub enum FileWriterError {
     FileSize { found: u64, planned: u64 },
 }
 
-/// Writes a container whose layout (which segments, of which size) is fixed at the start. Dropped before
-/// [`FileWriter::finish`], it removes its file.
+/// Writes a container with a fixed layout: the segments and their sizes are given at the start. Dropping the writer
+/// before [`FileWriter::finish`] removes the file.
 #[derive(Debug)]
 pub struct FileWriter {
     path: PathBuf,
@@ -58,7 +58,8 @@ struct Segment {
 }
 
 impl FileWriter {
-    /// Makes the file, with the segments in the order of the table, in the layout [`Layout::in_memory`]. `path` must not exist.
+    /// Creates the file with the segments in the order of the table, in the layout [`Layout::in_memory`]. `path` must
+    /// not exist.
     pub fn create(path: &Path, specs: Vec<SegmentSpec>, alignment: u64) -> Result<Self, FileWriterError> {
         let layout = Layout::in_memory(&specs, alignment)?;
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
@@ -79,8 +80,8 @@ impl FileWriter {
         &self.path
     }
 
-    /// Appends `count` bytes to the payload of segment `name`. `copy(position, chunk)` fills `chunk` with the bytes from
-    /// `position` on, so that memory which may change meanwhile is never borrowed.
+    /// Appends `count` bytes to the payload of segment `name`. `copy(position, chunk)` fills `chunk` with the bytes
+    /// at `position`, so that memory that may change concurrently is never borrowed.
     pub fn append(
         &mut self,
         name: &str,
@@ -109,15 +110,15 @@ impl FileWriter {
         Ok(())
     }
 
-    /// CRC-32 of what was written to segment `name` so far.
+    /// CRC-32 of the bytes written to segment `name` so far.
     pub fn crc32(&self, name: &str) -> Result<u32, FileWriterError> {
         let segment = self.segments.iter().find(|segment| segment.spec.name == name);
         segment.map(|segment| segment.crc.value()).ok_or_else(|| no_segment(name))
     }
 
-    /// Checks that every segment is complete; then the file stays.
+    /// Checks that every segment is complete, and keeps the file.
     ///
-    /// It does not wait for the disk: a container can be compiled again, and CRCs show if one was cut off by a crash.
+    /// Does not wait for the disk: a container can be compiled again, and CRCs reveal a file that a crash truncated.
     pub fn finish(&mut self) -> Result<(), FileWriterError> {
         if let Some(Segment { spec, written, .. }) =
             self.segments.iter().find(|segment| segment.written != segment.spec.size)

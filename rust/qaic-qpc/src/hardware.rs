@@ -3,36 +3,36 @@
 /// A family of cards that run the same programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, as compilers take it.
+    /// Name of the family in compiler options.
     pub name: &'static str,
-    /// Major version of its hardware, as metadata and firmware have it.
+    /// Major version of the hardware in metadata and firmware.
     pub major: u16,
 }
 
-/// Those that programs are compiled for here. The first is that of programs and virtual cards that name none.
+/// Families that programs can be compiled for. The first is the default for programs and virtual cards.
 pub const FAMILIES: [Family; 2] = [Family { name: "ai100", major: 2 }, Family { name: "ai200", major: 3 }];
 
-/// Firmware and metadata keep the major version above 16 bits of a minor one.
+/// Number of bits of the minor version, which are below the major version in firmware and metadata.
 const MAJOR_SHIFT: u32 = 16;
 
 impl Family {
-    /// The family of this name.
+    /// Returns the family with this name.
     pub fn named(name: &str) -> Option<Self> {
         FAMILIES.into_iter().find(|family| family.name == name)
     }
 
-    /// Version that a card of the family says its hardware has.
+    /// Hardware version that a card of the family reports.
     pub fn version(self) -> u32 {
         u32::from(self.major) << MAJOR_SHIFT
     }
 }
 
-/// Name of the family of a hardware version, for messages.
+/// Returns the name of the family of a hardware version, for messages.
 pub fn name_of_version(version: u32) -> &'static str {
     name_of_major(version >> MAJOR_SHIFT)
 }
 
-/// Name of the family of a major version, for messages.
+/// Returns the name of the family of a major version, for messages.
 pub fn name_of_major(major: u32) -> &'static str {
     match FAMILIES.into_iter().find(|family| u32::from(family.major) == major) {
         Some(family) => family.name,

@@ -1,6 +1,6 @@
-//! `IoDesc`: what a program shows its users of its bindings at every stage of their transform sequences.
+//! `IoDesc`: the bindings at every stage of their transform sequences, for users of a program.
 //!
-//! The message is handed out as bytes, so its encoding follows protobuf's field order and defaults exactly.
+//! The encoding has exactly protobuf's field order and defaults, because users receive the message as bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,9 @@ use crate::wire::{self, field::messages};
 messages! {
     /// Root message.
     IoDesc "IoDesc" {
-        /// `default`, then one set per kind of stage that occurs.
+        /// The set `default`, followed by one set per existing kind of stage.
         1 => io_sets: Vec<IoSet>,
-        /// The set the user's buffers follow.
+        /// Set that describes the user's buffers.
         2 => selected_set: Option<IoSet>,
         /// Never filled by known runtimes.
         3 => program_name: String,
@@ -26,15 +26,15 @@ messages! {
         4 => dma_buf: Vec<DmaBuf>,
         /// Never filled by known runtimes.
         5 => runtime_constants: Vec<RuntimeConstants>,
-        /// Per binding, the stage up to which the user has processed an input.
+        /// Stage of each binding up to which the user has processed an input.
         6 => pre_process_skip_stages: Vec<IoSet>,
-        /// Per binding, the stage from which the user will process an output.
+        /// Stage of each binding from which the user processes an output.
         7 => post_process_skip_stages: Vec<IoSet>,
         /// Every permitted combination of shapes.
         8 => allowed_shapes: Vec<IoShapes>,
     }
 
-    /// The bindings as they are at one stage.
+    /// The bindings at one stage.
     IoSet "IoSet" {
         /// Stage name.
         1 => name: String,
@@ -46,7 +46,7 @@ messages! {
     IoBinding "IoBinding" {
         /// Binding name.
         1 => name: String,
-        /// Position among inputs then outputs.
+        /// Index among inputs, then outputs.
         2 => index: u32,
         /// Element type; the codes are those of the network descriptor, 255 means invalid.
         #[serde(rename = "type")]
@@ -59,9 +59,9 @@ messages! {
         6 => quant_offset: i32,
         /// Dimensions in elements.
         7 => dims: Vec<i32>,
-        /// Bytes; zero dims do not count.
+        /// Number of bytes; zero dims are ignored.
         8 => size: u32,
-        /// Places of the tensor in its DMA buffer, at the stage that has one.
+        /// Locations of the tensor in its DMA buffer, at the stage with a DMA copy.
         9 => dma_buf_info: Vec<DmaBufInfo>,
         /// True if fewer bytes may be passed.
         10 => is_partial_buf_allowed: bool,
@@ -69,7 +69,7 @@ messages! {
         20 => is_valid: bool,
     }
 
-    /// Place of a tensor in a DMA buffer.
+    /// Location of a tensor in a DMA buffer.
     DmaBufInfo "DmaBufInfo" {
         /// DMA buffer number.
         1 => dma_buf_index: u32,
@@ -102,14 +102,14 @@ messages! {
     }
 }
 
-/// A set besides `default`: its name and the kind of step it stands for in inputs and in outputs.
+/// A set other than `default`: its name, and its kind of step in inputs and in outputs.
 struct Stage {
     name: &'static str,
     input: TransformKind,
     output: TransformKind,
 }
 
-/// In the order the sets are listed.
+/// Stages in the order of their sets.
 const STAGES: [Stage; 5] = [
     Stage { name: "quantize", input: TransformKind::Quantize, output: TransformKind::Dequantize },
     Stage { name: "transpose", input: TransformKind::Transpose, output: TransformKind::Transpose },
@@ -119,17 +119,17 @@ const STAGES: [Stage; 5] = [
 ];
 
 impl IoDesc {
-    /// Reads the message.
+    /// Decodes the message.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         wire::decode(bytes, limits)
     }
 
-    /// The message's bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         wire::encode(self)
     }
 
-    /// Derives what a program shows its users.
+    /// Creates the message from the network descriptor.
     pub fn from_network(network: &NetworkDesc) -> Result<Self, QpcError> {
         let directed_bindings = directed_bindings(network);
         let default = IoSet {
@@ -163,7 +163,7 @@ impl IoDesc {
     }
 }
 
-/// A binding of the network descriptor with its place among all.
+/// A binding of the network descriptor, with its index among all bindings.
 struct DirectedBinding<'a> {
     index: u32,
     dir: Direction,
@@ -192,7 +192,7 @@ impl DirectedBinding<'_> {
         self.binding_of(*dtype, *qscale, *qoffset, dims)
     }
 
-    /// The side of the stage that is nearer to the device: after it for inputs, before it for outputs.
+    /// Returns the tensor on the device's side of the stage: after it for inputs, before it for outputs.
     fn stage_binding(&self, stage: &Stage) -> Result<IoBinding, QpcError> {
         let Some(position) = self.position(stage) else {
             return Ok(IoBinding { is_valid: false, ..self.default_binding()? });

@@ -1,7 +1,7 @@
 //! Program container (QPC) of Cloud AI 100: container, network descriptor, metadata and `IoDesc`.
 //!
-//! Everything works on byte slices; nothing here opens files. Parsed results own small things and hold ranges of the
-//! bytes they came from, so payloads are never copied or even touched.
+//! All functions work on byte slices; this crate opens no files except to write containers. Parsed results own small
+//! data and contain ranges of the parsed bytes, so payloads are never copied or read.
 //!
 //! Hostile input is the normal case: every offset is checked, every allocation is charged to [`limits::Limits`], and
 //! lints forbid plain indexing, casts and arithmetic.

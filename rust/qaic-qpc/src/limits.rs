@@ -1,21 +1,21 @@
-//! How much a hostile container may cost.
+//! Limits on the cost of a hostile container.
 
 use crate::error::QpcError;
 
-/// Bounds on what decoding may allocate and how deep it may go.
+/// Limits on allocations and nesting during decoding.
 ///
-/// Every allocation whose size comes from the input is charged before it is made, so a few bytes can never become
-/// gigabytes (an empty protobuf message costs two bytes on the wire and hundreds in memory).
+/// Every allocation whose size comes from the input is charged before it is made. A few bytes therefore cannot cause
+/// gigabytes of allocations. (An empty protobuf message takes two bytes in the input and hundreds in memory.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of the segment table.
+    /// Maximum number of entries of the segment table.
     pub max_segments: u64,
-    /// Bytes of a segment name without its NUL.
+    /// Maximum length of a segment name in bytes, without its NUL.
     pub max_name_bytes: usize,
-    /// Nesting of messages and of unknown groups.
+    /// Maximum nesting of messages and of unknown groups.
     pub max_depth: usize,
-    /// Bytes of memory one decoded descriptor or metadata may take. Vectors grow by doubling, so the true peak may be
-    /// twice that.
+    /// Maximum memory of one decoded descriptor or metadata, in bytes. Vectors grow by doubling, so the actual peak
+    /// may be twice that.
     pub max_decoded_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ impl Default for Limits {
     }
 }
 
-/// The rest of a caller's limits during one decode.
+/// Remaining part of a caller's limits during one decode.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: u64,
@@ -44,12 +44,12 @@ impl Budget {
         }
     }
 
-    /// Charges one value of `T` that is about to be stored.
+    /// Charges one value of `T` before it is stored.
     pub(crate) fn charge_value<T>(&mut self) -> Result<(), QpcError> {
         self.charge(size_of::<T>())
     }
 
-    /// Charges `bytes` that are about to be allocated.
+    /// Charges `bytes` before they are allocated.
     pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), QpcError> {
         match self.left.checked_sub(crate::bytes::to_u64(bytes)) {
             Some(left) => {
@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// Enters a nested message; pair with [`Budget::leave`].
+    /// Enters a nested message. Each call needs a matching [`Budget::leave`].
     pub(crate) fn enter(&mut self) -> Result<(), QpcError> {
         if self.depth >= self.max_depth {
             let max = crate::bytes::to_u64(self.max_depth);

@@ -1,4 +1,4 @@
-//! Buffer mappings: the flat lists of user and DMA buffers that a program shows its users.
+//! Buffer mappings: the flat lists of user and DMA buffers for users of a program.
 
 use serde::{Serialize, Serializer};
 
@@ -7,12 +7,12 @@ use crate::error::QpcError;
 use crate::network_desc::{Direction, IoBinding, IoDescriptor, NetworkDesc};
 use crate::shape;
 
-/// Name of a buffer that has none.
+/// Name of an unnamed buffer.
 pub(crate) const NO_NAME: &str = "noname";
-/// Data type code of a buffer that has none.
+/// Data type code of a buffer without a data type.
 pub(crate) const NO_DATA_TYPE: i32 = 9;
 
-/// Role of a buffer; the codes are not those of `IoDesc` directions.
+/// Role of a buffer; the codes differ from those of `IoDesc` directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(into = "u32")]
 pub enum BufferIoType {
@@ -37,7 +37,7 @@ impl From<BufferIoType> for u32 {
 pub struct BufferMapping {
     /// Binding name, or [`NO_NAME`].
     pub buffer_name: String,
-    /// Position in its list.
+    /// Index in the list.
     pub index: u32,
     /// Role.
     pub io_type: BufferIoType,
@@ -55,7 +55,7 @@ fn data_type_code<S: Serializer>(value: &Option<ElementType>, serializer: S) -> 
     serializer.serialize_i32(value.map_or(NO_DATA_TYPE, ElementType::code))
 }
 
-/// The buffers users pass: all inputs, then all outputs.
+/// Returns the user buffers: all inputs, then all outputs.
 pub fn user_mappings(network: &NetworkDesc) -> Result<Vec<BufferMapping>, QpcError> {
     let inputs = network.inputs.iter().map(|binding| (BufferIoType::Input, binding, &binding.io_initial));
     let outputs =
@@ -84,7 +84,7 @@ fn user(
     })
 }
 
-/// The DMA buffers by number.
+/// Returns the DMA buffers by number.
 pub fn dma_mappings(network: &NetworkDesc) -> Vec<BufferMapping> {
     let mapping = |(index, buffer): (u32, &crate::network_desc::DmaBuffer)| BufferMapping {
         buffer_name: NO_NAME.to_owned(),

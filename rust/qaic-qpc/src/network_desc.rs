@@ -1,7 +1,7 @@
-//! The network descriptor: what `networkdesc.bin` says about bindings, transforms and DMA buffers.
+//! The network descriptor `networkdesc.bin`: bindings, transforms and DMA buffers.
 //!
-//! Field names are those of the format, so that the JSON form (serde) reads like the messages; zero values are
-//! left out of it as protobuf does.
+//! Field names are those of the format, so that the JSON form (serde) has the structure of the messages. Like
+//! protobuf, the JSON form omits zero values.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::wire::{self, field::messages, open_enum::open_enum};
 
-/// The major version this library writes and expects.
+/// Major version that this library writes and expects.
 pub(crate) const MAJOR_VERSION: u32 = 9;
 
 messages! {
@@ -22,27 +22,27 @@ messages! {
         2 => minor_version: u32,
         /// Program name.
         3 => network_name: String,
-        /// User inputs; position = user buffer index.
+        /// User inputs; the index is the user buffer index.
         4 => inputs: Vec<IoBinding>,
-        /// User outputs; user buffer index = number of inputs + position.
+        /// User outputs; the user buffer index is the number of inputs plus the index.
         5 => outputs: Vec<IoBinding>,
-        /// DMA buffers; position = DMA buffer number.
+        /// DMA buffers; the index is the DMA buffer number.
         6 => dma_buffers: Vec<DmaBuffer>,
-        /// NSP cores one activation occupies.
+        /// Number of NSP cores of one activation.
         7 => num_cores: u32,
-        /// Threads per NSP.
+        /// Number of threads per NSP.
         8 => num_threads: u32,
-        /// How many of the threads are HVX threads.
+        /// Number of HVX threads among them.
         9 => num_hvx_threads: u32,
-        /// Per thread, an index into `thread_group_names`.
+        /// Index into `thread_group_names` for each thread.
         10 => thread_groups: Vec<u32>,
         /// Number of issuing groups.
         11 => thread_group_issue_count: u32,
-        /// Present when the program was compiled with statistics.
+        /// Statistics settings, if the program was compiled with statistics.
         12 => stats: Option<Stats>,
         /// Names of the thread groups.
         13 => thread_group_names: Vec<String>,
-        /// Batch the program was compiled for.
+        /// Batch size that the program was compiled for.
         14 => batch_size: i32,
         /// CRC of the program's inputs and outputs.
         16 => crc_info: Option<CrcInfo>,
@@ -53,50 +53,52 @@ messages! {
     }
 }
 
-/// Output that carries statistics, with or without a suffix.
+/// Name of the output with statistics; a suffix may follow.
 const STATS_OUTPUT: &str = "aiccyclecounts";
 
-/// Returns whether an output is known to carry statistics, by its name. Several devices have a suffix each.
+/// Returns whether the name identifies an output with statistics. Programs for several devices add a suffix for each
+/// device.
 pub fn is_stats_output(name: &str) -> bool {
     name.strip_prefix(STATS_OUTPUT).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('_'))
 }
 
 impl NetworkDesc {
-    /// Reads `networkdesc.bin`. Unknown fields are skipped; element types, kinds and dims are kept as they are, the
-    /// functions that need them to make sense say when they do not.
+    /// Decodes `networkdesc.bin`. Unknown fields are skipped. Element types, kinds and dims are not checked;
+    /// functions that require valid values return errors.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         wire::decode(bytes, limits)
     }
 
-    /// The bytes of `networkdesc.bin`; equal descriptors give equal bytes.
+    /// Encodes the descriptor as `networkdesc.bin`; equal descriptors result in equal bytes.
     pub fn encode(&self) -> Vec<u8> {
         wire::encode(self)
     }
 
-    /// The output through which the device's statistics reach the memory that is bound to it, the last one; `None` where the
-    /// program has none. No graph computes it.
+    /// Index of the output with the device's statistics, which is the last output; `None` if the program has none.
+    /// The graph does not compute this output.
     pub fn stats_output(&self) -> Option<usize> {
         self.stats.as_ref()?;
         let last = self.outputs.len().checked_sub(1)?;
         self.outputs.get(last).filter(|output| is_stats_output(&output.name)).map(|_| last)
     }
 
-    /// The outputs that the graph computes.
+    /// Outputs that the graph computes.
     pub fn computed_outputs(&self) -> &[IoBinding] {
         self.stats_output().and_then(|count| self.outputs.get(..count)).unwrap_or(&self.outputs)
     }
 }
 
 messages! {
-    /// One user tensor and how it reaches its DMA buffer.
+    /// One user tensor, and its transfer to or from its DMA buffer.
     IoBinding "IO binding" {
         /// Binding name.
         1 => name: String,
-        /// Tensor before the transform sequence: the user's for an input, the DMA buffer's for an output.
+        /// Tensor before the transform sequence: the user's tensor for an input, the DMA buffer's for an output.
         2 => io_initial: IoDescriptor,
-        /// Tensor after the transform sequence: the DMA buffer's for an input, the user's for an output.
+        /// Tensor after the transform sequence: the DMA buffer's tensor for an input, the user's for an output.
         3 => io_transformed: IoDescriptor,
-        /// Steps in order; the DMA copy is last for inputs and first for outputs. Empty: optimized away.
+        /// Steps in order; the DMA copy is the last step of an input and the first step of an output. An empty
+        /// sequence means that the tensor is optimized away.
         4 => transformseq: Vec<Transform>,
         /// True if the user may pass fewer bytes.
         5 => is_partial_allowed: bool,
@@ -115,7 +117,7 @@ messages! {
         3 => qoffset: i32,
         /// Dimensions in elements.
         4 => dims: Vec<i32>,
-        /// Memory layout code; 0 is the flat row-major one, the others are tiled forms.
+        /// Code of the memory layout; 0 is row-major, other codes are tiled layouts.
         5 => layout: i32,
     }
 }
@@ -136,7 +138,7 @@ messages! {
     DmaBuffer "DMA buffer" {
         /// Size in bytes.
         1 => size: u32,
-        /// Direction; a buffer has one.
+        /// Direction of the buffer, which is fixed.
         2 => dir: Direction,
     }
 }
@@ -163,7 +165,7 @@ open_enum! {
 }
 
 messages! {
-    /// One step; type, scale, offset, dims and layout describe its result.
+    /// One step; type, scale, offset, dims and layout describe the result of the step.
     Transform "transform" {
         /// The operation of the step.
         1 => kind: TransformKind,
@@ -197,11 +199,11 @@ messages! {
         6 => d_pad_end: i32,
     }
 
-    /// Place of a tensor in its DMA buffer.
+    /// Location of a tensor in its DMA buffer.
     CopyDmaBuffer "DMA copy" {
         /// Direction of the copy.
         1 => dir: Direction,
-        /// Byte offset of the tensor; of its 8-byte slice header for a partial input.
+        /// Byte offset of the tensor; for a partial input, offset of its 8-byte slice header.
         2 => offset: u32,
         /// DMA buffer number.
         3 => buffer_num: u32,
@@ -222,7 +224,7 @@ messages! {
         1 => shapes: Vec<TensorShape>,
     }
 
-    /// CRC of DMA buffers computed by the device.
+    /// CRCs of DMA buffers that the device computes.
     CrcInfo "CRC info" {
         /// DMA buffer that receives the results.
         1 => buff_num: u32,
@@ -230,7 +232,7 @@ messages! {
         2 => entries: Vec<CrcEntry>,
     }
 
-    /// One CRC range; all sizes in bytes.
+    /// One range with a CRC; all sizes are in bytes.
     #[allow(missing_docs)]
     CrcEntry "CRC entry" {
         1 => dma_buffer_num: u32,
@@ -244,7 +246,7 @@ messages! {
         9 => algorithm: i32,
     }
 
-    /// How the program was instrumented.
+    /// Statistics settings of the program.
     #[allow(missing_docs)]
     #[allow(clippy::struct_excessive_bools)] // One per compiler option it records.
     Stats "stats" {
@@ -260,20 +262,20 @@ messages! {
         9 => utimer_freq_ms: i32,
         10 => pmu_events: Vec<i32>,
         11 => ops_per_core: Vec<i32>,
-        /// Outer index = core.
+        /// Operations, indexed by core.
         12 => core_op_name_kinds: Vec<CoreOpNameKinds>,
         13 => pmu_stats_level: i32,
     }
 
     /// Operations of one core.
     CoreOpNameKinds "operations of a core" {
-        /// Index = thread group.
+        /// Operations, indexed by thread group.
         1 => tg_op_name_kinds: Vec<ThreadGroupOpNameKinds>,
     }
 
     /// Operations of one thread group of a core.
     ThreadGroupOpNameKinds "operations of a thread group" {
-        /// In order of execution.
+        /// Operations in order of execution.
         1 => op_name_kinds: Vec<OpNameKind>,
     }
 
@@ -287,7 +289,7 @@ messages! {
         4 => memory: String,
         5 => shape: String,
         6 => operand: String,
-        /// Bytes.
+        /// Size of the output in bytes.
         7 => output_size: u64,
         8 => attributes: String,
         9 => operands: Vec<String>,

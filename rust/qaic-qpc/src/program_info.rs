@@ -1,4 +1,4 @@
-//! Facts of a container about its program and constants, in the form of the vendor's interface.
+//! Facts about the program and the constants of a container, in the format of the vendor's interface.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::network_desc::NetworkDesc;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QpcInfo {
-    /// Always one.
+    /// The program; always one element.
     pub programs: Vec<ProgramInfo>,
     /// The constants segments.
     pub constants: Vec<ConstantsInfo>,
@@ -25,19 +25,19 @@ pub struct QpcInfo {
 pub struct ProgramInfo {
     /// Program name.
     pub name: String,
-    /// NSP cores one activation occupies.
+    /// Number of NSP cores of one activation.
     pub num_cores: u32,
     /// Always 0.
     pub program_index: u32,
-    /// Bytes of the program's ELF file, which has no constants in it; 0 without one.
+    /// Size of the program's ELF file, which contains no constants; 0 if there is none.
     pub size: u64,
-    /// Batch the program was compiled for.
+    /// Batch size that the program was compiled for.
     pub batch_size: i32,
-    /// Semaphores, 0 if the metadata cannot be read.
+    /// Number of semaphores; 0 if the metadata cannot be read.
     pub num_semaphores: u32,
-    /// Multicast ids, 0 if the metadata cannot be read.
+    /// Number of multicast ids; 0 if the metadata cannot be read.
     pub num_mc_id: u32,
-    /// Device memory of one activation, 0 if the metadata cannot be read.
+    /// Device memory of one activation; 0 if the metadata cannot be read.
     pub total_required_memory: u64,
     /// True if the program was compiled with statistics.
     pub stats_available: bool,
@@ -53,14 +53,14 @@ pub struct ProgramInfo {
 pub struct ConstantsInfo {
     /// Segment name.
     pub name: String,
-    /// 0 for the constants, 1 for their descriptor, even if it is alone.
+    /// Index of the segment: 0 for the constants, 1 for their descriptor, even without constants.
     pub index: u32,
-    /// Bytes.
+    /// Number of bytes.
     pub size: u64,
 }
 
 impl QpcInfo {
-    /// Derives the facts. Metadata is optional here: a container with an unreadable ELF can still be shown.
+    /// Collects the facts. Metadata is optional, so that tools can show a container with an unreadable ELF.
     pub fn new(container: &Container, bytes: &[u8], network: &NetworkDesc) -> Result<Self, QpcError> {
         let segment = container.segment(names::NETWORK_ELF);
         let file = segment.map(|segment| segment.payload(bytes));
@@ -83,7 +83,7 @@ impl QpcInfo {
     }
 }
 
-/// Shared memory, constants, and a heap per core.
+/// Total of shared memory, constants, and a heap per core.
 fn required_memory(metadata: &Metadata) -> u64 {
     [
         metadata.static_shared_ddr_size,
@@ -96,8 +96,8 @@ fn required_memory(metadata: &Metadata) -> u64 {
     .fold(0, u64::saturating_add)
 }
 
-/// The constants segments. Sizes are 64-bit and right: the reference wraps them at 4 GiB, and counts constants that
-/// are all dynamic twice.
+/// Returns the constants segments. Sizes have 64 bits and are correct. The reference wraps sizes at 4 GiB, and counts
+/// constants twice if all are dynamic.
 pub(crate) fn constants_info(container: &Container) -> Result<Vec<ConstantsInfo>, QpcError> {
     let constants = container.segment(names::CONSTANTS).filter(|segment| segment.size() != 0);
     let descriptor = container.required(names::CONSTANTS_DESC)?;

@@ -1,27 +1,27 @@
-//! Sizes of tensors and the table of permitted shapes.
+//! Sizes of tensors, and the table of permitted shapes.
 //!
-//! The format counts a tensor's bytes in two ways: a copy moves nothing if any dim is zero, while a mapping leaves
-//! zero dims out of the product. Both are here, so that none is picked by accident.
+//! The format has two definitions of a tensor's size: a copy moves nothing if any dim is zero, but a mapping ignores
+//! zero dims. This module provides both, with distinct names.
 
 use crate::bytes::to_u64;
 use crate::dtype::ElementType;
 use crate::error::QpcError;
 use crate::network_desc::NetworkDesc;
 
-/// Bytes that a copy of the tensor moves; a zero dim makes it 0.
+/// Number of bytes that a copy of the tensor moves; 0 if any dim is zero.
 pub(crate) fn copy_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u64, QpcError> {
     let elements = product(binding, dims, false)?;
     elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))
 }
 
-/// Bytes that mappings and `IoDesc` report: the product of the dims that are not zero.
+/// Number of bytes in mappings and `IoDesc`: the product of the non-zero dims.
 pub(crate) fn mapping_bytes(binding: &str, dtype: ElementType, dims: &[i32]) -> Result<u32, QpcError> {
     let elements = product(binding, dims, true)?;
     let bytes = elements.checked_mul(element_bytes(binding, dtype)?).ok_or_else(|| too_large(binding))?;
     u32::try_from(bytes).map_err(|_| too_large(binding))
 }
 
-/// Bytes of one element, or an error naming the binding.
+/// Bytes of one element, or an error that contains the binding's name.
 pub(crate) fn element_bytes(binding: &str, dtype: ElementType) -> Result<u64, QpcError> {
     dtype
         .size_bytes()

@@ -1,7 +1,8 @@
-//! Writing containers: the layout of files and that of memory, with `base` 0 so that equal input gives equal bytes.
+//! Writing of containers in the file layout and the memory layout. `base` is 0, so that equal input results in equal
+//! bytes.
 //!
-//! A [`Layout`] says where everything goes before any payload is there, so constants of many gigabytes can be streamed
-//! into place; the `build_*` functions put small containers together in memory.
+//! A [`Layout`] determines all positions before the payloads exist, so that constants of many gigabytes can be
+//! streamed to their position. The `build_*` functions create small containers in memory.
 
 use crate::bytes::{align_up, to_u64};
 use crate::container::{Container, ENTRY_BYTES, HEADER_BYTES, MAGIC, SLOWPATH, names};
@@ -9,10 +10,10 @@ use crate::error::{NameDefect, QpcError};
 use crate::limits::Limits;
 
 const TOO_LARGE: QpcError = QpcError::TooLarge { what: "the container" };
-/// Alignment of names, and of the end, in the in-memory layout.
+/// Alignment of names and of the total size, in the memory layout.
 const WORD: u64 = 8;
 
-/// A segment before its payload is there.
+/// A segment without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentSpec {
     /// Unique name.
@@ -34,7 +35,7 @@ pub struct SegmentData<'a> {
     pub payload: &'a [u8],
 }
 
-/// Places of all parts of a container.
+/// Positions of all parts of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Header, segment table and names: the first bytes of the container.
@@ -46,9 +47,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout with aligned payloads (variant A); `alignment` is a power of two of at least 8.
+    /// Creates the layout with aligned payloads (variant A). `alignment` is a power of two of at least 8.
     ///
-    /// With alignment 8 it is the layout of the reference serializer.
+    /// With alignment 8, the result equals the layout of the reference serializer.
     pub fn in_memory(segments: &[SegmentSpec], alignment: u64) -> Result<Self, QpcError> {
         if alignment < WORD || !alignment.is_power_of_two() {
             return Err(QpcError::InvalidAlignment { found: alignment });
@@ -56,7 +57,7 @@ impl Layout {
         Self::new(segments, WORD, alignment)
     }
 
-    /// The layout without gaps (variant B). As the reference it demands `network.elf`.
+    /// Creates the layout without gaps (variant B). Like the reference, this requires `network.elf`.
     pub fn file(segments: &[SegmentSpec]) -> Result<Self, QpcError> {
         if segments.is_empty() {
             return Err(QpcError::EmptyContainer);
@@ -192,8 +193,8 @@ fn assemble(layout: &Layout, segments: &[SegmentData<'_>]) -> Result<Vec<u8>, Qp
     Ok(bytes)
 }
 
-/// Rewrites a container for another `base`, as the reference does when it copies one. Segments and
-/// payloads stay where they are.
+/// Rewrites a container for another `base`, as the reference does when it copies a container. Segments and payloads
+/// keep their positions.
 pub fn rebase(bytes: &mut [u8], base: u64) -> Result<(), QpcError> {
     let container = Container::parse(bytes, &Limits::default())?;
     let header = &container.header;

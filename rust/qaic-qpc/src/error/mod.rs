@@ -1,4 +1,4 @@
-//! Errors of containers, as data: callers match on variants and codes, never on text.
+//! Errors of containers as data. Callers compare variants and codes, never texts.
 
 mod report;
 mod table;
@@ -44,7 +44,7 @@ pub enum FlatDefect {
     /// A position lies outside the buffer.
     #[error("a position lies outside the buffer")]
     OutOfBounds,
-    /// A position is not a multiple of the alignment of what lies there.
+    /// A position is not aligned for its data.
     #[error("a position is not aligned")]
     Misaligned,
     /// The table of field positions has an odd size.
@@ -55,7 +55,7 @@ pub enum FlatDefect {
     Text,
 }
 
-/// Why an ELF file cannot be read.
+/// Reason why an ELF file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum ElfDefect {
@@ -76,7 +76,7 @@ pub enum ElfDefect {
     LoadSegment,
 }
 
-/// Why a segment name cannot be written or read.
+/// Reason why a segment name cannot be written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum NameDefect {
@@ -95,7 +95,7 @@ pub enum NameDefect {
     /// The name is not UTF-8.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// The name has a NUL inside (only a writer can be asked for that).
+    /// The name contains a NUL, which can occur only in a writer's input.
     #[error("contains a NUL")]
     EmbeddedNul,
 }
@@ -111,13 +111,13 @@ pub enum StepDefect {
     /// The dims differ from what the stage receives or must deliver.
     #[error("dims do not fit")]
     Dims,
-    /// Scale or offset differ from what the tensor says.
+    /// Scale or offset differ from those of the tensor.
     #[error("scale or offset is invalid")]
     Quantization,
-    /// The permutation is none, or has another rank than the tensor.
+    /// The permutation is invalid, or has another rank than the tensor.
     #[error("shuffle is not a permutation of the dims")]
     Shuffle,
-    /// The DMA copy is missing, or not at the DMA end of the sequence, or there are two.
+    /// The DMA copy is missing or duplicated, or is not at the DMA end of the sequence.
     #[error("the DMA copy must be the last step of an input and the first of an output")]
     CopyPlace,
     /// A DMA copy without its parameters.
@@ -125,7 +125,7 @@ pub enum StepDefect {
     CopyParameters,
 }
 
-/// Why a binding cannot have a permitted shape.
+/// Reason why a binding cannot have a permitted shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum ShapeDefect {
@@ -138,7 +138,7 @@ pub enum ShapeDefect {
 }
 
 crate::errors! {
-    /// Everything the crate reports.
+    /// An error of this crate.
     #[derive(Clone, Debug, PartialEq, Error)]
     pub enum QpcError: "QpcFormatError" {
         // Container.
@@ -148,7 +148,7 @@ crate::errors! {
         /// Not a container.
         #[error("not a QPC: it starts with {found:#010x}, expected 0x00a1cd7c")]
         BadMagic { found: u32 = 0x0403_4b50 } => "qpc.bad_magic",
-        /// The header's size is not the size given.
+        /// The size in the header differs from the actual size.
         #[error("the header declares {declared} bytes, the file has {actual}")]
         SizeMismatch { declared: u64 = 4096, actual: u64 = 1024 } => "qpc.size_mismatch",
         /// Only self-contained containers can be stored.
@@ -179,7 +179,7 @@ crate::errors! {
         /// Two segments have one name.
         #[error("segment {name} occurs twice")]
         DuplicateSegment { name: String = "network.elf".into() } => "qpc.duplicate_segment",
-        /// A segment every program has is not there.
+        /// A segment that every program requires is missing.
         #[error("segment {name} is missing")]
         MissingSegment { name: String = "network.elf".into() } => "qpc.missing_segment",
         /// A segment of fixed layout is too short.
@@ -187,7 +187,7 @@ crate::errors! {
         SegmentTooShort {
             segment: String = "constantsdesc.bin".into(), needed: u64 = 16, found: u64 = 3,
         } => "qpc.segment_too_short",
-        /// A payload is not what it was when the container was written.
+        /// A payload has changed since the container was written.
         #[error(
             "segment {segment}: the stored CRC is {stored:#010x}, that of the data is {computed:#010x}; the file is damaged"
         )]
@@ -202,26 +202,26 @@ crate::errors! {
             defect: WireDefect = WireDefect::VarintTruncated,
         } => "qpc.wire",
         // Network descriptor.
-        /// An element type without a size where a size is needed.
+        /// The element type has no known size.
         #[error("binding {binding}: unknown element type {code}")]
         UnknownElementType { binding: String = "image".into(), code: i32 = 99 } => "qpc.unknown_element_type",
         /// A negative dim.
         #[error("binding {binding}: dim {dim} is negative")]
         NegativeDim { binding: String = "image".into(), dim: i32 = -1 } => "qpc.negative_dim",
-        /// A tensor of more bytes than the format can say (32 bits).
+        /// A tensor has more bytes than the format can represent (32 bits).
         #[error("binding {binding}: a tensor must have fewer than 2^32 bytes")]
         TensorTooLarge { binding: String = "image".into() } => "qpc.tensor_too_large",
-        /// An output's first stage is one that needs a stage before it.
+        /// The first stage of an output requires a stage before it.
         #[error("output {binding} begins with transform kind {kind}, which has no input")]
         StageWithoutPredecessor {
             binding: String = "image".into(), kind: i32 = 1,
         } => "qpc.stage_without_predecessor",
-        /// A stage that no open implementation can execute.
+        /// No open implementation can execute the stage.
         #[error("binding {binding}, step {step}: transform kind {kind} cannot be executed for these types")]
         UnsupportedTransform {
             binding: String = "image".into(), step: u64 = 0, kind: i32 = 9,
         } => "qpc.unsupported_transform",
-        /// A stage that does not fit its neighbors.
+        /// A stage does not match its neighbors.
         #[error("binding {binding}, step {step}: {defect}")]
         TransformMismatch {
             binding: String = "image".into(), step: u64 = 1, defect: StepDefect = StepDefect::Dims,
@@ -231,27 +231,27 @@ crate::errors! {
         DmaBufferIndex {
             binding: String = "image".into(), buffer: u32 = 3, count: u64 = 2,
         } => "qpc.dma_buffer_index",
-        /// A tensor that does not fit its DMA buffer.
+        /// A tensor does not fit its DMA buffer.
         #[error("binding {binding}: {len} bytes at {offset} do not fit DMA buffer {buffer} of {size} bytes")]
         DmaOutOfBounds {
             binding: String = "image".into(), buffer: u32 = 0, offset: u64 = 64, len: u64 = 64, size: u64 = 100,
         } => "qpc.dma_out_of_bounds",
-        /// A copy against the direction of its buffer or of its binding.
+        /// The direction of a copy differs from that of its buffer or its binding.
         #[error("binding {binding}: DMA buffer {buffer} has the other direction")]
         DmaDirection { binding: String = "image".into(), buffer: u32 = 0 } => "qpc.dma_direction",
-        /// A partial input that is not a one-dimensional plain copy.
+        /// A partial input is not a one-dimensional copy without conversion.
         #[error("binding {binding}: a partial input must be one-dimensional and not converted")]
         PartialInput { binding: String = "image".into() } => "qpc.partial_input",
-        /// `allowed_shapes` has an entry that does not list every binding.
+        /// An entry of `allowed_shapes` does not list every binding.
         #[error("allowed_shapes entry {entry} has {found} tensors, {expected} expected")]
         AllowedShapes { entry: u64 = 1, found: u64 = 2, expected: u64 = 3 } => "qpc.allowed_shapes",
-        /// `allowed_shapes` has an entry that the binding cannot carry.
+        /// An entry of `allowed_shapes` does not match its binding.
         #[error("allowed_shapes entry {entry}, binding {binding}: {defect}")]
         AllowedShape {
             entry: u64 = 1, binding: String = "image".into(), defect: ShapeDefect = ShapeDefect::Size,
         } => "qpc.allowed_shape",
         // Constants.
-        /// An initializer begins where kernels may not use it.
+        /// An initializer is not aligned for kernels.
         #[error(
             "initializer `{name}` begins at byte {offset} of constants.bin, which is no multiple of {needed}; the engine \
              uses it where it lies: compile the model again"
@@ -259,7 +259,7 @@ crate::errors! {
         InitializerAlignment {
             name: String = "w".into(), offset: u64 = 65, needed: u64 = 64,
         } => "qpc.initializer_alignment",
-        /// The constants begin where kernels may not use them.
+        /// The constants are not aligned for kernels.
         #[error(
             "initializer `{name}` has elements of {needed} bytes, and constants.bin begins at byte {start}; the engine uses \
              it where it lies: write the container with aligned segments"
@@ -268,10 +268,10 @@ crate::errors! {
             name: String = "w".into(), start: u64 = 1025, needed: u64 = 4,
         } => "qpc.constants_alignment",
         // ELF and metadata.
-        /// `network.elf` cannot be read.
+        /// The file `network.elf` cannot be read.
         #[error("network.elf: {defect}")]
         Elf { defect: ElfDefect = ElfDefect::Header } => "qpc.elf",
-        /// `network.elf` has neither `metadata_fb` nor `metadata`.
+        /// The file `network.elf` has neither `metadata_fb` nor `metadata`.
         #[error("network.elf has no metadata section")]
         MetadataMissing => "qpc.metadata_missing",
         /// The metadata is no valid `FlatBuffer`.
@@ -285,17 +285,17 @@ crate::errors! {
         /// The metadata has another major version.
         #[error("metadata version {found} is not supported; expected {supported}")]
         MetadataVersion { found: u16 = 9, supported: u16 = 0 } => "qpc.metadata_version" "QpcVersionError",
-        /// The metadata demands a feature this library does not know.
+        /// The metadata requires a feature that this library does not support.
         #[error("the metadata requires the unknown field {field}")]
         UnknownRequiredField { field: String = "newField".into() }
             => "qpc.unknown_required_field" "QpcVersionError",
         // Limits.
-        /// Decoding needs more than the caller allows.
+        /// Decoding needs more than the caller's limit.
         #[error("the limit on {what} ({max}) is exceeded")]
         LimitExceeded { what: &'static str = "segments", max: u64 = 64 }
             => "qpc.limit_exceeded" "QpcLimitError",
         // Misuse.
-        /// A name that a container cannot have.
+        /// The name is invalid for a container.
         #[error("segment name {name:?} {defect}")]
         InvalidName {
             name: String = String::new(), defect: NameDefect = NameDefect::Empty,
@@ -303,13 +303,13 @@ crate::errors! {
         /// The file layout cannot be written without segments.
         #[error("a container needs at least one segment")]
         EmptyContainer => "qpc.empty_container" "QpcError",
-        /// An alignment that is no power of two of at least 8.
+        /// The alignment is not a power of two of at least 8.
         #[error("alignment {found} is not a power of two of at least 8")]
         InvalidAlignment { found: u64 = 3 } => "qpc.invalid_alignment" "QpcError",
-        /// More bytes than the format can address.
+        /// The data exceed the address range of the format.
         #[error("{what} would be too large")]
         TooLarge { what: &'static str = "the container" } => "qpc.too_large" "QpcError",
-        /// A user buffer larger than its tensor, or a list of another length than the bindings.
+        /// A user buffer is larger than its tensor, or a list does not have one element per binding.
         #[error("{binding}: {found} given, at most {max} possible")]
         BufferSize { binding: String = "image".into(), found: u64 = 128, max: u64 = 64 }
             => "qpc.buffer_size" "QpcError",

@@ -1,19 +1,19 @@
-//! Details of an error in addition to its code and its message, for interfaces that show errors as objects.
+//! Details of an error in addition to its code and its message, for interfaces with error objects.
 
 use std::path::PathBuf;
 
-/// Class, figures and advice of an error.
+/// Class, values and hint of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReport {
-    /// Name of the class of exceptions that it belongs to (docs/reference/errors.md).
+    /// Name of the error's exception class (docs/reference/errors.md).
     pub class: &'static str,
-    /// The figures behind the message, by name.
+    /// Values in the message, by name.
     pub figures: Vec<(&'static str, Figure)>,
     /// A possible fix.
     pub hint: Option<&'static str>,
 }
 
-/// A value behind a message.
+/// A value in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// The value is not known.
@@ -24,9 +24,9 @@ pub enum Figure {
     Text(String),
     /// A file.
     Path(PathBuf),
-    /// Values of one kind.
+    /// Several values of one kind.
     List(Vec<Self>),
-    /// Values that belong together.
+    /// Several related values.
     Tuple(Vec<Self>),
 }
 

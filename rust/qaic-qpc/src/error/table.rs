@@ -1,4 +1,4 @@
-//! Errors as tables: what an error is, with its code, its class, its figures, and an example of it, in one row.
+//! Declaration of errors as tables. Each row contains an error with its code, its class, its values, and an example.
 
 /// Defines an enum of errors, with their codes and reports, and an example of each.
 ///
@@ -50,7 +50,7 @@ macro_rules! errors {
         }
 
         impl $name {
-            /// Stable name of the error for programs; texts may change, codes do not.
+            /// Stable name of the error for programs. Codes do not change; texts may.
             pub const fn code(&self) -> &'static str {
                 match self {
                     $(Self::$variant { .. } => $code,)*
@@ -70,7 +70,8 @@ macro_rules! errors {
                 }
             }
 
-            /// One example of each variant that is not an error of another table, in the order of the variants.
+            /// Returns one example of each variant in the order of the variants, except variants with errors of
+            /// another table.
             pub fn examples() -> Vec<Self> {
                 vec![$(Self::$variant $({ $($field: $example),* })? $(($inner_example))?),*]
             }

@@ -1,6 +1,6 @@
-//! Checked `FlatBuffer` reads: what a verifier checks, at the moment it is read, and charged to the budget.
+//! Checked `FlatBuffer` reads. Each read does the checks of a verifier, and is charged to the budget.
 //!
-//! Positions are relative to the buffer's start, alignment too; the buffer itself may lie at an odd address.
+//! Positions and alignment are relative to the buffer's start; the buffer itself may have an odd address.
 
 use crate::bytes::{range_within, u8_at, u16_at, u32_at, u64_at};
 use crate::error::{FlatDefect, QpcError};
@@ -57,7 +57,7 @@ impl<'a> Table<'a> {
         Ok(Self { bytes, name, start, slots, slots_len })
     }
 
-    /// Position of field `id`, `None` if it is absent.
+    /// Position of field `id`; `None` if the field is absent.
     fn slot(&self, id: u16, alignment: u64) -> Read<Option<u64>> {
         let entry = u64::from(id).saturating_mul(2).saturating_add(4);
         if entry >= self.slots_len {
@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
         Ok(Vector { first, count })
     }
 
-    /// The vector in field `id`; an absent one is empty.
+    /// Returns the vector in field `id`; an absent vector is empty.
     pub(super) fn vector(&self, id: u16, element_bytes: u64, alignment: u64) -> Read<Vector> {
         match self.slot(id, 4)? {
             Some(slot) => self.vector_at(self.follow(slot)?, element_bytes, alignment),
@@ -167,7 +167,7 @@ impl<'a> Table<'a> {
         self.each(id, 4, 4, budget, |slot, _| Ok(u32_at(self.bytes, slot).unwrap_or_default()))
     }
 
-    /// A vector of four-byte structs.
+    /// Returns a vector of four-byte structs.
     pub(super) fn structs<T>(
         &self,
         id: u16,
@@ -184,7 +184,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A vector of tables, each read by `read`.
+    /// Returns a vector of tables, each of which `read` decodes.
     pub(super) fn tables<T>(
         &self,
         id: u16,

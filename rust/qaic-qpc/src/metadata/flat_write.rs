@@ -1,7 +1,7 @@
-//! A small `FlatBuffer` writer: a tree of tables in, aligned bytes out.
+//! A small `FlatBuffer` writer that converts a tree of tables to aligned bytes.
 //!
-//! Everything is written front to back (a table, then what it refers to), so that offsets are forward as the format
-//! demands and equal trees give equal bytes.
+//! The writer works front to back and writes a table before the objects it references. Offsets therefore point
+//! forward as the format requires, and equal trees result in equal bytes.
 
 use crate::bytes::{align_up, to_u64};
 
@@ -16,13 +16,13 @@ pub(super) enum Value {
     Texts(Vec<String>),
     Bytes(Vec<u8>),
     Words(Vec<u32>),
-    /// Structs without members above two bytes: bytes of each, all of one size.
+    /// Structs without members above two bytes: the bytes of each struct, all of the same size.
     Structs(Vec<[u8; 4]>),
     Table(Table),
     Tables(Vec<Table>),
 }
 
-/// A table as a list of (field id, value); ids ascend.
+/// A table as a list of (field id, value), with ascending ids.
 pub(super) type Table = Vec<(u16, Value)>;
 
 /// Serializes a root table without file identifier.

@@ -1,4 +1,4 @@
-//! The legacy struct: fixed offsets and lists elsewhere in the section. Read only.
+//! The legacy struct, with fixed offsets and with lists elsewhere in the section. This library only reads it.
 
 use super::types::{
     ConstantMapping, DmaRequest, DoorbellOp, HostMulticastEntry, HostMulticastTable, Metadata,
@@ -10,7 +10,7 @@ use crate::limits::{Budget, Limits};
 
 const STRUCT_BYTES: u64 = 160;
 
-/// Reads the struct; every offset and count is checked against the section.
+/// Reads the struct, and checks every offset and count against the section.
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<Metadata, QpcError> {
     let section = Section { bytes };
     let head = section.record("struct", 0, STRUCT_BYTES)?;
@@ -156,7 +156,7 @@ fn host_table(
     Ok(HostMulticastTable { multicast_entries })
 }
 
-/// The section, whose start all offsets count from.
+/// The section; all offsets are relative to its start.
 struct Section<'a> {
     bytes: &'a [u8],
 }
@@ -200,7 +200,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Bytes of one struct; reads at its fixed offsets cannot miss.
+/// Bytes of one struct. Reads at its fixed offsets cannot fail.
 struct Record<'a>(&'a [u8]);
 
 impl Record<'_> {

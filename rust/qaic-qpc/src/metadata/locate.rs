@@ -1,4 +1,4 @@
-//! Which section of `network.elf` holds the metadata, and in which of the three encodings.
+//! Location of the metadata in `network.elf`: the section, and which of the three encodings it has.
 
 use super::legacy;
 use super::types::Metadata;
@@ -12,14 +12,14 @@ use crate::limits::Limits;
 /// Bytes a writer may put before the `FlatBuffer`: version 1.0 and four zeros.
 const TERMINATOR_BYTES: usize = 8;
 
-/// How the metadata is encoded.
+/// Encoding of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Encoding {
     /// A `FlatBuffer`.
     #[serde(rename = "flatbuffer")]
     FlatBuffer,
-    /// A `FlatBuffer` behind the terminator.
+    /// A `FlatBuffer` after the terminator.
     #[serde(rename = "terminated flatbuffer")]
     TerminatedFlatBuffer,
     /// The struct of early tools, which the open runtime itself cannot load.
@@ -27,14 +27,14 @@ pub enum Encoding {
     Legacy,
 }
 
-/// Metadata and where it came from.
+/// Metadata, its location and its encoding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LocatedMetadata {
     /// ELF section.
     pub section: &'static str,
     /// Bytes of the section.
     pub section_size: u64,
-    /// Encoding found there.
+    /// Encoding of the section.
     pub encoding: Encoding,
     /// The contents.
     #[serde(rename = "fields")]
@@ -42,7 +42,8 @@ pub struct LocatedMetadata {
 }
 
 impl LocatedMetadata {
-    /// Finds and decodes the metadata of `network.elf`: section `metadata_fb` if there is one, else `metadata`.
+    /// Finds and decodes the metadata of `network.elf`: in section `metadata_fb` if it exists, otherwise in
+    /// `metadata`.
     pub fn from_elf(file: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         for section in [elf::METADATA_FB_SECTION, elf::METADATA_SECTION] {
             if let Some(range) = elf::section(file, section)? {
@@ -56,19 +57,19 @@ impl LocatedMetadata {
 }
 
 impl Metadata {
-    /// The metadata of `network.elf`; [`LocatedMetadata::from_elf`] also says where it was.
+    /// Decodes the metadata of `network.elf`; [`LocatedMetadata::from_elf`] also returns its location.
     pub fn from_elf(file: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         LocatedMetadata::from_elf(file, limits).map(|located| located.metadata)
     }
 
-    /// Decodes the contents of a metadata section in whichever encoding they are.
+    /// Decodes the contents of a metadata section in any of the encodings.
     pub fn decode_section(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         decode_section(bytes, limits).map(|(_, metadata)| metadata)
     }
 }
 
-/// Tries the encodings in the order of the reference. Only bytes that are no `FlatBuffer` at all are tried as the next;
-/// one of another version, or over the limits, is what it is.
+/// Tries the encodings in the order of the reference. Only bytes that are not a `FlatBuffer` are tried as the next
+/// encoding; a `FlatBuffer` of another version or beyond the limits is an error.
 fn decode_section(bytes: &[u8], limits: &Limits) -> Result<(Encoding, Metadata), QpcError> {
     let first = match Metadata::decode_flatbuffer(bytes, limits) {
         Ok(metadata) => return Ok((Encoding::FlatBuffer, metadata)),

@@ -1,8 +1,9 @@
-//! Metadata of `network.elf`: what the device has to set up for a program.
+//! Metadata of `network.elf`: the device setup that a program requires.
 //!
-//! Three encodings exist: a `FlatBuffer`, the same behind an 8-byte terminator, and a legacy struct. All become one
-//! owned [`Metadata`]. No generated code: the schema is a table of forty fields, and hostile bytes need checked reads
-//! with a budget, which a verifier alone does not give (tables may be shared and thus multiply).
+//! Three encodings exist: a `FlatBuffer`, the same after an 8-byte terminator, and a legacy struct. All of them are
+//! decoded to one owned [`Metadata`]. The code is not generated: the schema is a table of forty fields. Hostile input
+//! requires checked reads with a budget, which a verifier alone does not provide, because shared tables can multiply
+//! the work.
 
 mod flat_read;
 mod flat_write;

@@ -10,7 +10,7 @@ use super::types::{
 /// First element of every path.
 const ROOT: &str = "AicMetadataFlat_Metadata";
 
-/// Fields of nested tables: path of the table, its fields.
+/// Fields of nested tables: path of each table, and its fields.
 const NESTED_FIELDS: [(&str, &[&str]); 13] = [
     ("dmaRequests", DmaRequest::FIELDS),
     ("dmaRequests->semaphoreOps", SemaphoreOp::FIELDS),

@@ -1,4 +1,4 @@
-//! The `FlatBuffer` form: its rules beyond those of its tables.
+//! The `FlatBuffer` form: rules in addition to those of its tables.
 
 use super::flat_read::Table;
 use super::flat_write;
@@ -11,8 +11,8 @@ use crate::limits::{Budget, Limits};
 const UNNAMED: &str = "unnamed";
 
 impl Metadata {
-    /// Reads the bare `FlatBuffer` form: structure first, then version and required fields, as the reference does.
-    /// [`Metadata::from_elf`] finds it and knows the others.
+    /// Decodes the bare `FlatBuffer` form: first the structure, then version and required fields, in the order of the
+    /// reference. [`Metadata::from_elf`] finds the section and supports all encodings.
     pub fn decode_flatbuffer(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         let metadata = Self::read(&Table::root(bytes, Self::NAME)?, &mut Budget::new(limits))?;
         if metadata.version_major != VERSION_MAJOR {
@@ -27,8 +27,8 @@ impl Metadata {
         }
     }
 
-    /// The `FlatBuffer` form, for ELF section `metadata_fb`. An empty name is written as `unnamed`; every vector of the
-    /// first version is present, as a reader of that version may count on.
+    /// Encodes the `FlatBuffer` form, for ELF section `metadata_fb`. An empty name is written as `unnamed`. Every
+    /// vector of the first version is present, because readers of that version may require it.
     pub fn encode_flatbuffer(&self) -> Vec<u8> {
         if self.network_name.is_empty() {
             return Self { network_name: UNNAMED.to_owned(), ..self.clone() }.encode_flatbuffer();

@@ -1,4 +1,4 @@
-//! Tables of the schema: a declaration from which the structure, its reader, its writer and the names of its fields come.
+//! Tables of the schema. One declaration defines the structure, its reader, its writer and the names of its fields.
 
 use super::flat_read::Table;
 use super::flat_write::{self, Value};
@@ -7,14 +7,14 @@ use crate::bytes::{u8_at, u16_at};
 use crate::error::QpcError;
 use crate::limits::Budget;
 
-/// `transactionId` that means none.
+/// Value of `transactionId` that means none.
 const NO_TRANSACTION: u32 = u32::MAX;
 
 type Read<T> = Result<T, QpcError>;
 
 /// A table of the schema.
 pub(super) trait FlatTable: Default {
-    /// Name in errors.
+    /// Name for errors.
     const NAME: &'static str;
     /// Names of the fields, in the order of their ids.
     const FIELDS: &'static [&'static str];
@@ -22,16 +22,16 @@ pub(super) trait FlatTable: Default {
     /// Reads the fields.
     fn read(table: &Table<'_>, budget: &mut Budget) -> Read<Self>;
 
-    /// The fields that are written.
+    /// Returns the fields to write.
     fn fields(&self) -> flat_write::Table;
 }
 
-/// A type of fields.
+/// A field type.
 pub(super) trait FlatField: Sized {
-    /// Reads the field of an id, or its default in the schema.
+    /// Reads the field with an id; an absent field has its default in the schema.
     fn read(table: &Table<'_>, id: u16, budget: &mut Budget) -> Read<Self>;
 
-    /// The value that is written; `None`: the field is left out.
+    /// Returns the value to write; `None` omits the field.
     fn value(&self) -> Option<Value>;
 }
 
@@ -109,8 +109,9 @@ fn write_port(port: &PortEntry) -> [u8; 4] {
     [low, high, port.port_type.cast_unsigned(), 0]
 }
 
-/// Declares tables: name, name in errors, and of each field its id, its name in the format, its type, and a default that
-/// is not zero. Fields that older readers do not know are `newer`: they are only written if they are not empty.
+/// Declares tables: name, name for errors, and for each field its id, its name in the format, its type, and a default
+/// that is not zero. Fields that older readers do not support are `newer`: they are written only if they are not
+/// empty.
 macro_rules! tables {
     ($(
         $(#[$of_table:meta])*

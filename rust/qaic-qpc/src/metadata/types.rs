@@ -1,5 +1,5 @@
-//! The owned metadata and its parts, as tables of the schema. Field meanings are those of the format; codes are kept as
-//! numbers, because the host passes most of them on without judging.
+//! The owned metadata and its parts, as tables of the schema. Field meanings are those of the format. Codes remain
+//! numbers, because the host passes most of them on unchecked.
 #![allow(missing_docs)] // The fields are the format's; a sentence each would only repeat their names.
 
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ use super::table::tables;
 pub(super) const VERSION_MAJOR: u16 = 1;
 
 tables! {
-    /// Everything the metadata says. The JSON form uses the format's names; missing fields are zero or empty.
+    /// The contents of the metadata. The JSON form uses the format's names; missing fields are zero or empty.
     Metadata "Metadata" {
         0 "versionMajor" => [version_major: u16 = VERSION_MAJOR],
         1 "versionMinor" => [version_minor: u16],
         2 "networkName" => [network_name: String],
-        /// Paths of fields a reader must understand, see [`super::is_known_field`].
+        /// Paths of fields that a reader must support, see [`super::is_known_field`].
         3 "requiredFields" => [required_fields: Vec<String>],
         /// Initial value per semaphore.
         4 "semaphoreInitState" => [semaphore_init_state: Vec<u32>],
@@ -30,7 +30,7 @@ tables! {
         12 "dynamicSharedDDRSize" => [dynamic_shared_ddr_size: u64],
         13 "staticConstantsSize" => [static_constants_size: u64],
         14 "dynamicConstantsSize" => [dynamic_constants_size: u64],
-        /// All ones: none.
+        /// Offset of the exit doorbell; all ones means none.
         15 "exitDoorbellOffset" => [exit_doorbell_offset: u64],
         16 "l2CachedDDRSize" => [l2_cached_ddr_size: u32],
         17 "L2TCMInitSize" => [l2tcm_init_size: u32],
@@ -69,7 +69,7 @@ tables! {
         0 "semNum" => [sem_num: u16],
         1 "semValue" => [sem_value: u16],
         2 "semOp" => [sem_op: u8],
-        /// 0 after, 1 before the transfer.
+        /// Position of the operation: 0 after, 1 before the transfer.
         3 "preOrPost" => [pre_or_post: u8],
         4 "inSyncFence" => [in_sync_fence: u8],
         5 "outSyncFence" => [out_sync_fence: u8],
@@ -90,18 +90,18 @@ tables! {
         /// Start of the slice of DMA buffer `num`.
         2 "hostOffset" => [host_offset: u64],
         3 "devOffset" => [dev_offset: u64],
-        /// Bytes; 0 is a request for synchronization alone.
+        /// Number of bytes; 0 is a request that only synchronizes.
         4 "size" => [size: u32],
         /// DMA buffer number.
         5 "num" => [num: u16],
         6 "mcId" => [mc_id: u16],
-        /// 0 multicast, 1 DDR, 2 dynamic shared DDR.
+        /// Address space: 0 multicast, 1 DDR, 2 dynamic shared DDR.
         7 "devAddrSpace" => [dev_addr_space: u8],
-        /// 0 in, 1 out.
+        /// Direction: 0 in, 1 out.
         8 "inOut" => [in_out: u8],
-        /// 100 host input, 101 host output.
+        /// Port: 100 host input, 101 host output.
         9 "portId" => [port_id: u16],
-        /// Only in newer files; all ones: none.
+        /// Transaction id, only in newer files; all ones means none.
         #[serde(skip_serializing_if = "Option::is_none")]
         10 "transactionId" => [transaction_id: Option<u32>],
     }
@@ -137,7 +137,7 @@ tables! {
         1 "typeMask" => [type_mask: u8],
     }
 
-    /// Constants that cores see.
+    /// Constants that are visible to cores.
     ConstantMapping "ConstantMapping" {
         0 "constantDataBaseOffset" => [constant_data_base_offset: u64],
         1 "coreMask" => [core_mask: u32],
@@ -149,7 +149,7 @@ tables! {
         0 "Constants" => [constants: i8 = 1],
     }
 
-    /// Part of `L2TCMInitState` that is not zero.
+    /// A non-zero part of `L2TCMInitState`.
     NonZeroRegion "NonZeroRegion" {
         0 "start" => [start: u64],
         1 "end" => [end: u64],
@@ -171,7 +171,7 @@ pub struct PortEntry {
 }
 
 impl Metadata {
-    /// Number of multicast ids of the program: the entries of the first core.
+    /// Number of multicast ids of the program, which equals the entries of the first core.
     pub fn num_mc_id(&self) -> usize {
         self.nsp_multicast_tables.first().map_or(0, |table| table.multicast_entries.len())
     }

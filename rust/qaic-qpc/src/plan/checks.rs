@@ -1,4 +1,4 @@
-//! Checks that a plan agrees with the rest of its container: one sizes the buffers, the other uses them.
+//! Checks that a plan matches the other parts of its container, which determine the buffer sizes.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::error::QpcError;
 use crate::network_desc::{Direction, NetworkDesc};
 
 impl Plan {
-    /// Each tensor of the plan is the binding at its place, and each specialization the permitted combination that callers
-    /// choose it by.
+    /// Checks that each tensor of the plan matches the binding at its index, and each specialization the permitted
+    /// combination that selects it.
     pub fn check_network(&self, network: &NetworkDesc) -> Result<(), PlanError> {
         self.check_tensors(network)?;
         self.check_variants(network)
@@ -42,7 +42,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan says what the program computes with, the descriptor what callers choose by.
+    /// Checks that specializations match. The program computes with those of the plan, but callers select those of
+    /// the descriptor.
     fn check_variants(&self, network: &NetworkDesc) -> Result<(), PlanError> {
         let (found, expected) = (self.variants.len(), network.allowed_shapes.len());
         if found != expected {
@@ -64,7 +65,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The control buffer exists, has room, goes in, and holds no tensor.
+    /// Checks that the control buffer exists, is large enough, is inbound, and contains no tensor.
     pub fn check_control_buffer(&self, network: &NetworkDesc) -> Result<(), PlanError> {
         let Some(number) = self.control_buffer else { return Ok(()) };
         let refused = |found: String| Err(PlanError::ControlBuffer { number, found });
@@ -86,7 +87,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Each initializer lies in `len` bytes of constants, which begin at `start` of a mapping or file.
+    /// Checks that each initializer is within `len` bytes of constants, which begin at `start` of a mapping or file.
     pub fn check_initializers(&self, len: usize, start: u64) -> Result<(), PlanError> {
         self.initializers.iter().try_for_each(|initializer| initializer.range(len, start).map(drop))
     }
@@ -121,18 +122,18 @@ impl Initializer {
         }
     }
 
-    /// Returns whether the bytes are the elements of a tensor. Blocks are decoded into memory of their own,
-    /// and kernels that read a layout check it.
+    /// Returns whether kernels use the bytes directly as elements of a tensor. Blocks are decoded into separate
+    /// memory, and kernels for a layout do their own checks.
     fn is_used_as_elements(&self) -> bool {
         self.encoding.is_none() && self.layout.is_none()
     }
 
-    /// Form of the elements of a layout.
+    /// Storage format of the elements of a layout.
     pub fn form(&self) -> &str {
         self.encoding.as_deref().unwrap_or(self.dtype.name())
     }
 
-    /// Its bytes in the constants.
+    /// Returns the initializer's bytes in the constants.
     pub fn bytes<'a>(&self, constants: &'a [u8]) -> Result<&'a [u8], PlanError> {
         let range = self.range(constants.len(), to_u64(constants.as_ptr().addr()))?;
         Ok(constants.get(range).unwrap_or_default())

@@ -1,11 +1,11 @@
-//! The control buffer of a program, with which the host describes an inference to a card.
+//! The control buffer of a program, through which the host describes an inference to a card.
 //!
-//! Little-endian: 0 magic, 4 number of the set of shapes, 8 flags, 12 program, 16 activation (u32 each), 24 inference (u64).
-//! A buffer of zeros is that of a host which has nothing to say.
+//! Little-endian: 0 magic, 4 number of the set of shapes, 8 flags, 12 program, 16 activation (u32 each), 24 inference
+//! (u64). A buffer of zeros contains no settings.
 
 use crate::bytes::{u32_at, u64_at};
 
-/// Bytes of a control buffer that are read.
+/// Number of bytes that are read from a control buffer.
 pub const CONTROL_BYTES: usize = 64;
 
 const MAGIC: u32 = 0x5143_4F43;
@@ -14,20 +14,20 @@ const MEASURE: u32 = 1;
 /// The host's settings of an inference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
-    /// Set of shapes: an entry of `allowed_shapes`.
+    /// Index of the set of shapes in `allowed_shapes`.
     pub variant: u32,
     /// True if the inference is measured.
     pub is_measured: bool,
-    /// Number of its program.
+    /// Number of the inference's program.
     pub program: u32,
-    /// Number of its activation in the program.
+    /// Number of the activation in the program.
     pub activation: u32,
-    /// Its number in the program.
+    /// Number of the inference in the program.
     pub inference: u64,
 }
 
 impl Control {
-    /// The content of a control buffer.
+    /// Returns the contents of a control buffer.
     pub fn encode(&self) -> [u8; CONTROL_BYTES] {
         let flags = if self.is_measured { MEASURE } else { 0 };
         let words = [MAGIC, self.variant, flags, self.program, self.activation, 0];
@@ -39,8 +39,8 @@ impl Control {
         encoded
     }
 
-    /// Decodes a control buffer; `None` if the bytes are something else. Bytes after the end of a short
-    /// buffer count as zero.
+    /// Decodes a control buffer; `None` if the bytes have another format. Bytes after the end of a short buffer count
+    /// as zero.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut padded = [0; CONTROL_BYTES];
         padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

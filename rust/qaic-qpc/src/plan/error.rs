@@ -5,11 +5,11 @@ use thiserror::Error;
 use super::{CONTROL_BYTES, PLAN_SECTION, VERSIONS};
 use crate::error::QpcError;
 
-/// Why a plan cannot be used.
+/// Reason why a plan cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The container is malformed, or its weights are not where they may be used.
+    /// The container is malformed, or the position of its weights is invalid.
     #[error(transparent)]
     Qpc(#[from] QpcError),
     /// The section is not JSON, or lacks an entry.
@@ -24,28 +24,28 @@ pub enum PlanError {
     )]
     #[allow(missing_docs)]
     Version { found: u64 },
-    /// Plan and network descriptor have other numbers of tensors.
+    /// Plan and network descriptor have different numbers of tensors.
     #[error(
         "the plan has {inputs} inputs and {outputs} outputs, the network descriptor {expected_inputs} and \
          {expected_outputs}"
     )]
     #[allow(missing_docs)]
     TensorCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
-    /// An input may be given in part.
+    /// An input may be partial.
     #[error("input `{input}` may be given in part, which no graph can take")]
     #[allow(missing_docs)]
     PartialInput { input: String },
-    /// A tensor of the plan is not the binding at its place.
+    /// A tensor of the plan does not match the binding at its index.
     #[error("binding `{binding}` of the network descriptor is not tensor `{tensor}` of the plan")]
     #[allow(missing_docs)]
     Tensor { binding: String, tensor: String },
-    /// Plan and network descriptor have other numbers of specializations.
+    /// Plan and network descriptor have different numbers of specializations.
     #[error(
         "the plan has {found} specializations, the network descriptor {expected} permitted combinations of shapes"
     )]
     #[allow(missing_docs)]
     VariantCount { found: usize, expected: usize },
-    /// A specialization is not the permitted combination that callers choose it by.
+    /// A specialization does not match the permitted combination that selects it.
     #[error("specialization {number} of the plan is not entry {number} of allowed_shapes")]
     #[allow(missing_docs)]
     Variant { number: usize },
@@ -55,14 +55,14 @@ pub enum PlanError {
     )]
     #[allow(missing_docs)]
     StateRows { name: String, found: String },
-    /// The bytes of an initializer are outside of the constants, or not those of its type and dims.
+    /// The bytes of an initializer are outside of the constants, or do not match its type and dims.
     #[error(
         "initializer `{name}`: {size} bytes at offset {offset} do not describe a tensor inside constants.bin \
          ({constants} bytes)"
     )]
     #[allow(missing_docs)]
     Initializer { name: String, size: u64, offset: u64, constants: usize },
-    /// The control buffer cannot carry what the host says.
+    /// The control buffer has no room for the host's settings.
     #[error(
         "its control buffer is DMA buffer {number}, {found}; {CONTROL_BYTES} bytes that go in and hold no tensor are \
          needed"
@@ -72,7 +72,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// A stable name for programs, as validation reports it.
+    /// Stable name for programs, as in validation reports.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Qpc(error) => error.code(),

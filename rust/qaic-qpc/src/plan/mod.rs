@@ -1,8 +1,8 @@
-//! The plan of a program for the `cpu` device: what the compiler decided, as JSON in a section of `network.elf`
+//! The plan of a program for the `cpu` device: the compiler's decisions, as JSON in a section of `network.elf`
 //! (docs/reference/cpu-program.md).
 //!
-//! [`Plan`] is the only reader of it. What a plan says about the rest of its container is checked by the functions beside
-//! it, which validation and every load call.
+//! [`Plan`] is its only reader. Validation and every load call the functions in this module that check the plan
+//! against the other parts of its container.
 
 mod checks;
 mod control;
@@ -22,43 +22,43 @@ use crate::error::QpcError;
 
 /// ELF section with the plan, as JSON.
 pub const PLAN_SECTION: &str = "openqaic_plan";
-/// ELF section with the ONNX graph, its large initializers moved to `constants.bin`.
+/// ELF section with the ONNX graph. Its large initializers are in `constants.bin`.
 pub const GRAPH_SECTION: &str = "openqaic_graph";
-/// ELF section that describes the measured operations, as in the container.
+/// ELF section that describes the measured operations, in the same format as the container's.
 pub const OPERATIONS_SECTION: &str = "openqaic_ops";
-/// Versions this library reads. Version 2 may have specializations, retained state and encoded initializers, which a
-/// reader of version 1 would not honor; version 3 may have a graph that computes rows in place of retained outputs;
-/// version 4 may have weights with a layout.
+/// Supported versions. Version 2 adds specializations, retained state and encoded initializers, which a reader of
+/// version 1 would ignore. Version 3 adds graphs that compute rows instead of retained outputs, and version 4 weights
+/// with a layout.
 pub const VERSIONS: RangeInclusive<u64> = 1..=4;
-/// Initializers start at multiples of this in `constants.bin`, so that kernels may use them where they are mapped.
+/// Alignment of initializers in `constants.bin`, so that kernels may use them in the mapped file.
 pub(crate) const INITIALIZER_ALIGNMENT: u64 = 64;
 
-/// Instructions for a program's execution. Entries that are only informative are not decoded.
+/// Instructions for a program's execution. Purely informative entries are not decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Plan {
     /// Version of this structure.
     pub version: u64,
     /// Target the program was compiled for.
     pub target: String,
-    /// Hardware family it was compiled for; `None` is the first of [`crate::hardware::FAMILIES`].
+    /// Hardware family the program was compiled for; `None` is the first of [`crate::hardware::FAMILIES`].
     #[serde(default)]
     pub hardware: Option<String>,
     /// Inputs in binding order.
     pub inputs: Vec<PlanTensor>,
     /// Outputs in binding order.
     pub outputs: Vec<PlanTensor>,
-    /// Initializers that lie in `constants.bin`.
+    /// Initializers that are in `constants.bin`.
     pub initializers: Vec<Initializer>,
-    /// True if the inputs' values decide how long an inference takes.
+    /// True if the duration of an inference depends on the values of the inputs.
     #[serde(default)]
     pub loops: bool,
-    /// Specializations, one per entry of `allowed_shapes`; empty when the tensors have the only dims.
+    /// Specializations, one per entry of `allowed_shapes`; empty if the tensors have fixed dims.
     #[serde(default)]
     pub variants: Vec<Variant>,
     /// Libraries with operators of the graph.
     #[serde(default)]
     pub custom_op_libraries: Vec<CustomOpLibrary>,
-    /// Operators of the device, in its own domain, that the graph has.
+    /// Operators of the graph from the device's own domain.
     #[serde(default)]
     pub own_operators: Vec<String>,
     /// True if outputs named `X_RetainedState` stay on the device as the next input `X`.
@@ -67,17 +67,17 @@ pub struct Plan {
     /// True if callers may read and write the state between inferences.
     #[serde(default)]
     pub split_retained_state_io: bool,
-    /// State of which the graph computes only the rows that change.
+    /// States of which the graph computes only the changed rows.
     #[serde(default)]
     pub state_rows: Option<StateRows>,
-    /// Bytes of a section whose CRC is checked on its way in and out, 0 for whole buffers; `None` checks nothing.
+    /// Section size in bytes for the CRCs of inputs and outputs; 0 means whole buffers, `None` disables the checks.
     #[serde(default)]
     pub io_crc: Option<u64>,
-    /// Devices that it is partitioned for; `None` where any will do.
+    /// Number of devices that the program is partitioned for; `None` if any number works.
     #[serde(default)]
     pub devices: Option<u32>,
-    /// Places of tensors in DMA buffers. On the host the network descriptor has them, but no card is given
-    /// one.
+    /// Locations of tensors in DMA buffers. The host also finds them in the network descriptor, but a card does not
+    /// receive it.
     #[serde(default)]
     pub places: Places,
     /// DMA buffer by which the host describes an inference to a card ([`Control`]).
@@ -91,9 +91,9 @@ pub struct Plan {
 /// Dimensions of all tensors in one specialization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Variant {
-    /// Per input.
+    /// Dimensions of each input.
     pub inputs: Vec<Vec<i64>>,
-    /// Per output.
+    /// Dimensions of each output.
     pub outputs: Vec<Vec<i64>>,
 }
 
@@ -104,14 +104,14 @@ pub struct PlanTensor {
     pub name: String,
     /// Type in the graph, which distinguishes `bool` from `int8`.
     pub dtype: Dtype,
-    /// Dimensions; the largest of each where there are specializations.
+    /// Dimensions; for specializations, the maximum of each.
     pub dims: Vec<i64>,
-    /// Values per row where the bytes are MXINT8 blocks.
+    /// Values per row if the bytes are MXINT8 blocks.
     #[serde(default)]
     pub mxint8: Option<u64>,
 }
 
-/// One initializer, used from the mapping.
+/// One initializer, which is used from the mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Initializer {
     /// Tensor name.
@@ -122,18 +122,19 @@ pub struct Initializer {
     pub dims: Vec<i64>,
     /// Byte offset in the payload of `constants.bin`.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub size: u64,
-    /// Format of the blocks that the bytes are; `None` for elements of the type.
+    /// Format of the blocks; `None` if the bytes are elements of the type.
     #[serde(default)]
     pub encoding: Option<String>,
-    /// Dimension that the blocks lie along.
+    /// Dimension along which the blocks run.
     #[serde(default)]
     pub axis: usize,
-    /// How it is stored for the kernels of the device; the graph has no tensor of it. `None` of an initializer of the graph.
+    /// Storage layout for the device's kernels; the graph then has no such tensor. `None` for an initializer of the
+    /// graph.
     #[serde(default)]
     pub layout: Option<String>,
-    /// Elements that share a scale in a layout of quantized numbers, 0 where those of a row do.
+    /// Number of elements that share a scale in a layout of quantized numbers; 0 if a row has one scale.
     #[serde(default)]
     pub group: usize,
 }
@@ -145,7 +146,7 @@ pub struct CustomOpLibrary {
     pub name: String,
     /// Size in bytes.
     pub size: u64,
-    /// CRC-32 of its bytes.
+    /// CRC-32 of the file.
     pub crc32: u32,
 }
 
@@ -162,17 +163,17 @@ pub struct Places {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StatsPlan {
-    /// Level of the program.
+    /// Measurement level of the program.
     pub level: u64,
-    /// Level of its operations.
+    /// Measurement level of the operations.
     pub op_level: u64,
-    /// Samples of an inference.
+    /// Number of samples of an inference.
     pub batch_size: u32,
     /// DMA buffer that the statistics are written to.
     pub buffer: usize,
-    /// Fingerprint of what is measured, in hexadecimal digits.
+    /// Fingerprint of the measurements, in hexadecimal digits.
     pub fingerprint: String,
-    /// True if bytes of memory are counted.
+    /// True if memory traffic is counted in bytes.
     pub ddr: bool,
     /// Events that are counted.
     pub pmu_events: Vec<u32>,
@@ -228,14 +229,14 @@ impl Dtype {
         }
     }
 
-    /// Bytes of a dense tensor, `None` when the product overflows or a dimension is negative.
+    /// Bytes of a dense tensor; `None` if the product overflows or a dimension is negative.
     pub fn dense_bytes(self, dims: &[i64]) -> Option<u64> {
         dims.iter().try_fold(self.size_bytes(), |product, &dim| product.checked_mul(u64::try_from(dim).ok()?))
     }
 }
 
 impl Plan {
-    /// The plan of a `network.elf`; `None` of a program for silicon.
+    /// Returns the plan of a `network.elf`; `None` for a program for silicon.
     pub fn of_elf(file: &[u8]) -> Result<Option<Self>, PlanError> {
         let Some(section) = elf::section(file, PLAN_SECTION)? else { return Ok(None) };
         Self::decode(file.get(section).unwrap_or_default()).map(Some)
@@ -262,14 +263,14 @@ impl Plan {
         decoded.map_err(|error| PlanError::Json { reason: error.to_string() })
     }
 
-    /// Name of the hardware family it was compiled for.
+    /// Name of the hardware family the program was compiled for.
     pub fn family(&self) -> &str {
         self.hardware.as_deref().unwrap_or(crate::hardware::FAMILIES[0].name)
     }
 }
 
 impl StatsPlan {
-    /// The fingerprint; zeros where the text is none, which no program has.
+    /// Returns the fingerprint; zeros if the text is invalid. No program has a fingerprint of zeros.
     pub fn fingerprint(&self) -> [u8; 16] {
         let text = &self.fingerprint;
         // A sign is no digit.
@@ -279,7 +280,7 @@ impl StatsPlan {
     }
 }
 
-/// The graph of a `network.elf`, if it has one.
+/// Returns the graph of a `network.elf`, if it has one.
 pub fn graph(file: &[u8]) -> Result<Option<&[u8]>, QpcError> {
     Ok(elf::section(file, GRAPH_SECTION)?.and_then(|range| file.get(range)).filter(|graph| !graph.is_empty()))
 }

@@ -1,7 +1,7 @@
-//! Retained state of which a graph computes only the rows that change.
+//! Retained state of which a graph computes only the changed rows.
 //!
-//! The graph has two outputs for each such state in place of its next value: rows, and the tuples of indices that say
-//! where they go, as `ScatterND` has them. The device writes them into the one buffer of the state.
+//! Instead of the state's next value, the graph has two outputs: rows, and tuples of indices with their positions, in
+//! the format of `ScatterND`. The device writes the rows into the single buffer of the state.
 
 use std::collections::HashSet;
 
@@ -9,48 +9,49 @@ use serde::Deserialize;
 
 use super::{Dtype, Plan, PlanError, PlanTensor};
 
-/// Results of a graph that replace rows of its state.
+/// Graph outputs that replace rows of a program's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct StateRows {
-    /// Outputs of the graph behind those of the plan that it computes.
+    /// Additional outputs of the graph, which follow the computed outputs of the plan.
     pub tensors: Vec<RowTensor>,
-    /// The states.
+    /// Updates of the states.
     pub updates: Vec<RowUpdate>,
 }
 
-/// An output of the graph that is no binding.
+/// An output of the graph without a binding.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct RowTensor {
     /// Name in the graph.
     pub name: String,
     /// Type in the graph.
     pub dtype: Dtype,
-    /// Dimensions in each specialization; one entry where there is none.
+    /// Dimensions in each specialization; one entry for a program without specializations.
     pub dims: Vec<Vec<i64>>,
 }
 
-/// One state: a pair of bindings, and what is written.
+/// Update of one state: a pair of bindings, and the written rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct RowUpdate {
-    /// The input that is its value before.
+    /// Index of the input that is the previous value.
     pub input: usize,
-    /// The output that is its next value, which the graph has not.
+    /// Index of the output that is the next value, which the graph does not compute.
     pub output: usize,
-    /// Place of the rows in [`StateRows::tensors`].
+    /// Index of the rows in [`StateRows::tensors`].
     pub rows: usize,
-    /// Place of the tuples of indices.
+    /// Index of the tuples of indices in [`StateRows::tensors`].
     pub indices: usize,
-    /// True if a row whose tuple is outside of the state is not written. If false, such a tuple is an error,
-    /// and negative indices count from the end.
+    /// True if rows with a tuple outside of the state are ignored. If false, such a tuple is an error, and negative
+    /// indices count from the end.
     #[serde(default)]
     pub skips_outside: bool,
-    /// True if the graph takes the MXINT8 blocks of the value before as they are. The rows are float32 in any case.
+    /// True if the graph reads the MXINT8 blocks of the previous value without conversion. The rows are always
+    /// float32.
     #[serde(default)]
     pub reads_blocks: bool,
 }
 
 impl Plan {
-    /// Every update joins bindings of one type and shape, and its rows are those that its indices have room for.
+    /// Checks that every update connects bindings of one type and shape, and that rows and indices match.
     pub fn check_state_rows(&self) -> Result<(), PlanError> {
         let Some(state) = &self.state_rows else { return Ok(()) };
         let count = self.variants.len().max(1);
@@ -116,8 +117,7 @@ impl Plan {
     }
 }
 
-/// Returns whether rows of these dims can be written where tuples of these dims point, in a tensor of dims
-/// `state`.
+/// Returns whether rows of these dims can be written at tuples of these dims, in a tensor of dims `state`.
 fn is_scattered(state: &[i64], rows: &[i64], indices: &[i64]) -> bool {
     let Some((&depth, tuples)) = indices.split_last() else { return false };
     let Some(row) =

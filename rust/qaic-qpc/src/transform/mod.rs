@@ -1,8 +1,7 @@
-//! Transform sequences as a checked plan: what each step turns into what, and where tensors lie in DMA buffers.
+//! Checked plans of transform sequences: input and result of each step, and offsets of tensors in DMA buffers.
 //!
-//! A [`TransferPlan`] exists only if every step fits its neighbors and every place fits its DMA buffer, so a reader that
-//! moves the bytes has nothing left to check but the sizes of the buffers it is given. How partial inputs are packed is
-//! in [`partial`].
+//! A [`TransferPlan`] exists only if every step matches its neighbors and every tensor fits its DMA buffer. Code that
+//! moves the bytes therefore only checks the sizes of its buffers. [`partial`] packs partial inputs.
 
 pub mod partial;
 mod variants;
@@ -17,7 +16,7 @@ use crate::network_desc::{
 };
 use crate::shape;
 
-/// Layout code of plain row-major tensors.
+/// Layout code of row-major tensors.
 const FLAT: i32 = 0;
 
 /// A tensor between two steps.
@@ -27,29 +26,29 @@ pub struct Tensor {
     pub dtype: ElementType,
     /// Dimensions in elements.
     pub dims: Vec<u64>,
-    /// Bytes; 0 if any dim is 0.
+    /// Number of bytes; 0 if any dim is 0.
     pub bytes: u64,
-    /// Scale and offset where the elements are quantized.
+    /// Scale and offset of quantized elements.
     pub quantization: (f32, i32),
     layout: i32,
 }
 
-/// Operation of a step. Types that differ only in meaning (an index and a quantized integer of one size) are
-/// one.
+/// Operation of a step. Types that differ only in meaning, such as an index and a quantized integer of one size, are
+/// equal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Nothing but a copy.
+    /// Copy without conversion.
     Copy,
-    /// Between float types.
+    /// Conversion between float types.
     Convert,
-    /// Float to integer, with this scale and offset.
+    /// Conversion from float to integer, with this scale and offset.
     Quantize {
         /// Scale, positive and finite.
         scale: f32,
         /// Offset.
         offset: i32,
     },
-    /// Integer to float, with this scale and offset.
+    /// Conversion from integer to float, with this scale and offset.
     Dequantize {
         /// Scale, positive and finite.
         scale: f32,
@@ -63,7 +62,7 @@ pub enum Operation {
     },
 }
 
-/// One step: the operation and what it delivers.
+/// One step: the operation and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The operation.
@@ -72,12 +71,12 @@ pub struct Step {
     pub result: Tensor,
 }
 
-/// Place of a binding in its DMA buffer.
+/// Location of a binding in its DMA buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// DMA buffer number; exists.
+    /// Number of an existing DMA buffer.
     pub buffer: u32,
-    /// Byte offset; of the slice header for a partial input.
+    /// Byte offset; for a partial input, the offset of the slice header.
     pub offset: u32,
     /// Bytes of the tensor on the device.
     pub bytes: u64,
@@ -90,13 +89,13 @@ pub struct BindingPlan {
     pub name: Arc<str>,
     /// First tensor of the sequence: the user's tensor for an input, the device's for an output.
     pub initial: Tensor,
-    /// The steps in order, the DMA copy among them; empty if the binding is optimized away.
+    /// The steps in order, including the DMA copy; empty if the binding is optimized away.
     pub steps: Vec<Step>,
-    /// Place of the device's tensor; `None` if the binding is optimized away.
+    /// Location of the device's tensor; `None` if the binding is optimized away.
     pub place: Option<Place>,
     /// Bytes of the user's tensor.
     pub user_bytes: u64,
-    /// Alignment of the data of a partial input, `None` for others.
+    /// Alignment of the data of a partial input; `None` for other bindings.
     pub partial_align: Option<u32>,
     user_element_bytes: u64,
 }
@@ -123,8 +122,8 @@ pub fn is_copy_only(network: &NetworkDesc) -> bool {
 }
 
 impl TransferPlan {
-    /// Checks all sequences. [`QpcError::UnsupportedTransform`] means the descriptor may be right and cannot be executed
-    /// on a host; every other error means that it is wrong.
+    /// Checks all sequences. [`QpcError::UnsupportedTransform`] means that the descriptor may be valid, but that a
+    /// host cannot execute it. Any other error means that the descriptor is invalid.
     pub fn new(network: &NetworkDesc) -> Result<Self, QpcError> {
         let build = |bindings: &[IoBinding], direction| {
             let planner =
@@ -300,7 +299,8 @@ impl Planner<'_> {
         Ok(Place { buffer, offset: copy.offset, bytes })
     }
 
-    /// The first dim is what shrinks; others, or a conversion, would need the elements that are not there.
+    /// Checks a partial input: only its first dim may be partial, because other dims, or a conversion, would need the
+    /// missing elements.
     fn check_partial(&self, plan: &BindingPlan) -> Result<(), QpcError> {
         let copies = plan.steps.iter().all(|step| step.operation == Operation::Copy);
         let others = plan.initial.dims.get(1..).unwrap_or_default();
@@ -328,7 +328,7 @@ impl Planner<'_> {
     }
 }
 
-/// Returns whether bytes of one type can represent the other: the meaning of an integer is not in its bytes.
+/// Returns whether two types have the same representation: bytes do not determine the meaning of an integer.
 fn same_bits(a: ElementType, b: ElementType) -> bool {
     let class = |dtype| match dtype {
         ElementType::Int8Q => ElementType::Int8,
@@ -346,7 +346,7 @@ const fn is_quantized(dtype: ElementType) -> bool {
     matches!(dtype, ElementType::Int8Q | ElementType::UInt8Q | ElementType::Int16Q | ElementType::Int32Q)
 }
 
-/// Number of elements; a product that does not fit was refused with the tensor's size.
+/// Number of elements. An overflow was refused before with the tensor's size.
 fn elements(dims: &[u64]) -> u64 {
     if dims.contains(&0) { 0 } else { dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim)) }
 }

@@ -1,7 +1,7 @@
-//! Places of partial inputs in their DMA buffers, computed again for every inference.
+//! Layout of partial inputs in their DMA buffers, computed separately for every inference.
 //!
-//! They are packed behind the full-size inputs of their buffer. Each has a slice header at a fixed place that gives the
-//! device where its data begins and how many bytes there are.
+//! Partial inputs are packed after the full-size inputs of their buffer. Each has a slice header at a fixed offset,
+//! which contains the offset and the size of its data for the device.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ pub struct Slice {
     pub header_offset: u32,
     /// Byte offset of the data.
     pub data_offset: u32,
-    /// Bytes of data; if 0 neither header nor data are written.
+    /// Number of bytes of data; if 0, neither header nor data are written.
     pub bytes: u32,
 }
 
 impl Slice {
-    /// The slice header.
+    /// Encodes the slice header.
     pub fn header(&self) -> [u8; 8] {
         let value = (u64::from(self.bytes) << 32) | u64::from(self.data_offset);
         value.to_le_bytes()
@@ -38,21 +38,21 @@ impl Slice {
 /// Result of packing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialLayout {
-    /// One per partial input, in input order.
+    /// Slices of the partial inputs, in input order.
     pub slices: Vec<Slice>,
-    /// Per DMA buffer, the end of what inputs occupy.
+    /// End of the inputs in each DMA buffer.
     pub extents: Vec<u64>,
-    /// Per DMA buffer, what the device is to transfer; 0 means all of it.
+    /// Number of bytes of each DMA buffer to transfer; 0 means all.
     pub resize: Vec<u32>,
 }
 
 impl TransferPlan {
-    /// Returns whether any input may be passed partially.
+    /// Returns whether any input may be partial.
     pub fn has_partial_inputs(&self) -> bool {
         self.inputs.iter().any(|input| input.partial_align.is_some())
     }
 
-    /// Per DMA buffer, the end of its last full-size input.
+    /// End of the last full-size input in each DMA buffer.
     pub(crate) fn static_extents(&self) -> Vec<u64> {
         let mut extents = vec![0_u64; self.dma_sizes.len()];
         for input in self.inputs.iter().filter(|input| input.partial_align.is_none()) {
@@ -64,8 +64,8 @@ impl TransferPlan {
         extents
     }
 
-    /// Packs the partial inputs for user buffers of `user_bytes` bytes, one per input. Bytes that are not a whole element
-    /// are left out.
+    /// Packs the partial inputs for user buffers of `user_bytes` bytes, one per input. Bytes of an incomplete element
+    /// are ignored.
     pub fn pack(&self, user_bytes: &[u64]) -> Result<PartialLayout, QpcError> {
         if user_bytes.len() != self.inputs.len() {
             return Err(QpcError::BufferSize {
@@ -133,7 +133,7 @@ impl TransferPlan {
             .map_or(0, |&size| size.into())
     }
 
-    /// Per DMA buffer with partial inputs, the bytes of all their headers.
+    /// Total bytes of the slice headers in each DMA buffer with partial inputs.
     fn header_bytes(&self) -> BTreeMap<u32, u64> {
         let mut headers = BTreeMap::new();
         for input in self.inputs.iter().filter(|input| input.partial_align.is_some()) {

@@ -1,7 +1,7 @@
 //! The checked sequences of each permitted combination of shapes.
 //!
-//! The bindings describe the largest tensors; a combination fills less of the same places. So the places, the DMA
-//! buffers and the operations are those of the bindings, and only sizes differ. What does not differ is shared.
+//! The bindings describe the largest tensors; a combination uses a part of the same memory. All combinations have the
+//! offsets, the DMA buffers and the operations of the bindings. Only sizes differ; equal parts are shared.
 
 use std::sync::Arc;
 
@@ -10,18 +10,19 @@ use crate::bytes::to_u64;
 use crate::error::{QpcError, ShapeDefect};
 use crate::network_desc::{IoBinding, IoDescriptor, NetworkDesc, TensorShape, Transform, TransformKind};
 
-/// Tensors of all entries together; real programs have thousands. Each costs memory that the file does not pay for.
+/// Maximum number of tensors of all entries. Real programs have thousands. The limit bounds the memory, which does
+/// not depend on the size of the file.
 const MAX_TENSORS: u64 = 1 << 20;
 
-/// Real sequences have up to four.
+/// Maximum number of steps; real sequences have up to four.
 const MAX_STEPS: usize = 16;
 
 impl TransferPlan {
-    /// One plan per entry of `allowed_shapes`, in order; exactly one without entries.
+    /// Returns one plan per entry of `allowed_shapes`, in order, or one plan if there are no entries.
     ///
-    /// Fails as [`TransferPlan::new`], and when an entry does not list every binding, names another type, or is larger
-    /// than the binding. [`QpcError::UnsupportedTransform`] is returned for a permutation or a tiled layout in a binding
-    /// whose dims differ between entries: what it does to other dims cannot be derived.
+    /// Fails as [`TransferPlan::new`], and if an entry does not list every binding, has another type, or is larger
+    /// than the binding. Returns [`QpcError::UnsupportedTransform`] for a permutation or a tiled layout in a binding
+    /// whose dims differ between entries, because its effect on other dims is unknown.
     pub fn variants(network: &NetworkDesc) -> Result<Vec<Self>, QpcError> {
         let base = Self::new(network)?;
         if network.allowed_shapes.is_empty() {
@@ -53,7 +54,7 @@ impl TransferPlan {
     }
 }
 
-/// One binding of one entry.
+/// One binding in one combination of shapes.
 struct Variant<'a> {
     network: &'a NetworkDesc,
     entry: u64,

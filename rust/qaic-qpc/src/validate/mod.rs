@@ -1,7 +1,7 @@
-//! Everything that is wrong with a container, as a list (`qaic-qpc validate`).
+//! Validation of containers: a list of all defects (`qaic-qpc validate`).
 //!
-//! Parsing stops at the first defect and looks only at what it needs; this reads every byte, continues after a defect,
-//! and also reports what is legal and suspicious. Checks that belong together are in one file each.
+//! Parsing stops at the first defect and reads only the necessary parts. Validation reads every byte, continues after
+//! a defect, and also reports suspicious properties that are valid. Related checks are in one file each.
 
 mod cpu_plan;
 mod network;
@@ -16,13 +16,13 @@ use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::network_desc::NetworkDesc;
 
-/// Containers inside containers are followed this deep.
+/// Maximum depth of containers inside containers.
 const MAX_NESTING: u32 = 2;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Legal, but no known writer does it or some reader will stumble.
+    /// Valid, but unknown to writers or a problem for some readers.
     Warning,
     /// The container is damaged or cannot be used.
     Error,
@@ -37,14 +37,14 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that is wrong.
+/// One defect or suspicious property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Stable name; that of the [`QpcError`] where there is one.
+    /// Stable name; equals the code of the [`QpcError`] if there is one.
     pub code: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// Segment it is in; `outer/inner` for a container inside a container.
+    /// Segment with the defect; `outer/inner` for a container inside a container.
     pub segment: Option<String>,
     /// Description of the defect, for messages.
     pub message: String,
@@ -60,7 +60,7 @@ pub fn validate(bytes: &[u8]) -> Vec<Finding> {
 /// Collects findings.
 struct Report {
     findings: Vec<Finding>,
-    /// Path of the container inside its outer ones, with a slash behind each.
+    /// Path of the container inside its outer ones, with a slash after each.
     prefix: String,
 }
 
@@ -85,7 +85,7 @@ impl Report {
         self.push(Severity::Warning, code, Some(segment), message);
     }
 
-    /// The value, or a finding.
+    /// Returns the value, or adds a finding for the error.
     fn take<T>(&mut self, segment: &str, result: Result<T, QpcError>) -> Option<T> {
         result.map_err(|error| self.error(Some(segment), &error)).ok()
     }
@@ -138,7 +138,8 @@ fn validate_nested(bytes: &[u8], report: &mut Report, depth: u32) {
     program::validate(image, network.as_ref(), report);
 }
 
-/// Containers whose payload begins as one does; there is no other sign of them in the format.
+/// Validates inner containers. They are recognized by the first bytes of their payload, because the format has no
+/// other mark.
 fn validate_inner(image: Image<'_>, report: &mut Report, depth: u32) -> bool {
     let mut found = false;
     for segment in &image.container.segments {

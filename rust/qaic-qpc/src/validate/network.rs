@@ -1,4 +1,4 @@
-//! Checks that the network descriptor agrees with itself.
+//! Checks that the network descriptor is consistent.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::mappings;
 use crate::network_desc::{Direction, IoBinding, MAJOR_VERSION, NetworkDesc};
 use crate::transform::{TransferPlan, is_copy_only};
 
-/// The vendor's interfaces have room for this many dims.
+/// Maximum number of dims in the vendor's interfaces.
 const MAX_DIMS: usize = 8;
 
 pub(super) fn validate(network: &NetworkDesc, report: &mut Report) {
@@ -92,7 +92,7 @@ fn validate_bindings(network: &NetworkDesc, report: &mut Report) {
     }
 }
 
-/// Numbers and directions of the DMA buffers that are not named by bindings.
+/// Checks the numbers and directions of the DMA buffers that bindings do not reference.
 fn validate_buffer_numbers(network: &NetworkDesc, report: &mut Report) {
     let count = to_u64(network.dma_buffers.len());
     for (index, buffer) in network.dma_buffers.iter().enumerate() {
@@ -115,7 +115,7 @@ fn validate_buffer_numbers(network: &NetworkDesc, report: &mut Report) {
     }
 }
 
-/// Inputs that overwrite each other in their DMA buffer.
+/// Reports inputs that overlap in their DMA buffer.
 fn validate_overlaps(plan: &TransferPlan, report: &mut Report) {
     let mut places: Vec<_> = plan
         .inputs

@@ -1,7 +1,7 @@
-//! How each type of fields is merged and encoded, and the macro that declares messages.
+//! Decoding and encoding of each field type, and the macro that declares messages.
 
-/// Declares messages: name, name in errors, and of each field its number and its type. They are structures whose JSON form
-/// leaves zero values out, as protobuf does.
+/// Declares messages: name, name for errors, and for each field its number and its type. The JSON form of the
+/// structures omits zero values, as protobuf does.
 macro_rules! messages {
     ($(
         $(#[$of_message:meta])*
@@ -55,16 +55,16 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A type of fields.
+/// A field type.
 pub(crate) trait WireField {
-    /// Takes a field of the wire; one of another wire type changes nothing.
+    /// Merges a field of the input; a field with another wire type changes nothing.
     fn merge(&mut self, field: &Field<'_>, budget: &mut Budget) -> Done;
 
-    /// Appends the field, unless it is at its default.
+    /// Appends the field, unless it has its default value.
     fn encode(&self, number: u32, out: &mut Vec<u8>);
 }
 
-/// Scalars that the wire stores as a varint.
+/// Scalars that are encoded as varints.
 macro_rules! varints {
     ($($type:ty: $from:path, $into:path;)*) => {
         $(impl WireField for $type {
@@ -90,7 +90,7 @@ fn int32_from(value: u64) -> i32 {
     low_u32(value).cast_signed()
 }
 
-/// Negative numbers take ten bytes, as protobuf sign-extends them to 64 bits.
+/// Converts a number to its varint. Negative numbers take ten bytes, because protobuf sign-extends them to 64 bits.
 fn int32_into(value: i32) -> u64 {
     i64::from(value).cast_unsigned()
 }
@@ -125,7 +125,7 @@ impl WireField for f32 {
         Ok(())
     }
 
-    /// Only the bits of +0.0 are left out.
+    /// Encodes the number. Only the bits of +0.0 are omitted.
     fn encode(&self, number: u32, out: &mut Vec<u8>) {
         if self.to_bits() != 0 {
             put_tag(out, number, 5);
@@ -171,7 +171,7 @@ impl WireField for Vec<String> {
     }
 }
 
-/// Repeated scalars: packed when written, either form when read.
+/// Repeated scalars: written packed, read in either form.
 macro_rules! repeated_varints {
     ($($type:ty: $from:path, $into:path;)*) => {
         $(impl WireField for Vec<$type> {
@@ -215,7 +215,7 @@ repeated_varints! {
     i32: int32_from, int32_into;
 }
 
-/// A message is always written, even if empty: its presence is what readers test.
+/// Messages as fields. A message is always written, even if it is empty, because readers test its presence.
 impl<M: Message> WireField for M {
     fn merge(&mut self, field: &Field<'_>, budget: &mut Budget) -> Done {
         match &field.value {

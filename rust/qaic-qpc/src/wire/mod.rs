@@ -1,8 +1,8 @@
-//! Protobuf's wire format, read and written without generated code and with a budget.
+//! Protobuf's wire format, decoded and encoded without generated code and with a budget.
 //!
-//! Follows what protobuf readers do: unknown fields are skipped, a known field with another wire type counts as
-//! unknown, repeated scalars are accepted packed and unpacked, a repeated singular message is merged. Absent and zero
-//! are the same for scalars.
+//! The decoder behaves like other protobuf readers: unknown fields are skipped, a known field with another wire type
+//! counts as unknown, repeated scalars are accepted packed and unpacked, and a repeated singular message is merged.
+//! Absent and zero are equal for scalars.
 
 pub(crate) mod field;
 pub(crate) mod open_enum;
@@ -15,13 +15,13 @@ const MAX_FIELD_NUMBER: u64 = (1 << 29) - 1;
 
 /// A message type, declared by [`field::messages`].
 pub(crate) trait Message: Default {
-    /// Name in errors.
+    /// Name for errors.
     const NAME: &'static str;
 
-    /// Takes one field of the wire; unknown ones are ignored.
+    /// Merges one field of the input; unknown fields are ignored.
     fn merge_field(&mut self, field: &Field<'_>, budget: &mut Budget) -> Result<(), QpcError>;
 
-    /// Appends all fields that are not at their default, in order of their numbers.
+    /// Appends all fields without default values, in order of their numbers.
     fn encode_fields(&self, out: &mut Vec<u8>);
 }
 
@@ -50,19 +50,19 @@ fn merge<M: Message>(message: &mut M, span: &Span<'_>, budget: &mut Budget) -> R
     Ok(())
 }
 
-/// Bytes with the position of their end in the root message, so that errors can say where they are.
+/// Bytes with the position of their end in the root message, so that errors can contain positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span<'a> {
     bytes: &'a [u8],
     end: u64,
 }
 
-/// A value as the wire delimits it.
+/// A value with its wire type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
     Varint(u64),
     Fixed32(u32),
-    /// No message of ours has such a field; kept apart so that it is skipped as a wrong type.
+    /// 64-bit value. No supported message has such a field; the decoder skips it as a wrong type.
     Fixed64,
     Bytes(Span<'a>),
     Group,
@@ -83,7 +83,7 @@ impl Field<'_> {
     }
 }
 
-/// Reads fields off the front of a message.
+/// Reads fields from the start of a message.
 struct Reader<'a> {
     rest: &'a [u8],
     end: u64,
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The low 32 bits, as protobuf truncates what does not fit.
+/// Returns the low 32 bits, because protobuf truncates larger values.
 fn low_u32(value: u64) -> u32 {
     u32::try_from(value & 0xffff_ffff).unwrap_or_default()
 }

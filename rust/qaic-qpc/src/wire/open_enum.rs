@@ -1,4 +1,4 @@
-//! Enumerations of codes, which keep those that this library does not know.
+//! Enumerations of codes that also represent unknown codes.
 
 /// Declares an enumeration: each variant with its code.
 macro_rules! open_enum {
