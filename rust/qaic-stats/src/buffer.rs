@@ -1,4 +1,4 @@
-//! The stats buffer of one inference that stays in memory, and is checked once.
+//! The stats buffer of one inference, which stays in memory and is checked once.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -14,12 +14,12 @@ use crate::decode::record::Kind;
 use crate::error::StatsError;
 use crate::model::{Run, StatsModel};
 
-/// In this time some ten megabytes of a file are read.
+/// Interval of releases; about ten megabytes of a file are read in this time.
 const LET_GO_PERIOD: Duration = Duration::from_millis(5);
 
-/// Bytes that nothing writes to, at one place for as long as they are kept.
+/// Immutable bytes with a stable address.
 pub trait FrozenBytes: From<Vec<u8>> + Send + Sync {
-    /// All of them.
+    /// Returns all bytes.
     fn bytes(&self) -> &[u8];
 
     /// Returns true if the bytes are part of a large mapped file, which [`FrozenBytes::let_go`] can release.
@@ -29,14 +29,14 @@ pub trait FrozenBytes: From<Vec<u8>> + Send + Sync {
     fn let_go(&self, part: &[u8]);
 }
 
-/// Place of the records of a section.
+/// Location of the records of a section.
 #[derive(Debug)]
 pub struct Place<B> {
-    /// Keeps them.
+    /// Owner of the bytes.
     pub owner: Arc<B>,
-    /// Their bytes.
+    /// Range of the records' bytes.
     pub range: Range<usize>,
-    /// Bytes from one record to the next.
+    /// Distance between two records in bytes.
     pub stride: usize,
 }
 
@@ -70,7 +70,7 @@ pub struct StatsBuffer<B> {
 }
 
 impl<B: FrozenBytes> StatsBuffer<B> {
-    /// The records in `bytes`. Looks at a few of them, whatever their number.
+    /// Opens the records in `bytes`. Checks only a few records, regardless of their number.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         })
     }
 
-    /// The records of an inference section by section: kind, bytes, and bytes from one record to the next.
+    /// Creates the records of an inference from sections: kind, bytes, and distance between two records.
     ///
     /// # Errors
     ///
@@ -135,13 +135,12 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         Ok(made)
     }
 
-    /// Facts of the inference.
+    /// Facts about the inference.
     pub const fn run(&self) -> &Run {
         &self.run
     }
 
-    /// The records. Those of operations are unchecked until [`StatsBuffer::check`] was called; reading them is safe all
-    /// the same.
+    /// Returns the records. Records of operations are unchecked before [`StatsBuffer::check`], but safe to read.
     pub fn model(&self) -> StatsModel<'_> {
         let mut model = StatsModel::new(self.run);
         for (kind, place) in &self.places {
@@ -151,12 +150,12 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         model
     }
 
-    /// Returns the place of the records of a section; `None` if the device wrote none.
+    /// Returns the location of a section's records; `None` if the device wrote none.
     pub fn place(&self, kind: Kind) -> Option<&Place<B>> {
         self.places.iter().find(|(known, _)| *known == kind).map(|(_, place)| place)
     }
 
-    /// The columns `names` of the records `range`; `None` where a name is no field.
+    /// Returns the columns `names` of the records `range`; `None` if a name is not a field.
     pub fn columns(&self, kind: Kind, names: &[&str], range: Range<usize>) -> Option<Vec<Vec<u8>>> {
         let place = self.place(kind);
         let (bytes, stride) =
@@ -188,8 +187,8 @@ impl<B: FrozenBytes> StatsBuffer<B> {
         }
     }
 
-    /// Reads every record once to check it; later calls know the answer. Of a large mapped file, what was read does not
-    /// stay in memory.
+    /// Reads and checks every record. Later calls return the same result. Records of a large mapped file do not stay
+    /// in memory.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Errors of a stats buffer or its descriptor, as data: callers match on variants and codes, never on text.
+//! Errors of a stats buffer or its descriptor as data. Callers compare variants and codes, never texts.
 
 use qaic_qpc::error::QpcError;
 use thiserror::Error;
@@ -6,16 +6,16 @@ use thiserror::Error;
 use crate::decode::record::Kind;
 
 qaic_qpc::errors! {
-    /// Why statistics cannot be read or written.
+    /// Reason why statistics cannot be read or written.
     #[derive(Clone, Debug, PartialEq, Error)]
     pub enum StatsError: "StatsFormatError" {
-        /// There is nothing but zeros.
+        /// The buffer contains only zeros.
         #[error(
             "a stats buffer of {bytes} bytes is all zeros: no device has written it; collect it from a program with statistics \
              (stats level 40 or more)"
         )]
         Empty { bytes: u64 = 4096 } => "stats.empty",
-        /// The bytes are of no registered layout.
+        /// The bytes have no registered layout.
         #[error(
             "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {cores} cores, {threads} threads \
              a core, operations per core {ops:?}); the layout of real cards is not public, and a layout of your own can be \
@@ -26,7 +26,7 @@ qaic_qpc::errors! {
             ops: Vec<usize> = vec![2634, 2627],
         } => "stats.unknown_layout" "UnknownStatsLayoutError" [bytes, level, cores, threads, ops]
             hint "qaic.stats.register_layout adds a layout",
-        /// A layout was asked for that is not registered.
+        /// The requested layout is not registered.
         #[error("unknown layout {name:?}; known: {}", known.join(", "))]
         UnknownLayoutName {
             name: String = "card".into(), known: Vec<String> = vec!["oqstats".into()],
@@ -36,29 +36,29 @@ qaic_qpc::errors! {
         Layout {
             layout: String = "card".into(), what: String = "17 bytes are not a whole record".into(),
         } => "stats.layout",
-        /// The bytes do not begin as this layout does.
+        /// The buffer does not begin with the magic bytes of this layout.
         #[error("the buffer begins with {found:02x?}, expected \"OQSTATS1\"")]
         BadMagic { found: [u8; 8] = *b"\x00\x01\x02\x03\x04\x05\x06\x07" } => "stats.bad_magic",
-        /// The producer's byte order is another one, or the bytes were damaged.
+        /// The producer has another byte order, or the bytes are damaged.
         #[error("the byte order mark is {found:#06x}, expected 0xfeff: only little-endian buffers exist")]
         ByteOrder { found: u16 = 0xFFFE } => "stats.byte_order",
-        /// Another major version.
+        /// The buffer has another major version.
         #[error("the buffer has version {major}.{minor}; this library reads version 1")]
         Version { major: u16 = 2, minor: u16 = 0 } => "stats.version" "StatsVersionError"
             hint "a newer openqaic may read it",
         /// The buffer ends early.
         #[error("the buffer is truncated: {bytes} bytes of {needed}")]
         Truncated { needed: u64 = 4096, bytes: u64 = 1000 } => "stats.truncated",
-        /// The header was damaged.
+        /// The header is damaged.
         #[error("the header is damaged: its CRC is {stored:#010x}, expected {computed:#010x}")]
         HeaderCrc { stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b } => "stats.header_crc",
-        /// The header says it is smaller than any header.
+        /// The header declares a size below the minimum.
         #[error("the header has {found} bytes, expected at least 128")]
         HeaderSize { found: u16 = 64 } => "stats.header_size",
-        /// The entries of the directory are smaller than any entry.
+        /// The directory declares an entry size below the minimum.
         #[error("an entry of the section directory has {found} bytes, expected at least 32")]
         EntrySize { found: u32 = 16 } => "stats.entry_size",
-        /// The directory lies outside the used bytes, or on the header.
+        /// The directory is outside of the used bytes, or overlaps the header.
         #[error(
             "the section directory ({count} entries of {entry_bytes} bytes at {offset}) does not lie between the header and the \
              end of the {used} used bytes"
@@ -66,22 +66,22 @@ qaic_qpc::errors! {
         Directory {
             offset: u64 = 128, count: u32 = 4, entry_bytes: u32 = 32, used: u64 = 200,
         } => "stats.directory",
-        /// More is used than there is.
+        /// The header declares more used bytes than the buffer has.
         #[error("the header declares {used} used bytes, but the buffer has {capacity}")]
         UsedSize { used: u64 = 8192, capacity: u64 = 4096 } => "stats.used_size",
-        /// Ticks without a rate.
+        /// The clock has no rate.
         #[error("the clock has a rate of 0 ticks per second")]
         ClockRate => "stats.clock_rate",
-        /// A section begins where none may.
+        /// The start of a section is not aligned.
         #[error("section {} begins at {offset}, which is not a multiple of 64", name_of(*section))]
         SectionOffset { section: u32 = 7, offset: u64 = 520 } => "stats.section_offset",
-        /// The records are smaller than those of version 1.
+        /// The records are smaller than in version 1.
         #[error("records of section {} have {found} bytes, expected at least {expected}", name_of(*section))]
         RecordSize { section: u32 = 7, found: u32 = 40, expected: usize = 48 } => "stats.record_size",
-        /// More records than room.
+        /// A section declares more records than it has room for.
         #[error("section {} declares {count} records, but has room for {capacity}", name_of(*section))]
         SectionCount { section: u32 = 7, count: u32 = 11, capacity: u32 = 10 } => "stats.section_count",
-        /// Two sections share bytes, or one lies on the header or the directory.
+        /// Two sections overlap, or a section overlaps the header or the directory.
         #[error("section {} at {at} overlaps {}", name_of(*section), other.map_or_else(
             || "the header or the directory".to_owned(),
             |other| format!("section {}", name_of(other)),
@@ -89,13 +89,13 @@ qaic_qpc::errors! {
         SectionOverlap {
             section: u32 = 7, at: u64 = 512, other: Option<u32> = Some(2),
         } => "stats.section_overlap",
-        /// A section ends behind the used bytes.
+        /// A section ends after the used bytes.
         #[error("section {} ends at {end}, after the {used} used bytes", name_of(*section))]
         SectionEnd { section: u32 = 7, end: u64 = 4160, used: u64 = 4096 } => "stats.section_end",
-        /// Two sections of one kind.
+        /// Two sections have the same kind.
         #[error("section {} occurs twice", name_of(*section))]
         DuplicateSection { section: u32 = 7 } => "stats.duplicate_section",
-        /// The records were damaged.
+        /// The records are damaged.
         #[error(
             "section {} is damaged: its CRC is {stored:#010x}, expected {computed:#010x}",
             name_of(*section)
@@ -103,7 +103,7 @@ qaic_qpc::errors! {
         SectionCrc {
             section: u32 = 7, stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
         } => "stats.section_crc",
-        /// The buffer is of another program.
+        /// The buffer belongs to another program.
         #[error(
             "the buffer is from another program: its descriptor has the hash {}, this program has {}",
             hex(found),
@@ -112,20 +112,20 @@ qaic_qpc::errors! {
         OtherProgram { found: [u8; 16] = [0x17; 16], expected: [u8; 16] = [0x2a; 16] }
             => "stats.other_program" "StatsMismatchError"
             hint "give the container of the buffer, or force=True to read the buffer anyway",
-        /// Not one record a core.
+        /// The number of CORE records is not the number of cores.
         #[error("found {found} CORE records, expected {expected}")]
         CoreCount { found: usize = 1, expected: usize = 2 } => "stats.core_count",
-        /// Not one record a thread.
+        /// The number of THREAD records is not the number of threads.
         #[error("found {found} THREAD records for {cores} cores with {threads} threads each")]
         ThreadCount { found: usize = 11, cores: u16 = 2, threads: u16 = 6 } => "stats.thread_count",
-        /// A record names a core or thread that the run has not, or that another record has already.
+        /// A record refers to a core or thread that does not exist, or that another record describes.
         #[error(
             "record {index} of section {} is of core {core} thread {thread}, which the run has not or another record has",
             name_of(*section)
         )]
         CoreNumber { section: u32 = 3, index: usize = 4, core: u16 = 9, thread: u8 = 0 }
             => "stats.core_number",
-        /// The threads do not share out the operations.
+        /// The threads do not partition the operations.
         #[error(
             "the OP records of core {core} thread {thread} begin at {first} and are {count}, but the next that no thread has is \
              {expected} of {ops}"
@@ -133,10 +133,10 @@ qaic_qpc::errors! {
         OpRanges {
             core: u16 = 0, thread: u8 = 1, first: u32 = 10, count: u32 = 5, expected: u64 = 12, ops: usize = 40,
         } => "stats.op_ranges",
-        /// Operations of no thread.
+        /// Some operations belong to no thread.
         #[error("OP records {first} to {ops} belong to no thread")]
         OpsUnclaimed { first: u64 = 38, ops: usize = 40 } => "stats.ops_unclaimed",
-        /// An operation lies among those of another thread.
+        /// An operation is among those of another thread.
         #[error("OP record {index} of core {core} thread {thread} is among the records of another thread")]
         OpThread { index: usize = 3, core: u16 = 0, thread: u8 = 4 } => "stats.op_thread",
         /// The descriptor has no such operation.
@@ -150,10 +150,10 @@ qaic_qpc::errors! {
         OpGroup {
             index: usize = 3, oc: u32 = 7, core: u16 = 0, group: u32 = 1, thread: u8 = 0,
         } => "stats.op_group",
-        /// PMU values of an operation that there is none of.
+        /// PMU values refer to an operation that does not exist.
         #[error("OP_PMU record {index} refers to OP record {op} of {ops}")]
         OpIndex { index: usize = 0, op: u32 = 41, ops: usize = 40 } => "stats.op_index",
-        /// An interval that ends before it begins.
+        /// An interval ends before it begins.
         #[error(
             "record {index} of section {} has counters that run backwards: from {start} to {end}",
             name_of(*section)
@@ -161,22 +161,22 @@ qaic_qpc::errors! {
         CounterOrder {
             section: u32 = 2, index: usize = 0, start: u64 = 1000, end: u64 = 900,
         } => "stats.counter_order",
-        /// More PMU values than there are counters.
+        /// A record has more PMU values than counters exist.
         #[error("PMU record {index} has {found} values, expected at most 8")]
         PmuCount { index: usize = 0, found: u8 = 9 } => "stats.pmu_count",
-        /// The memory cannot hold even an inference without operations.
+        /// The buffer is too small even for an inference without operations.
         #[error("the stats buffer has {bytes} bytes, expected at least {needed}")]
         BufferTooSmall { needed: u64 = 384, bytes: u64 = 256 } => "stats.buffer_too_small" "StatsError",
-        /// More records than the layout can count.
+        /// A section has more records than the layout can represent.
         #[error("{count} records of section {} exceed the limit of the layout", name_of(*section))]
         TooManyRecords { section: u32 = 9, count: usize = 5_000_000_000 }
             => "stats.too_many_records" "StatsError",
-        /// The descriptor of the operations is not one.
+        /// The descriptor of the operations is invalid.
         #[error("{what}")]
         Descriptor {
             what: String = "segment opstatsdesc.open has version 2, this library reads version 1".into(),
         } => "stats.descriptor",
-        /// A trace of the host that is to be shown beside the devices is not one.
+        /// The trace of the host is invalid.
         #[error("{what}")]
         HostTrace {
             what: String = "a host trace is a Chrome trace in JSON, but the object has no `traceEvents`".into(),
@@ -189,7 +189,7 @@ qaic_qpc::errors! {
     }
 }
 
-/// Name of the sections of a kind.
+/// Name of a section's kind.
 fn name_of(section: u32) -> String {
     Kind::from_code(section).map_or_else(|| format!("of kind {section}"), |kind| kind.name().to_owned())
 }

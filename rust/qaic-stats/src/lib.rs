@@ -1,14 +1,14 @@
 //! Measurements of a device: the stats buffer of one inference, as columns.
 //!
-//! A buffer is bytes in some layout, and the layout of real cards is not public. So everything here that reads, prints or
-//! draws works on a [`model::StatsModel`], and a layout turns its bytes into that model. The layout of the `cpu` device has the
-//! records of the model itself: reading it copies nothing.
+//! A buffer contains bytes in some layout, and the layout of real cards is not public. Reports and traces therefore
+//! use a [`model::StatsModel`], and each layout converts its bytes to that model. The layout of the `cpu` device has
+//! the records of the model itself, so decoding copies nothing.
 //!
-//! Names of operations, their kinds and their dependencies are the same for every inference. They lie in the container,
-//! as a [`decode::descriptor::OpsDescriptor`].
+//! Names of operations, their kinds and their dependencies are the same for every inference. A
+//! [`decode::descriptor::OpsDescriptor`] in the container describes them.
 //!
-//! Hostile bytes are the normal case, as in `qaic-qpc`: nothing is indexed before it was checked, and nothing allocates
-//! more than the given buffer accounts for.
+//! Hostile bytes are the normal case, as in `qaic-qpc`: indices are checked before use, and allocations are limited
+//! by the size of the given buffer.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![cfg_attr(

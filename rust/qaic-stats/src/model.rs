@@ -1,4 +1,4 @@
-//! One inference as a device measured it, whatever the layout of the bytes was.
+//! The measurements of one inference on a device, independent of the buffer layout.
 
 use std::borrow::Cow;
 
@@ -9,18 +9,18 @@ use crate::number::codes;
 pub mod run_flags {
     /// Everything was recorded.
     pub const COMPLETE: u32 = 1;
-    /// There were more operations than room.
+    /// Operations are missing because there was no room for them.
     pub const OPS_TRUNCATED: u32 = 2;
-    /// There are no `PCycles`.
+    /// `PCycles` are missing.
     pub const PCYCLES_ABSENT: u32 = 8;
-    /// The clock behind the ticks steps by a microsecond or more.
+    /// The clock has a resolution of a microsecond or coarser.
     pub const COARSE_CLOCK: u32 = 16;
-    /// Times contain the cost of measuring.
+    /// Times include the cost of measuring.
     pub const INSTRUMENTED_TIMES: u32 = 64;
 }
 
 codes! {
-    /// Kind of the measuring device; the numbers of the buffer's header.
+    /// Kind of the measuring device, with the numbers in the buffer's header.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum DeviceKind: u32, "unknown" {
         #[default]
@@ -37,15 +37,15 @@ pub struct Run {
     pub stats_level: u16,
     /// Level of the statistics of operations.
     pub op_stats_level: u16,
-    /// Cores.
+    /// Number of cores.
     pub cores: u16,
     /// Threads of each core.
     pub threads_per_core: u16,
-    /// Samples of an inference, which rates are counted in.
+    /// Number of samples of an inference, which rates refer to.
     pub batch_size: u32,
-    /// Ticks a second.
+    /// Ticks per second.
     pub ucycle_hz: u64,
-    /// UTC nanoseconds at tick 0; 0 where it is not known.
+    /// UTC nanoseconds at tick 0; 0 if unknown.
     pub epoch_utc_ns: u64,
     /// Number of the inference in its program.
     pub inference: u64,
@@ -57,7 +57,7 @@ pub struct Run {
     pub flags: u32,
     /// The device that measured.
     pub device: DeviceKind,
-    /// Which of the program's combinations of shapes ran.
+    /// Index of the combination of shapes that ran.
     pub specialization: u32,
 }
 
@@ -76,8 +76,8 @@ struct Section<'a> {
     stride: usize,
 }
 
-/// One inference: facts, and the records of every kind the device wrote. A view of the buffer's bytes where their layout
-/// has these very records, else it owns them.
+/// One inference: facts, and the records of every kind that the device wrote. The model is a view of the buffer's
+/// bytes if their layout has the same records; otherwise it owns the records.
 #[derive(Clone, Debug, Default)]
 pub struct StatsModel<'a> {
     /// Facts about the whole inference.
@@ -112,7 +112,7 @@ impl<'a> StatsModel<'a> {
         self.set(R::KIND, bytes, R::SIZE);
     }
 
-    /// The bytes of a kind's records and the distance between two; `None` where the device wrote no such section.
+    /// Bytes of a kind's records, and the distance between two records; `None` if the device wrote no such section.
     pub fn section(&self, kind: Kind) -> Option<(&[u8], usize)> {
         let section = self.sections.get(place(kind))?.as_ref()?;
         Some((section.bytes.as_ref(), section.stride))
@@ -129,7 +129,7 @@ impl<'a> StatsModel<'a> {
         self.records()
     }
 
-    /// Threads, those of a core one after the other.
+    /// Threads, grouped by core.
     pub fn threads(&self) -> Records<'_, Thread> {
         self.records()
     }
@@ -144,7 +144,7 @@ impl<'a> StatsModel<'a> {
         self.records()
     }
 
-    /// Events that the PMU values count, unused places left out.
+    /// Events of the PMU values, without unused entries.
     pub fn pmu_events(&self) -> Vec<u32> {
         let events: Records<'_, PmuEvents> = self.records();
         events.get(0).map_or_else(Vec::new, |record| record.event.into_iter().filter(|id| *id != 0).collect())
@@ -172,7 +172,7 @@ impl<'a> StatsModel<'a> {
     }
 }
 
-/// Place of a kind in the list of sections.
+/// Index of a kind in the list of sections.
 fn place(kind: Kind) -> usize {
     usize::try_from(kind.code().saturating_sub(1)).unwrap_or(usize::MAX)
 }

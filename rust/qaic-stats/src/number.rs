@@ -1,8 +1,8 @@
-//! Numbers as text: digits without a detour through floats where there are many of them.
+//! Conversion of numbers to text, without floating point for frequent numbers.
 
 use std::fmt;
 
-/// Declares an enumeration of codes with their names, which keeps unknown ones.
+/// Declares an enumeration of codes with their names, which also represents unknown codes.
 macro_rules! codes {
     (
         $(#[$of_enum:meta])*
@@ -27,7 +27,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Its number.
+            /// Number of the variant.
             pub const fn code(self) -> $code_type {
                 match self {
                     $(Self::$variant => $code,)*
@@ -47,7 +47,7 @@ macro_rules! codes {
 }
 pub(crate) use codes;
 
-/// Nanoseconds as microseconds, with all digits.
+/// Nanoseconds that are formatted as microseconds, with all digits.
 pub(crate) struct Us(pub(crate) u64);
 
 impl fmt::Display for Us {
@@ -82,7 +82,7 @@ pub(crate) fn push_fixed(out: &mut Vec<u8>, value: u64, decimals: usize) {
     }
 }
 
-/// `numerator * factor / denominator`, rounded to the nearest; `None` for nothing to divide by.
+/// Computes `numerator * factor / denominator`, rounded to nearest; `None` if the denominator is zero.
 #[inline]
 pub(crate) fn ratio(numerator: u64, factor: u64, denominator: u64) -> Option<u64> {
     let half = denominator / 2;
@@ -94,7 +94,7 @@ pub(crate) fn ratio(numerator: u64, factor: u64, denominator: u64) -> Option<u64
     Some(u64::try_from(quotient).unwrap_or(u64::MAX))
 }
 
-/// A number with six significant digits, as `%g` of C writes it.
+/// Formats a number with six significant digits, like `%g` in C.
 pub(crate) fn general(value: f64) -> String {
     let scientific = format!("{value:.5e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };

@@ -1,19 +1,19 @@
-//! One inference as the host saw it.
+//! Measurements of one inference on the host.
 
 use crate::decode::record::{Field, FieldType};
 
 macro_rules! sample {
     ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
-        /// Times of one inference, in nanoseconds of the clock of the process that measured, and its place in the queue.
+        /// Times of one inference, in nanoseconds of the process's clock, and its position in the queue.
         ///
-        /// The times ascend. What no host can measure (the kernel's part) is not in it.
+        /// The times ascend. Measurements that only a kernel can take are not included.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct HostSample {
             $($(#[$doc])* pub $field: $type,)*
         }
 
         impl HostSample {
-            /// Fields in order, as numpy describes them; a record has no gaps.
+            /// Fields in order, described as in numpy; a record has no gaps.
             pub const FIELDS: &'static [FieldType] = &[$(FieldType {
                 name: stringify!($field),
                 code: <$type as Field>::CODE,
@@ -34,50 +34,50 @@ macro_rules! sample {
 sample! {
     /// Number of the inference in its program, over all activations.
     inference: u64,
-    /// The call that started it.
+    /// Time of the call that started the inference.
     enqueued_ns: u64,
-    /// A thread took it up.
+    /// Time at which a thread began the inference.
     begun_ns: u64,
-    /// The device's inputs were complete.
+    /// Time at which the device's inputs were complete.
     inputs_ready_ns: u64,
-    /// The device was done.
+    /// Time at which the device had finished.
     executed_ns: u64,
-    /// The caller's outputs were complete.
+    /// Time at which the caller's outputs were complete.
     outputs_ready_ns: u64,
-    /// The completion was published.
+    /// Time at which the completion was published.
     completed_ns: u64,
     /// Number of the program among those that were profiled together.
     program: u32,
     /// Number of the activation in its program.
     activation: u32,
-    /// Elements of the queue before it was put there.
+    /// Number of elements in the queue before the inference was added.
     queue_depth: u32,
-    /// Inferences in the queue with it.
+    /// Number of inferences in the queue, including this one.
     in_queue: u32,
 }
 
 impl HostSample {
-    /// Waiting until a thread took it up.
+    /// Time until a thread began the inference.
     pub(crate) fn enqueue_ns(&self) -> u64 {
         self.begun_ns.saturating_sub(self.enqueued_ns)
     }
 
-    /// Bringing the inputs to the device.
+    /// Time to transfer the inputs to the device.
     pub(crate) fn pre_process_ns(&self) -> u64 {
         self.inputs_ready_ns.saturating_sub(self.begun_ns)
     }
 
-    /// From the submission to the device until it was seen to be done.
+    /// Time from the submission to the device until its completion was noticed.
     pub(crate) fn execute_ns(&self) -> u64 {
         self.executed_ns.saturating_sub(self.inputs_ready_ns)
     }
 
-    /// Bringing the outputs from the device.
+    /// Time to transfer the outputs from the device.
     pub(crate) fn post_process_ns(&self) -> u64 {
         self.outputs_ready_ns.saturating_sub(self.executed_ns)
     }
 
-    /// From the call that started it until its outputs were there.
+    /// Time from the start of the inference until its outputs were complete.
     pub(crate) fn total_ns(&self) -> u64 {
         self.completed_ns.saturating_sub(self.enqueued_ns)
     }

@@ -1,8 +1,8 @@
-//! The pass over the operations of a core that summary and trace share: thread by thread, in bounded memory.
+//! Iteration over the operations of a core, shared by summary and trace: thread by thread, in bounded memory.
 //!
-//! Threads of one group run an operation together. Such an execution counts once, with the value of the thread that took
-//! longest, so their records are brought together here. What is kept at a time depends on the
-//! descriptor and on how far the threads are apart, not on the number of records.
+//! Threads of one group run an operation together. Such an execution counts once, with the value of the slowest
+//! thread, so the threads' records are merged. The memory for records depends on the descriptor and on the distance
+//! between the threads, not on the number of records.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -12,21 +12,23 @@ use crate::decode::descriptor::OpsDescriptor;
 use crate::decode::record::{EngineKind, Kind, Op, Pmu, Port, Records, Thread, op_flags, op_kind_flags};
 use crate::model::StatsModel;
 
-/// Records between two calls of [`ProgressObserver::passed`].
+/// Number of records between two calls of [`ProgressObserver::passed`].
 const BLOCK_RECORDS: usize = 4096;
-/// Records that one thread of a group is ahead of the others while they are brought together.
+/// Maximum number of records that one thread of a group is ahead of the others during merging.
 const TURN_RECORDS: usize = 64;
-/// Executions of one operation that wait for further threads; the oldest counts as it is when there are more.
+/// Maximum number of executions of one operation that wait for further threads. Beyond it, the oldest execution
+/// counts as complete.
 const MAX_WAITING: usize = 64;
 const NONE: u32 = u32::MAX;
 
 /// Observes the progress of reading a buffer.
 pub trait ProgressObserver: Debug {
-    /// These bytes of the buffer were read and are not looked at again in this pass. An error ends the work with it.
+    /// Reports that these bytes of the buffer were read and are not read again in this pass. An error ends the work
+    /// with that error.
     fn passed(&self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// The records of one core that are few.
+/// The core-level records of one core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CoreRecords {
     pub(crate) threads: Vec<Thread>,
@@ -34,8 +36,8 @@ pub(crate) struct CoreRecords {
     pub(crate) pmu: Vec<Pmu>,
 }
 
-/// Those of every core. In one pass: a buffer may claim 65 535 cores, and looking through all threads for each of them takes
-/// minutes.
+/// Returns the records of every core, collected in one pass. A buffer may declare 65,535 cores, and searching all
+/// threads for each core would take minutes.
 pub(crate) fn by_core(model: &StatsModel<'_>) -> HashMap<u16, CoreRecords> {
     let mut cores: HashMap<u16, CoreRecords> = HashMap::new();
     for thread in model.threads().iter() {
@@ -57,7 +59,7 @@ pub(crate) struct Group {
     pub(crate) threads: Vec<Thread>,
 }
 
-/// Name of the engine of a thread: its group in the descriptor, else what the record says.
+/// Name of a thread's engine: its group in the descriptor, or the engine in the record.
 pub(crate) fn engine_of<'d>(descriptor: &'d OpsDescriptor, thread: &Thread) -> &'d str {
     descriptor
         .group_of_thread(thread.thread)
@@ -65,7 +67,7 @@ pub(crate) fn engine_of<'d>(descriptor: &'d OpsDescriptor, thread: &Thread) -> &
         .unwrap_or(EngineKind::from_code(thread.engine).name())
 }
 
-/// The thread groups of a core with these threads, in the order of their first ones.
+/// Returns the thread groups of a core, ordered by their first threads.
 pub(crate) fn groups_of(threads: &[Thread], descriptor: &OpsDescriptor) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for thread in threads {
@@ -81,9 +83,9 @@ pub(crate) fn groups_of(threads: &[Thread], descriptor: &OpsDescriptor) -> Vec<G
 /// One execution of an operation by all threads of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Execution {
-    /// The record of the thread that took longest.
+    /// Record of the slowest thread.
     pub(crate) op: Op,
-    /// Largest values of the threads, as far as they are valid.
+    /// Maximum of the threads' valid values.
     pub(crate) pcycles: Option<u64>,
     pub(crate) sync_u: Option<u32>,
     pub(crate) barrier_u: Option<u32>,
@@ -118,12 +120,12 @@ impl Execution {
     }
 }
 
-/// Which times an operation has that others ran inside of.
+/// Durations of operations that contain other operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Times {
-    /// As recorded.
+    /// The recorded duration.
     Whole,
-    /// Without those inside, so that times add up.
+    /// The duration without nested operations, so that durations add up.
     Own,
 }
 
@@ -158,12 +160,12 @@ impl<'a> ThreadOps<'a> {
         Records::new(self.bytes, self.stride)
     }
 
-    /// When the next operation starts; `None` at the end.
+    /// Start of the next operation; `None` at the end.
     fn next_start(&self) -> Option<u64> {
         self.records().get(self.next).map(|op| op.start_u)
     }
 
-    /// Passes the next `limit` operations on, at least those of them that were executed.
+    /// Passes on the executed operations among the next `limit` records.
     fn read_records(
         &mut self,
         limit: usize,
@@ -227,8 +229,8 @@ impl<'a> ThreadOps<'a> {
     }
 }
 
-/// Calls `each` for every execution on the threads of a group, and `alone` before that for every record of them, with the
-/// place of its thread in the group.
+/// Calls `each` for every execution on the threads of a group. Before that, calls `alone` for every record of the
+/// execution, with the index of its thread in the group.
 pub(crate) fn executions(
     model: &StatsModel<'_>,
     threads: &[Thread],
@@ -270,8 +272,8 @@ pub(crate) fn executions(
     waiting.finish(&mut each)
 }
 
-/// Goes through threads that run the same operations in the same order, as those of a group do most of the time, up to
-/// where they differ.
+/// Merges threads that run the same operations in the same order, which threads of a group usually do, up to the
+/// first difference.
 fn merge_threads(
     threads: &mut [ThreadOps<'_>],
     observer: Option<&dyn ProgressObserver>,
@@ -314,7 +316,7 @@ fn merge_threads(
     Ok(())
 }
 
-/// Executions that not all threads of the group have shown yet.
+/// Executions without the records of all threads of the group.
 struct Waiting {
     // By number of the operation, the last place for all that are not in the descriptor: the oldest one.
     heads: Vec<u32>,
@@ -426,7 +428,7 @@ impl Waiting {
         }
     }
 
-    /// Passes on what some threads never showed, in the order of the starts.
+    /// Passes on executions without the records of all threads, ordered by start.
     fn finish(&mut self, each: &mut impl FnMut(Execution) -> io::Result<()>) -> io::Result<()> {
         let mut rest: Vec<Execution> = Vec::new();
         for head in &self.heads {

@@ -1,4 +1,4 @@
-//! Files that are whole or not there.
+//! Files that are written atomically.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes a file aside and renames it; what is no plain file, such as a pipe, is written to as it is.
+/// Writes a temporary file and renames it. Special files, such as pipes, are written directly.
 pub fn write_whole(path: &Path, work: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
         return work(&mut OpenOptions::new().write(true).open(path)?);

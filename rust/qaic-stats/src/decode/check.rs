@@ -1,17 +1,17 @@
-//! The rules that records of every layout follow.
+//! The rules for the records of every layout.
 //!
-//! [`structure`] looks at cores and threads only, which are few: after it every thread's operations are a range of the
-//! records. [`records`] reads every record once.
+//! [`structure`] reads only cores and threads, which are few. After this check, every thread's operations are a valid
+//! range of the records. [`records`] reads every record once.
 
 use crate::decode::descriptor::OpsDescriptor;
 use crate::decode::record::{Core, Kind, Op, Thread, op_flags};
 use crate::error::StatsError;
 use crate::model::StatsModel;
 
-/// Ticks that an operation may lie outside its thread's interval: both ends are rounded.
+/// Number of ticks that an operation may exceed its thread's interval, because both ends are rounded.
 const TOLERANCE_U: u64 = 1;
 
-/// Checks the records of cores and threads, and that the threads divide the operations among them.
+/// Checks the records of cores and threads, and that the threads partition the operations.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub(crate) fn structure(model: &StatsModel<'_>) -> Result<(), StatsError> {
     ranges(model)
 }
 
-/// The threads' ranges of operations are disjoint and cover them all.
+/// Checks that the threads' ranges of operations are disjoint and cover all operations.
 fn ranges(model: &StatsModel<'_>) -> Result<(), StatsError> {
     let ops = model.ops().len();
     let mut threads: Vec<Thread> = model.threads().iter().filter(|thread| thread.op_count != 0).collect();
@@ -127,7 +127,7 @@ impl Anomalies {
     }
 }
 
-/// Cores, threads and operations that the smaller records name exist.
+/// Checks that the cores, threads and operations in smaller records exist.
 fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
     let run = &model.run;
     let known = |core: u16, thread: u8| core < run.cores && u16::from(thread) < run.threads_per_core;
@@ -158,7 +158,7 @@ fn numbers(model: &StatsModel<'_>) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// Every operation is in the descriptor, and ran on a thread of its group.
+/// Checks that every operation is in the descriptor, and ran on a thread of its group.
 fn known_ops(model: &StatsModel<'_>, descriptor: &OpsDescriptor) -> Result<(), StatsError> {
     // Groups side by side: the descriptors of the operations themselves are far apart.
     let groups: Vec<Vec<u32>> =
@@ -188,7 +188,7 @@ fn of<'a>(model: &'a StatsModel<'_>, thread: &Thread) -> impl Iterator<Item = (u
     (first..).zip(model.ops().slice(first..first.saturating_add(count)).iter())
 }
 
-/// Intervals of cores and threads end after they begin.
+/// Checks that intervals of cores and threads end after they begin.
 fn intervals(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsError> {
     let backwards = |kind: Kind, index: usize, start: u64, end: u64| {
         if end < start {
@@ -211,7 +211,7 @@ fn intervals(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), St
     Ok(())
 }
 
-/// Operations end after they begin, and lie within the interval of their thread.
+/// Checks that operations end after they begin, and are within the interval of their thread.
 fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsError> {
     for thread in model.threads().iter() {
         let earliest = thread.start_u.saturating_sub(TOLERANCE_U);
@@ -243,7 +243,7 @@ fn ops(model: &StatsModel<'_>, anomalies: &mut Anomalies) -> Result<(), StatsErr
     Ok(())
 }
 
-/// The flags that the durations of an operation ask for.
+/// Returns the saturation flags that an operation's durations require.
 fn saturated(op: &Op) -> u16 {
     let flag = |value: u32, flag: u16| if value == u32::MAX { flag } else { 0 };
     flag(op.dur_u, op_flags::DUR_SATURATED)
@@ -251,7 +251,7 @@ fn saturated(op: &Op) -> u16 {
         | flag(op.barrier_u, op_flags::BARRIER_SATURATED)
 }
 
-/// Reserved bytes are zero.
+/// Checks that reserved bytes are zero.
 fn reserved(model: &StatsModel<'_>, anomalies: &mut Anomalies) {
     let pmu = model.pmu().iter().filter(|pmu| pmu.reserved != 0).count();
     let op_pmu = model.op_pmu().iter().filter(|values| values.reserved != 0).count();

@@ -1,16 +1,17 @@
-//! Records turned into columns: one array per field, for sums and histograms that read few fields of many records.
+//! Conversion of records to columns: one array per field, for sums and histograms that read few fields of many
+//! records.
 //!
-//! A view of a field in its records reads every cache line of them again. Here each block of records is read once, while
-//! it is in the first-level cache.
+//! A strided view of a field would read every cache line of the records again for each field. This conversion reads
+//! each block of records once, while the block is in the first-level cache.
 
 use std::ops::Range;
 
 use crate::decode::record::{FieldType, Kind};
 
-/// Records of a block: 24 KiB of operations.
+/// Number of records of a block: 24 KiB of operations.
 const BLOCK: usize = 512;
 
-/// Bytes of one element of a field, and of all of them.
+/// Bytes of one element of a field, and of all its elements.
 fn width(field: &FieldType) -> usize {
     let element = match field.code {
         "u1" => 1,
@@ -21,17 +22,17 @@ fn width(field: &FieldType) -> usize {
     element.saturating_mul(field.count)
 }
 
-/// A column to be filled.
+/// A column that is being filled.
 struct Column {
     offset: usize,
     width: usize,
     bytes: Vec<u8>,
 }
 
-/// The bytes of the columns `names` of the records `range`, little-endian, in the order of `names`.
+/// Returns the bytes of the columns `names` of the records `range`, little-endian, in the order of `names`.
 ///
-/// `records` begin every `stride` bytes and are of section `kind`. A range that reaches past them is cut. `None` where a
-/// name is no field.
+/// The distance of `records` is `stride` bytes, and they belong to section `kind`. A range beyond their end is
+/// truncated. Returns `None` if a name is not a field.
 pub fn columns(
     kind: Kind,
     records: &[u8],

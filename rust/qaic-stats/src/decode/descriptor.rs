@@ -1,7 +1,7 @@
 //! The compiler's description of a program's operations: names, kinds, sizes, dependencies.
 //!
-//! A container of this compiler has it as JSON in segment [`SEGMENT`]. Every container with statistics has the part of it
-//! that `networkdesc.bin` can hold.
+//! A container of this compiler contains the description as JSON in segment [`SEGMENT`]. Every container with
+//! statistics contains the part that `networkdesc.bin` can represent.
 
 use qaic_qpc::container::{Container, names};
 use qaic_qpc::limits::Limits;
@@ -15,34 +15,34 @@ use crate::error::StatsError;
 pub const SEGMENT: &str = "opstatsdesc.open";
 /// Version of the JSON that this library reads and writes.
 pub const VERSION: u32 = 1;
-/// Ticks a millisecond where the descriptor does not say.
+/// Default number of ticks per millisecond.
 pub(crate) const UCYCLES_PER_MS: u32 = 19_200;
 
-/// First 16 bytes of the SHA-256 of the segment a descriptor was read from. A stats buffer has it too, so that the two
-/// are known to belong together.
+/// First 16 bytes of the SHA-256 of the descriptor's segment. A stats buffer contains the same value, which proves
+/// that both belong together.
 pub type Fingerprint = [u8; 16];
 
 /// The operations of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpsDescriptor {
-    /// [`VERSION`].
+    /// Version of the descriptor: [`VERSION`].
     pub version: u32,
     /// Name of the network.
     pub network: String,
-    /// Samples of an inference, which rates are counted in.
+    /// Number of samples of an inference, which rates refer to.
     pub batch_size: u32,
-    /// Ticks a millisecond.
+    /// Ticks per millisecond.
     pub ucycles_per_ms: u32,
     /// Stats level.
     pub stats_level: u32,
     /// Level of the statistics of operations.
     pub op_stats_level: u32,
-    /// Events that the PMU was to count.
+    /// Events that the PMU counts.
     pub pmu_events: Vec<u32>,
     /// Names of the thread groups.
     pub groups: Vec<String>,
-    /// Per thread of a core, its group.
+    /// Index of the group of each thread of a core.
     pub thread_groups: Vec<u32>,
     /// Operations of each core.
     pub cores: Vec<CoreOps>,
@@ -60,7 +60,7 @@ struct Version {
 pub struct CoreOps {
     /// Device of the program, in program order.
     pub slice: u32,
-    /// Operations; the place of one is its number (`oc`).
+    /// Operations; the index of an operation is its number (`oc`).
     pub ops: Vec<OpDesc>,
 }
 
@@ -68,62 +68,62 @@ pub struct CoreOps {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpDesc {
-    /// Path of the node it comes from, with the suffix `/__<number>`.
+    /// Path of the operation's node, with the suffix `/__<number>`.
     pub name: String,
-    /// The operation's name in the engine that runs it; empty if that is the same.
+    /// Name of the operation in its engine; empty if it is the same.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub engine_name: String,
-    /// Nodes of the user's model that it computes.
+    /// Nodes of the user's model that the operation computes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// Values of the program that it gives; none of those that its engine has made.
+    /// Program values that the operation produces, without values that its engine created.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
     /// Kind of operation.
     pub kind: String,
-    /// Thread group it is issued by.
+    /// Thread group that issues the operation.
     pub group: u32,
-    /// Memory its operands lie in.
+    /// Memory that contains the operands.
     pub memory: String,
-    /// Types of its operands, each once, separated by a comma and a blank.
+    /// Types of the operands without duplicates, separated by a comma and a space.
     pub types: String,
-    /// Precision of the operation's results on a card; empty if it is not known.
+    /// Precision of the operation's results on a card; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub precision: String,
-    /// Shape of its output.
+    /// Shape of the output.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub shape: String,
-    /// Its operands, each as text.
+    /// Operands, each as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operands: Vec<String>,
-    /// Bytes of its outputs, 0 where the shapes are not known before it runs.
+    /// Bytes of the outputs; 0 if the shapes are unknown before execution.
     pub output_bytes: u64,
-    /// Multiplications with addition, 0 where they are not known.
+    /// Number of multiply-add operations; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub macs: u64,
-    /// Bytes of the constants it reads.
+    /// Bytes of the constants that the operation reads.
     #[serde(skip_serializing_if = "is_zero")]
     pub constant_bytes: u64,
-    /// Attributes in the form `{Key: value, ...}`.
+    /// Attributes in the format `{Key: value, ...}`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub attributes: String,
-    /// Operations that must be done before.
+    /// Operations that must end before this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deps: Vec<Dependency>,
-    /// Transfer between devices that it belongs to.
+    /// Transfer between devices that the operation belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Transfer>,
 }
 
-/// An operation that must be done before another.
+/// An operation that must end before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dependency {
     /// Core of the producer.
     pub core: u32,
-    /// Its number there.
+    /// Number of the producer on its core.
     pub oc: u32,
-    /// True if data flows; false if only the order counts.
+    /// True for a data dependency; false if only the order matters.
     pub data: bool,
 }
 
@@ -135,7 +135,7 @@ pub struct Transfer {
     pub port_type: String,
     /// `<src>-><dst>[,<dst>]` or `<dst><-<src>`, by device numbers.
     pub port_description: String,
-    /// Key that the two sides share.
+    /// Key that both sides share.
     pub transaction: String,
 }
 
@@ -145,7 +145,7 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl OpsDescriptor {
-    /// The descriptor of a container's program and its fingerprint; `None` of a program without statistics.
+    /// Returns the descriptor of a container's program and its fingerprint; `None` for a program without statistics.
     pub fn of_container(
         container: &Container,
         bytes: &[u8],
@@ -202,14 +202,14 @@ impl OpsDescriptor {
         self.cores.get(usize::from(core))?.ops.get(usize::try_from(oc).ok()?)
     }
 
-    /// Name of the group that a thread is of.
+    /// Name of a thread's group.
     pub(crate) fn group_of_thread(&self, thread: u8) -> Option<&str> {
         let group = self.thread_groups.get(usize::from(thread))?;
         self.groups.get(usize::try_from(*group).ok()?).map(String::as_str)
     }
 }
 
-/// Operations by core; number `oc` counts through the groups of a core in their order.
+/// Returns the operations by core. The number `oc` counts through the groups of a core in order.
 fn cores_of(stats: &Stats) -> Vec<CoreOps> {
     let core = |core: &qaic_qpc::network_desc::CoreOpNameKinds| {
         let groups = core.tg_op_name_kinds.iter().zip(0_u32..);
@@ -236,7 +236,7 @@ fn cores_of(stats: &Stats) -> Vec<CoreOps> {
     stats.core_op_name_kinds.iter().map(core).collect()
 }
 
-/// The fingerprint of the segment that a descriptor is read from.
+/// Computes the fingerprint of a descriptor's segment.
 pub fn fingerprint(segment: &[u8]) -> Fingerprint {
     let digest = Sha256::digest(segment);
     digest.first_chunk().copied().unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Reading a stats buffer: its layout, the program that it is of, and how strictly it is judged.
+//! Decoding of a stats buffer: its layout, its program, and the strictness of the checks.
 //!
-//! Layouts other than the open one are registered in Python, which hands over their records.
+//! Layouts other than the open one are registered in Python, which passes their records to this module.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::decode::oqstats::{self, MAGIC};
 use crate::error::StatsError;
 use crate::model::StatsModel;
 
-/// The operations of the program that a buffer is of.
+/// The operations of a buffer's program.
 #[derive(Clone, Debug)]
 pub struct ProgramOperations {
     /// The operations.
@@ -22,36 +22,36 @@ pub struct ProgramOperations {
 }
 
 impl ProgramOperations {
-    /// Those of a container's program; `None` of a program without statistics.
+    /// Returns the operations of a container's program; `None` for a program without statistics.
     pub fn of_container(container: &Container, bytes: &[u8]) -> Result<Option<Self>, StatsError> {
         let found = OpsDescriptor::of_container(container, bytes)?;
         Ok(found.map(|(ops, fingerprint)| Self { ops: Arc::new(ops), fingerprint }))
     }
 
-    /// Reads the JSON of the segment of operations.
+    /// Decodes the JSON of the segment with operations.
     pub fn from_json(json: &[u8]) -> Result<Self, StatsError> {
         Ok(Self { ops: Arc::new(OpsDescriptor::from_json(json)?), fingerprint: fingerprint(json) })
     }
 }
 
-/// How strictly a buffer is judged.
+/// Strictness of the checks of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Takes a buffer that another program wrote. Its operations are then not compared with the descriptor.
+    /// True to accept a buffer of another program. Its operations are then not compared with the descriptor.
     pub any_program: bool,
-    /// Reads every record to check it. Without that only what is needed to read any of them safely is looked at, in time
-    /// that does not depend on how many operations there are.
+    /// True to read and check every record. Otherwise, only the checks that make reading safe are done, in time that
+    /// does not depend on the number of operations.
     pub records: bool,
 }
 
 impl Default for DecodeOptions {
-    /// Everything is checked.
+    /// Enables all checks.
     fn default() -> Self {
         Self { any_program: false, records: true }
     }
 }
 
-/// The records of a buffer, in the layout called `name`, else in that of its first bytes.
+/// Decodes the records of a buffer in the layout `name`, or in the layout of its first bytes.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub fn decode<'a>(
     Ok(model)
 }
 
-/// Why the layout of a buffer is not known.
+/// Returns the error for a buffer of unknown layout.
 fn unknown(bytes: &[u8], program: Option<&ProgramOperations>) -> StatsError {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     if bytes.iter().all(|byte| *byte == 0) {

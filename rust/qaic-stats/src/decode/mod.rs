@@ -1,4 +1,4 @@
-//! Stats buffers: the layouts that they may have, the rules that their records follow, and their records as columns.
+//! Stats buffers: their possible layouts, the rules for their records, and their records as columns.
 
 pub mod check;
 pub mod columns;

@@ -1,13 +1,13 @@
 //! The records of a stats model: fixed size, little-endian, no padding.
 //!
-//! A record type is one table of fields. Reading, writing and the numpy type of the record all come from it.
+//! One table of fields defines each record type, its reader, its writer and its numpy type.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use crate::number::codes;
 
-/// Kinds of records with their numbers, their names in the specification, and their types.
+/// Defines the kinds of records with their numbers, their names in the specification, and their types.
 macro_rules! kinds {
     ($($kind:ident = $code:literal $name:literal, $bytes:expr, $fields:expr;)*) => {
         /// Kind of a section's records; the numbers are those of the section directory.
@@ -22,7 +22,7 @@ macro_rules! kinds {
             /// All kinds, in the order of their numbers.
             pub const ALL: [Self; 9] = [$(Self::$kind),*];
 
-            /// Its name in the specification.
+            /// Name of the kind in the specification.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -60,42 +60,42 @@ kinds! {
 }
 
 impl Kind {
-    /// The kind with this number; `None` for an unknown one.
+    /// Returns the kind with this number; `None` if it is unknown.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Its number.
+    /// Number of the kind.
     #[allow(clippy::as_conversions)] // of a fieldless enum
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The kind with this name.
+    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// One field as numpy describes it.
+/// One field, described as in numpy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldType {
     /// Name.
     pub name: &'static str,
     /// Type code, explicitly little-endian.
     pub code: &'static str,
-    /// Elements; 1 for a scalar.
+    /// Number of elements; 1 for a scalar.
     pub count: usize,
 }
 
-/// A value that a field can hold.
+/// A type of field values.
 pub trait Field: Copy + Default {
-    /// As numpy calls it.
+    /// Type code of numpy.
     const CODE: &'static str;
     /// Elements.
     const COUNT: usize;
 
-    /// The value that begins at `offset`.
+    /// Reads the value at `offset`.
     fn get(bytes: &[u8], offset: usize) -> Self;
 
     /// Writes the value at `offset`.
@@ -144,17 +144,17 @@ impl<T: Field> Field for [T; 8] {
 
 /// A record type.
 pub trait Record: Copy + Debug + Default {
-    /// Which section it is of.
+    /// Kind of the section that contains the records.
     const KIND: Kind;
     /// Bytes of a record.
     const SIZE: usize;
     /// Fields in order.
     const FIELDS: &'static [FieldType];
 
-    /// The record at the begin of `bytes`; zeros where they are too short.
+    /// Reads the record at the start of `bytes`; zeros if they are too short.
     fn read(bytes: &[u8]) -> Self;
 
-    /// Writes the record to the begin of `bytes`, which has room for it.
+    /// Writes the record to the start of `bytes`, which must have room for it.
     fn write(&self, bytes: &mut [u8]);
 }
 
@@ -283,7 +283,7 @@ record! {
         act_pcycles: u64 = 48,
         /// Index of the thread's first operation.
         first_op: u32 = 56,
-        /// Number of its operations, which follow one another in the order of their starts.
+        /// Number of the thread's operations, which are contiguous and ordered by start.
         op_count: u32 = 60,
     }
 }
@@ -297,7 +297,7 @@ pub mod port_directions {
 }
 
 record! {
-    /// How long a thread waited for an input or output port.
+    /// Wait of a thread for an input or output port.
     Port, 32 bytes, {
         /// Number of the core.
         core: u16 = 0,
@@ -307,13 +307,13 @@ record! {
         direction: u8 = 3,
         /// Number of the port: 100 is the host's input, 101 its output.
         port: u16 = 4,
-        /// None are known.
+        /// Flags; none are defined.
         flags: u16 = 6,
         /// Ticks waited.
         wait_u: u64 = 8,
-        /// When the doorbell rang first, 0 for never.
+        /// Tick of the first doorbell ring; 0 if it never rang.
         first_ring_u: u64 = 16,
-        /// And last.
+        /// Tick of the last doorbell ring.
         last_ring_u: u64 = 24,
     }
 }
@@ -327,13 +327,13 @@ record! {
         port: u16 = 2,
         /// Number of the ring.
         sequence: u32 = 4,
-        /// When.
+        /// Tick of the ring.
         ts_u: u64 = 8,
     }
 }
 
 record! {
-    /// The events that the PMU values count; an unused place is 0.
+    /// Events of the PMU values; an unused entry is 0.
     PmuEvents, 32 bytes, {
         /// Event ids.
         event: [u32; 8] = 0,
@@ -347,9 +347,9 @@ record! {
         core: u16 = 0,
         /// Number of the thread.
         thread: u8 = 2,
-        /// How many values there are.
+        /// Number of valid values.
         valid_count: u8 = 3,
-        /// Bit i: value i wrapped or is saturated.
+        /// Flags of the values: bit i is set if value i wrapped or is saturated.
         flags: u32 = 4,
         /// Zero.
         reserved: u64 = 8,
@@ -358,23 +358,23 @@ record! {
     }
 }
 
-/// Kinds of [`Op`].
+/// Kind flags of [`Op`].
 pub mod op_kind_flags {
-    /// It was executed.
+    /// The operation was executed.
     pub const EXECUTED: u8 = 1;
-    /// It is the asynchronous part of a transfer.
+    /// The record describes the asynchronous part of a transfer.
     pub const ASYNC_TRANSFER: u8 = 4;
-    /// It ran inside another one.
+    /// The operation ran inside another one.
     pub const NESTED: u8 = 8;
 }
 
 /// Flags of [`Op`].
 pub mod op_flags {
-    /// The duration did not fit.
+    /// The duration exceeded its field.
     pub const DUR_SATURATED: u16 = 1;
-    /// The wait before did not fit.
+    /// The wait before exceeded its field.
     pub(crate) const SYNC_SATURATED: u16 = 2;
-    /// The wait after did not fit.
+    /// The wait after exceeded its field.
     pub const BARRIER_SATURATED: u16 = 4;
     /// `PCycles` are valid.
     pub const PCYCLES: u16 = 8;
@@ -387,10 +387,10 @@ pub mod op_flags {
 }
 
 record! {
-    /// One execution of an operation on one thread. It waited in `[start_u - sync_u, start_u)`, worked for `dur_u`, and
-    /// waited for the others of its group for `barrier_u` after that.
+    /// One execution of an operation on one thread. The thread waited in `[start_u - sync_u, start_u)`, worked for
+    /// `dur_u`, and then waited for the other threads of its group for `barrier_u`.
     Op, 48 bytes, {
-        /// Number of the operation in the descriptor, unique in its core.
+        /// Number of the operation in the descriptor, unique within its core.
         oc: u32 = 0,
         /// Number of the core.
         core: u16 = 4,
@@ -400,19 +400,19 @@ record! {
         kflags: u8 = 7,
         /// First tick.
         start_u: u64 = 8,
-        /// Ticks it took.
+        /// Ticks of the execution.
         dur_u: u32 = 16,
-        /// Ticks waited before.
+        /// Ticks of the wait before the execution.
         sync_u: u32 = 20,
-        /// Ticks waited after.
+        /// Ticks of the wait after the execution.
         barrier_u: u32 = 24,
         /// [`op_flags`].
         flags: u16 = 28,
-        /// Which pass of a loop or ring it was.
+        /// Index of the iteration of a loop or ring.
         iteration as "iter": u16 = 30,
-        /// Processor cycles it took.
+        /// Processor cycles of the execution.
         pcycles: u64 = 32,
-        /// Bytes it wrote.
+        /// Bytes that the operation wrote.
         out_bytes: u64 = 40,
     }
 }
@@ -429,7 +429,7 @@ record! {
     }
 }
 
-/// Records side by side, each at the begin of `stride` bytes. A view: reading one copies its fields.
+/// Equally spaced records, one in every `stride` bytes. This is a view: reading a record copies its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a, R> {
     bytes: &'a [u8],
@@ -438,13 +438,14 @@ pub struct Records<'a, R> {
 }
 
 impl<'a, R: Record> Records<'a, R> {
-    /// As many records as `bytes` has whole strides. A stride below the record's size holds none.
+    /// Creates a view with as many records as `bytes` has whole strides. A stride below the record's size results in
+    /// no records.
     pub fn new(bytes: &'a [u8], stride: usize) -> Self {
         let bytes = if stride < R::SIZE { &[] } else { bytes };
         Self { bytes, stride: stride.max(1), record: PhantomData }
     }
 
-    /// How many there are.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.bytes.len().checked_div(self.stride).unwrap_or(0)
     }
@@ -454,14 +455,14 @@ impl<'a, R: Record> Records<'a, R> {
         self.len() == 0
     }
 
-    /// Record `index`.
+    /// Returns record `index`.
     pub fn get(&self, index: usize) -> Option<R> {
         let start = index.checked_mul(self.stride)?;
         let end = start.checked_add(self.stride)?;
         self.bytes.get(start..end).map(R::read)
     }
 
-    /// The records `range`, as far as there are such.
+    /// Returns the existing records of `range`.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let end = range.end.min(self.len()).saturating_mul(self.stride);
@@ -469,12 +470,12 @@ impl<'a, R: Record> Records<'a, R> {
         Self { bytes: self.bytes.get(start..end).unwrap_or_default(), ..*self }
     }
 
-    /// All of them in order.
+    /// Iterates over all records in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = R> + Clone + use<'a, R> {
         self.bytes.chunks_exact(self.stride).map(R::read)
     }
 
-    /// One value of each record.
+    /// Returns one value of each record.
     pub fn column<T>(&self, value: impl Fn(R) -> T) -> Vec<T> {
         self.iter().map(value).collect()
     }

@@ -1,4 +1,4 @@
-//! The few figures that a stats buffer is condensed to beside a rate.
+//! The main metrics of a stats buffer, which are shown next to a rate.
 
 use crate::decode::record::{core_flags, port_directions};
 use crate::model::StatsModel;
@@ -12,21 +12,21 @@ pub struct DeviceKpi {
     pub input_wait_us: Option<f64>,
     /// Longest wait for an output.
     pub output_wait_us: Option<f64>,
-    /// Processor cycles of the core that took most.
+    /// Processor cycles of the core with the most cycles.
     pub pcycles: Option<u64>,
-    /// These cycles by the time.
+    /// Processor cycles divided by the time.
     pub frequency_mhz: Option<f64>,
-    /// Executions a second; `None` where one took no time at all.
+    /// Executions per second; `None` if the execution time is zero.
     pub batch_per_s: Option<f64>,
-    /// Samples a second.
+    /// Samples per second.
     pub inf_per_s: Option<f64>,
     /// Bytes from and to DDR, in millions.
     pub ddr_traffic_mb: Option<f64>,
-    /// These bytes by the time, in billions a second.
+    /// DDR traffic per second, in billions of bytes.
     pub ddr_gb_per_s: Option<f64>,
 }
 
-/// A value of a table, `None` where it was not measured.
+/// A value in the table; `None` if it was not measured.
 type Value = fn(&DeviceKpi) -> Option<f64>;
 
 impl DeviceKpi {

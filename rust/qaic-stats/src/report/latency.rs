@@ -12,7 +12,7 @@ const COLUMNS: &str = "Sample, devInfPerSec, devExecUs, devInWaitTimeUs, devOutW
                        enqTimeUs, preProcTimeUs, submitTimeUs, execTotalUs, exectoVcUs, execToCompleteUs, \
                        postProcUs, totalRoundtripTimeUs, queueDepth, numInfInQueue";
 
-/// Placeholder for a figure that was not measured.
+/// Placeholder for a value that was not measured.
 const ABSENT: &str = "N/A";
 
 /// Contents of the head of a report.
@@ -24,17 +24,17 @@ pub struct ProgramFacts {
     pub network: String,
     /// Activations.
     pub activations: u32,
-    /// Exec objects of an activation; `None` where they come and go.
+    /// Number of exec objects of an activation; `None` if the number varies.
     pub set_size: Option<u32>,
     /// Cores of an activation.
     pub cores: u32,
     /// Samples of an inference.
     pub batch: u32,
-    /// Samples that there was no room for.
+    /// Number of samples that were dropped for lack of room.
     pub dropped: u64,
 }
 
-/// A figure of the device.
+/// A value measured by the device.
 struct Figure(Option<f64>);
 
 impl fmt::Display for Figure {
@@ -46,9 +46,9 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Writes the report of one program. The rows are in the order of `samples`; what the device measured is beside each.
+/// Writes the report of one program. The rows have the order of `samples`, and include the device's measurements.
 ///
-/// The time of the submission and the kernel's figures need a kernel, and stand there as not available.
+/// The submission time and the kernel's values require a kernel, and are shown as not available.
 pub fn write_latency_report(
     out: &mut impl io::Write,
     facts: &ProgramFacts,

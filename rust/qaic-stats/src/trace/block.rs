@@ -1,21 +1,21 @@
 //! Buffered output of a trace.
 //!
-//! For a writer the bytes are collected in one block of memory that is reused. Output to memory grows in place.
+//! Output to a writer is collected in one block of memory, which is reused. Output to memory is appended directly.
 
 use std::io::{self, Write};
 use std::mem;
 
-/// Large enough that a call of the system is cheap beside it, small enough to stay in a cache.
+/// Size of a block: large enough that a system call costs little in comparison, and small enough to stay in a cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The target of a trace.
 pub(super) enum Target<'a> {
     Writer(&'a mut dyn Write),
-    /// Appended to.
+    /// Memory that the trace is appended to.
     Memory(&'a mut Vec<u8>),
 }
 
-/// Bytes, and the target that takes a full block.
+/// Collected bytes, and the target for full blocks.
 pub(super) struct Block<'a> {
     pub(super) bytes: Vec<u8>,
     target: Target<'a>,
@@ -42,7 +42,7 @@ impl<'a> Block<'a> {
         if self.bytes.len() < self.full_bytes { Ok(()) } else { self.flush() }
     }
 
-    /// Writes what there is.
+    /// Writes the collected bytes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.target {
             Target::Writer(out) => {

@@ -1,11 +1,11 @@
-//! Ticks of a device as nanoseconds of the trace.
+//! Conversion of device ticks to nanoseconds of the trace.
 
 use crate::model::StatsModel;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Turns ticks of one device into nanoseconds since the begin of the trace. It is monotonic, so that what follows or
-/// contains something in ticks does so in nanoseconds.
+/// Converts ticks of one device to nanoseconds since the start of the trace. The conversion is monotonic, so that
+/// order and nesting are preserved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     first_tick: u64,
@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// Start of the trace on the wall clock, if a part of it has one, and the clock of each device.
+/// Start of the trace on the wall clock, if any part has wall-clock times, and the clock of each device.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     pub(super) origin_utc_ns: Option<i128>,
@@ -48,8 +48,9 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// The trace begins with the earliest of the devices and of `others`. A device without the wall clock begins
-    /// with the trace; if none does, they are taken to count the same ticks.
+    /// Creates the clocks. The trace starts with the earliest of the devices and of `others`. A device without
+    /// wall-clock times starts with the trace. If no device has wall-clock times, all are assumed to count the same
+    /// ticks.
     pub(super) fn of<'a>(
         models: impl Iterator<Item = &'a StatsModel<'a>>,
         others: impl Iterator<Item = i128>,
@@ -77,7 +78,7 @@ impl Timeline {
         Self { origin_utc_ns, clocks: clocks.collect() }
     }
 
-    /// Nanoseconds of the trace at a time of the wall clock; a part without a wall clock begins with the trace.
+    /// Converts wall-clock time to nanoseconds of the trace. A part without wall-clock time starts with the trace.
     pub(super) fn at_utc(&self, utc_ns: Option<i128>) -> i64 {
         match (utc_ns, self.origin_utc_ns) {
             (Some(at), Some(origin)) => i64::try_from(at.saturating_sub(origin)).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Activity of one device: the spans of its cores, and per thread group operations, waits and transfers.
+//! Activity of one device: the spans of its cores and, for each thread group, operations, waits and transfers.
 
 use std::io;
 
@@ -10,20 +10,21 @@ use crate::decode::descriptor::OpDesc;
 use crate::decode::record::{Core, Kind, Thread, op_flags};
 use crate::walk::{Execution, Group, Times, by_core, executions, groups_of};
 
-/// Tracks of a thread group, or of a thread of it.
+/// Tracks of a thread group, or of one of its threads.
 struct Unit<'a> {
     engine: &'a str,
     threads: &'a [Thread],
     /// Name of the operator track.
     name: String,
-    /// Suffix of all its names, where threads have tracks of their own.
+    /// Suffix of the names of all tracks, if threads have their own tracks.
     suffix: String,
     ops: Track,
     transfers: Track,
     barriers: Track,
 }
 
-/// Writes one device; `pid` is its process, and `first_id` the number of its first flow. Returns the number of the next.
+/// Writes one device. `pid` is its process id, and `first_id` is the id of its first flow. Returns the id of the next
+/// flow.
 pub(super) fn write_device(
     sink: &mut impl Sink,
     part: &Part<'_>,

@@ -1,8 +1,8 @@
-//! Which execution a dependency of the descriptor leads from and to.
+//! Executions that a dependency of the descriptor connects.
 //!
-//! Dependencies are static; an operation in a loop runs many times. An execution depends on the last one of its producer
-//! that had ended before. The times of all executions are kept for that, 16 bytes each: the only part of a trace whose
-//! memory grows with it, and only when flows are asked for.
+//! Dependencies are static, but an operation in a loop runs many times. An execution depends on the last execution of
+//! its producer that had ended before. Finding it requires the times of all executions, 16 bytes each. They are the
+//! only part of a trace whose memory grows with its length, and are kept only if flows are requested.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,10 +12,10 @@ use super::sink::{Flow, FlowEnd, Sink, Track};
 use crate::decode::descriptor::{Dependency, OpsDescriptor};
 use crate::decode::record::Op;
 
-/// Executions of one operation at a time that are looked through for one that has ended.
+/// Maximum number of concurrent executions of one operation that are searched for one that has ended.
 const MAX_OVERLAPS: usize = 64;
 
-/// Executions by core.
+/// Executions of each core.
 #[derive(Debug, Default)]
 pub(super) struct FlowTimes {
     current: CoreTimes,
@@ -24,10 +24,10 @@ pub(super) struct FlowTimes {
 
 #[derive(Debug, Default)]
 struct CoreTimes {
-    /// Sorted by operation and start when the core has ended.
+    /// Times, sorted by operation and start after the core has ended.
     times: Vec<Time>,
-    /// Tracks on which each operation was first seen. Threads with tracks of their own run it there too; the
-    /// flow needs one of them.
+    /// First track of each operation. Other threads with their own tracks also run the operation, but a flow needs
+    /// only one track.
     tracks: HashMap<u32, Track>,
 }
 
@@ -57,7 +57,7 @@ impl FlowTimes {
         self.cores.insert(core, done);
     }
 
-    /// Writes every flow, its begin right before its end, so that no number is open twice.
+    /// Writes every flow, with its end directly after its start, so that no flow id is open twice.
     pub(super) fn write(
         &self,
         sink: &mut impl Sink,
@@ -89,7 +89,8 @@ impl FlowTimes {
         Ok(id)
     }
 
-    /// The execution that one waited for: the last that ended before, else the last that started before.
+    /// Returns the execution that a consumer waited for: the last that ended before, or else the last that started
+    /// before.
     fn producer(&self, dependency: &Dependency, consumer: Time) -> Option<(Track, Time)> {
         let core = self.cores.get(&u16::try_from(dependency.core).ok()?)?;
         let track = core.tracks.get(&dependency.oc)?;

@@ -1,8 +1,8 @@
-//! A Chrome trace of the host, written by whatever tool, beside the devices.
+//! A Chrome trace of the host, recorded by any tool, that is shown with the devices.
 //!
-//! The wall clock aligns them where the file says what time its zero is, as ours do (`otherData.epoch_utc_ns`); a file that
-//! does not begins with the trace. Events are read one at a time. What cannot be shown is left out, and so is a broken
-//! last event: tools that were killed leave such files.
+//! The wall clock aligns the trace with the devices if the file contains the UTC time of its zero, as files of this
+//! library do (`otherData.epoch_utc_ns`). Other files start with the trace. Events are read one at a time. Events
+//! that cannot be shown are omitted, as is an incomplete last event, because tools that were killed leave such files.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,11 +14,11 @@ use serde_json::{Map, Value};
 use super::sink::{Sink, Track};
 use crate::error::StatsError;
 
-/// Processes and threads whose numbers are taken or are no numbers get others from here on.
+/// First number for processes and threads whose number is already in use or is not a number.
 const FIRST_OWN_NUMBER: u32 = 1_000_000;
 const NS_PER_US: f64 = 1000.0;
 
-/// A Chrome trace that was looked through once.
+/// A Chrome trace that was scanned once.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTrace<'a> {
     bytes: &'a [u8],
@@ -27,7 +27,7 @@ pub struct HostTrace<'a> {
 }
 
 impl<'a> HostTrace<'a> {
-    /// Looks through a file: an object with `traceEvents`, or a list of events.
+    /// Scans a file: an object with `traceEvents`, or a list of events.
     pub fn open(bytes: &'a [u8]) -> Result<Self, StatsError> {
         let mut first_ns: Option<i64> = None;
         let mut reader = Reader {
@@ -51,12 +51,12 @@ impl<'a> HostTrace<'a> {
         }
     }
 
-    /// Its first event on the wall clock.
+    /// Wall-clock time of the first event.
     pub(super) fn first_utc_ns(&self) -> Option<i128> {
         self.epoch_utc_ns.map(|epoch| epoch.saturating_add(i128::from(self.first_ns)))
     }
 
-    /// Writes its events, the first at `first_ns`; numbers of processes up to `taken` are those of devices.
+    /// Writes the events, the first at `first_ns`. Process ids up to `taken` belong to devices.
     pub(super) fn write(&self, sink: &mut impl Sink, first_ns: i64, taken: u32) -> io::Result<()> {
         let shift = first_ns.saturating_sub(self.first_ns);
         let mut numbers = Numbers { taken, ..Numbers::default() };
@@ -91,7 +91,7 @@ impl<'a> HostTrace<'a> {
     }
 }
 
-/// The phase of an event and its time, if it is one that a viewer can show.
+/// Returns the phase and the time of an event, if a viewer can show it.
 fn shown(event: &Map<String, Value>) -> Option<(&str, Option<i64>)> {
     let phase = event.get("ph")?.as_str()?;
     if phase == "M" {
@@ -100,7 +100,7 @@ fn shown(event: &Map<String, Value>) -> Option<(&str, Option<i64>)> {
     nanoseconds(event.get("ts")?).map(|at_ns| (phase, Some(at_ns)))
 }
 
-/// A number of microseconds in nanoseconds.
+/// Converts microseconds to nanoseconds.
 #[allow(clippy::as_conversions, clippy::cast_possible_truncation)] // a cast of floats saturates
 pub(super) fn nanoseconds(value: &Value) -> Option<i64> {
     if let Some(whole) = value.as_i64() {
@@ -109,7 +109,7 @@ pub(super) fn nanoseconds(value: &Value) -> Option<i64> {
     value.as_f64().filter(|us| us.is_finite()).map(|us| (us * NS_PER_US).round() as i64)
 }
 
-/// Which number a process or thread of the file has in the trace.
+/// Maps process and thread ids of the file to those of the trace.
 #[derive(Debug, Default)]
 struct Numbers {
     taken: u32,

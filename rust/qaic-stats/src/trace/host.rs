@@ -1,7 +1,7 @@
-//! Measurements of this library on the host, next to those of the devices: what each inference spent its time on.
+//! Measurements on the host, shown with those of the devices: the stages of each inference.
 //!
-//! Slices on one thread of a trace have to nest, and inferences of an activation overlap. So an activation has as many
-//! threads as it has inferences at a time.
+//! Slices on one thread of a trace must nest, but inferences of an activation overlap. An activation is therefore
+//! shown as several threads, as many as it has overlapping inferences.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,10 +13,10 @@ use super::json::JsonSink;
 use super::sink::{Sink, Span, Track};
 use crate::sample::HostSample;
 
-/// Number of the process in a trace of the host alone; devices count from 1.
+/// Process id of the host in a trace without devices; ids of devices start at 1.
 const HOST_PID: u32 = 1000;
 
-/// Slices of an inference: the whole before its parts.
+/// Returns the slices of an inference: the whole first, then its parts.
 fn slices(sample: &HostSample) -> [(&'static str, u64, u64); 5] {
     [
         ("total", sample.enqueued_ns, sample.completed_ns),
@@ -27,7 +27,7 @@ fn slices(sample: &HostSample) -> [(&'static str, u64, u64); 5] {
     ]
 }
 
-/// Threads of one activation while its samples are placed in order.
+/// Threads of one activation, to which samples are assigned in order.
 #[derive(Default)]
 struct Rows {
     busy: BinaryHeap<Reverse<(u64, usize)>>,
@@ -36,7 +36,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// The lowest row that is free from `start_ns` on, taken until `end_ns`.
+    /// Takes the lowest thread that is free at `start_ns`, until `end_ns`.
     fn take(&mut self, start_ns: u64, end_ns: u64) -> usize {
         while let Some(&Reverse((end, row))) = self.busy.peek()
             && end <= start_ns
@@ -51,7 +51,7 @@ impl Rows {
     }
 }
 
-/// Names of the threads, and the samples in the order of their begins, each with its thread.
+/// Returns the names of the threads, and the samples ordered by start, each with its thread.
 fn placed(samples: &[HostSample]) -> (Vec<String>, Vec<(&HostSample, usize)>) {
     let mut order: Vec<&HostSample> = samples.iter().collect();
     order.sort_by_key(|sample| (sample.enqueued_ns, sample.inference));
@@ -120,8 +120,8 @@ pub(super) fn write_samples(
     Ok(())
 }
 
-/// Writes a Chrome trace of the host alone. Its times count from the first sample; `epoch_utc_ns`, the UTC at the begin of
-/// the process's clock, lets a device's trace be put beside it.
+/// Writes a Chrome trace of the host only. Its times start at the first sample. `epoch_utc_ns`, the UTC time at the
+/// start of the process's clock, allows a combination with a device's trace.
 pub fn write_host_trace(
     out: &mut impl io::Write,
     samples: &[HostSample],

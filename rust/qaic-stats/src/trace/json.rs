@@ -1,4 +1,4 @@
-//! The Chrome trace: one JSON object a line, in the spelling that existing readers search for.
+//! The Chrome trace: one JSON object per line, in the format that existing readers search for.
 
 use std::io;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use super::sink::{Flow, FlowEnd, OpEvent, Sink, Span, Track, Wait};
 use crate::decode::descriptor::OpDesc;
 use crate::number::{push_fixed, push_u64, ratio};
 
-/// Decimals of microseconds.
+/// Number of decimals of microseconds.
 const US_DECIMALS: usize = 3;
 const BYTES_PER_KB: u64 = 1024;
 
-/// Keys of an event that are written in another place or another form.
+/// Keys of an event that are written at another position or in another format.
 const OWN_KEYS: [&str; 7] = ["name", "cat", "ph", "ts", "pid", "tid", "args"];
 
 /// Writes a Chrome trace.
@@ -31,8 +31,7 @@ pub(super) struct JsonSink<'a> {
     track_text: Vec<u8>,
 }
 
-/// Constant parts of the events of one operation: the text before its first figure, and two texts between
-/// figures.
+/// Constant parts of the events of one operation: the text before the first number, and two texts between numbers.
 #[derive(Clone, Debug)]
 struct Template {
     head: Range<usize>,
@@ -397,7 +396,7 @@ fn push_escaped(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// A value of another tool, in the spelling of the lines around it.
+/// Appends a value of another tool, in the format of the surrounding lines.
 fn push_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(text) => push_string(out, text),

@@ -1,6 +1,6 @@
-//! Traces: what devices and host did over time, for `chrome://tracing` and Perfetto.
+//! Traces: the activity of devices and host over time, for `chrome://tracing` and Perfetto.
 //!
-//! A trace is written as a stream. Memory depends on the descriptors, not on the number of events.
+//! A trace is written as a stream. Its memory use depends on the descriptors, not on the number of events.
 
 mod block;
 mod clock;
@@ -26,18 +26,18 @@ use crate::model::StatsModel;
 use crate::sample::HostSample;
 use crate::walk::ProgressObserver;
 
-/// Forms of trace files.
+/// Formats of trace files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceFormat {
-    /// A Chrome trace, one event a line.
+    /// A Chrome trace, one event per line.
     #[default]
     Json,
-    /// Perfetto's own protobuf.
+    /// Perfetto's own protobuf format.
     Perfetto,
 }
 
 impl TraceFormat {
-    /// The format that users call so.
+    /// Returns the format with this name in options.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "json" => Some(Self::Json),
@@ -52,15 +52,16 @@ impl TraceFormat {
 pub struct TraceOptions<'a> {
     /// The form of the file.
     pub format: TraceFormat,
-    /// All threads of a group on one track, each execution once, else a track for each thread.
+    /// True to show all threads of a group on one track, and each execution once. False shows a track for each
+    /// thread.
     pub merge_thread_groups: bool,
-    /// Arrows for dependencies.
+    /// True to show dependencies as arrows.
     pub flow_events: bool,
-    /// Tracks with the waits after operations.
+    /// True to show tracks with the waits after operations.
     pub barrier_events: bool,
-    /// Only these cores.
+    /// Cores to show; `None` shows all.
     pub cores: Option<Vec<u16>>,
-    /// Hears how far the reading has come.
+    /// Observer of the reading progress.
     pub observer: Option<&'a dyn ProgressObserver>,
 }
 
@@ -80,13 +81,13 @@ impl Default for TraceOptions<'_> {
 /// Measurements of one device.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Its stats buffer.
+    /// Stats buffer of the device.
     pub model: &'a StatsModel<'a>,
-    /// Its operations.
+    /// Operations of the device's program.
     pub descriptor: &'a OpsDescriptor,
     /// Name of the network, without the slice.
     pub network: &'a str,
-    /// Which device of the program it is; `None` where there is one.
+    /// Index of the device among those of the program; `None` for a program on one device.
     pub slice: Option<u16>,
 }
 
@@ -95,13 +96,13 @@ pub struct Part<'a> {
 pub struct HostSide<'a> {
     /// Measurements of this library.
     pub samples: &'a [HostSample],
-    /// UTC nanoseconds when the clock of the samples was 0.
+    /// UTC nanoseconds at time 0 of the samples' clock.
     pub epoch_utc_ns: u64,
     /// A trace recorded by another tool.
     pub trace: Option<&'a HostTrace<'a>>,
 }
 
-/// Writes what devices and host did into one file, a block at a time.
+/// Writes the activity of devices and host to one file, a block at a time.
 pub fn write_trace(
     mut out: impl Write,
     parts: &[Part<'_>],
@@ -111,7 +112,7 @@ pub fn write_trace(
     write_to(Target::Writer(&mut out), parts, host, options)
 }
 
-/// Appends what [`write_trace`] writes to `bytes`, which are lost where that fails.
+/// Appends the trace of [`write_trace`] to `bytes`. After an error, the contents of `bytes` are lost.
 pub fn push_trace(
     bytes: &mut Vec<u8>,
     parts: &[Part<'_>],

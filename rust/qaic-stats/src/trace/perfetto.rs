@@ -1,8 +1,8 @@
-//! Perfetto's own form of a trace: protobuf packets, with every name written once.
+//! Perfetto's own trace format: protobuf packets in which each name occurs once.
 //!
-//! A fraction of the JSON in size, and it opens without being parsed as text. Waits have their length here, since no
-//! reader expects otherwise. Numbers of fields are those of Perfetto's public `trace_packet.proto`, `track_event.proto`,
-//! `track_descriptor.proto` and `interned_data.proto`.
+//! The files are much smaller than JSON files, and opening them requires no text parser. In this format, waits have
+//! their actual duration, because no existing reader expects otherwise. The field numbers are those of Perfetto's
+//! public `trace_packet.proto`, `track_event.proto`, `track_descriptor.proto` and `interned_data.proto`.
 
 use std::collections::HashMap;
 use std::io;
@@ -62,12 +62,12 @@ const BEGIN: u64 = 1;
 const END: u64 = 2;
 const INSTANT: u64 = 3;
 
-/// All packets are of one sequence, whose interned names stay valid to the end.
+/// Id of the single sequence of all packets, whose interned names are valid until its end.
 const SEQUENCE: u64 = 1;
 const STATE_CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
 
-/// Texts of other tools that are remembered; more of them are written again.
+/// Maximum number of interned texts of other tools; further texts are written repeatedly.
 const MAX_TEXTS: usize = 1 << 16;
 
 /// Writes a Perfetto trace.
@@ -113,7 +113,7 @@ impl<'a> PerfettoSink<'a> {
         }
     }
 
-    /// Writes the packet of `self.event` with the names that it needs.
+    /// Writes the packet of `self.event` with the names it uses.
     fn emit(&mut self, at_ns: i64) {
         let packet = &mut self.packet;
         packet.clear();
@@ -179,7 +179,7 @@ impl<'a> PerfettoSink<'a> {
         iid
     }
 
-    /// Announces a text that is needed by one operation only, and so is not remembered.
+    /// Interns a text that only one operation uses, and that is therefore not kept.
     fn new_text(&mut self, text: &str) -> u64 {
         self.last_text = self.last_text.saturating_add(1);
         push_interned(&mut self.news, field::INTERNED_STRINGS, self.last_text, text);

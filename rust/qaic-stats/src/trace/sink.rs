@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::decode::descriptor::OpDesc;
 
-/// One line of a viewer.
+/// A track: one line in a viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Track {
     pub(super) pid: u32,
@@ -22,7 +22,7 @@ pub(super) struct OpEvent {
     pub(super) dur_ns: u64,
     pub(super) ucycles: u64,
     pub(super) pcycles: Option<u64>,
-    /// Bytes of the result, if they differ from the descriptor.
+    /// Bytes of the result, if they differ from those in the descriptor.
     pub(super) out_bytes: Option<u64>,
     pub(super) saturated: bool,
 }
@@ -30,7 +30,8 @@ pub(super) struct OpEvent {
 /// A wait of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// `barrier` for the other threads of the group, after an operation; `sync` for what the operation needs, before it.
+    /// Kind of the wait: a `barrier` follows an operation and waits for the other threads of the group; a `sync`
+    /// precedes an operation and waits for its dependencies.
     pub(super) is_barrier: bool,
     pub(super) oc: u32,
     pub(super) start_ns: i64,
@@ -46,7 +47,7 @@ pub(super) struct Flow {
     pub(super) to: FlowEnd,
 }
 
-/// One of its ends.
+/// One end of a dependency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowEnd {
     pub(super) track: Track,
@@ -54,7 +55,7 @@ pub(super) struct FlowEnd {
     pub(super) at_ns: i64,
 }
 
-/// Anything else that takes time, such as a core's whole execution or what the host did.
+/// Another activity with a duration, such as a core's whole execution or a stage on the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span<'a> {
     pub(super) track: Track,
@@ -64,21 +65,21 @@ pub(super) struct Span<'a> {
     pub(super) args: &'a [(&'a str, u64)],
 }
 
-/// A form of trace files. Nothing is written before [`Sink::flush_if_full`], which is called often.
+/// A format of trace files. Output is written only in [`Sink::flush_if_full`], which is called often.
 pub(super) trait Sink {
-    /// The first thing in the file.
+    /// Begins the file.
     fn begin(&mut self, origin_utc_ns: Option<i128>);
 
-    /// Names a process, and the track that comes first in it.
+    /// Names a process and its first track.
     fn process(&mut self, first: Track, name: &str);
 
-    /// Names a track; comes before anything on it.
+    /// Names a track. Precedes all events of the track.
     fn track(&mut self, track: Track, name: &str);
 
-    /// Operations that follow are those of another core.
+    /// Announces that the following operations are those of another core.
     fn ops_of_core(&mut self, ops: &[OpDesc]);
 
-    /// Operations that follow are of threads of this engine, with this many ticks a second.
+    /// Announces that the following operations are from threads of this engine, with this number of ticks per second.
     fn engine(&mut self, engine: &str, ucycle_hz: u64);
 
     fn op(&mut self, track: Track, desc: &OpDesc, event: &OpEvent);
@@ -89,12 +90,12 @@ pub(super) trait Sink {
 
     fn flow(&mut self, flow: &Flow);
 
-    /// An event of another tool; `start_ns` is its place in this trace.
+    /// Adds an event of another tool; `start_ns` is its time in this trace.
     fn foreign(&mut self, track: Track, start_ns: Option<i64>, event: &Map<String, Value>);
 
-    /// Gives away what has piled up.
+    /// Writes the collected output if a block is full.
     fn flush_if_full(&mut self) -> io::Result<()>;
 
-    /// The last thing in the file.
+    /// Ends the file.
     fn finish(&mut self) -> io::Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The section directory of the open layout: which records lie where.
+//! The section directory of the open layout, with the positions of all records.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::decode::oqstats::header::{ENTRY_BYTES, Header};
 use crate::decode::record::{Field, Kind};
 use crate::error::StatsError;
 
-/// Sections begin at multiples of this.
+/// Alignment of sections.
 pub(super) const ALIGNMENT: u64 = 64;
 
 /// One entry of the directory.
@@ -47,22 +47,22 @@ impl DirectoryEntry {
         bytes
     }
 
-    /// Bytes of `records` records; no overflow, as both factors have 32 bits.
+    /// Number of bytes of `records` records. Both factors have 32 bits, so the product does not overflow.
     fn bytes_of(&self, records: u32) -> u64 {
         u64::from(self.record_bytes).saturating_mul(u64::from(records))
     }
 
-    /// Returns the range of the section's records. Saturates: such an end is behind every buffer.
+    /// Returns the range of the section's records. The end saturates, which is beyond any buffer.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes_of(self.count))
     }
 
-    /// The room it may fill.
+    /// Maximum range of the section.
     fn room(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes_of(self.capacity))
     }
 
-    /// Its records; nothing where they do not lie in `bytes`.
+    /// Returns the section's records; empty if they are not within `bytes`.
     pub(super) fn records<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let range = self.range();
         let place = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
@@ -91,7 +91,7 @@ impl DirectoryEntry {
     }
 }
 
-/// The entries of a checked directory: every section of it lies inside the used bytes, and no two share a byte.
+/// Returns the entries of a checked directory: every section is within the used bytes, and no two overlap.
 pub(super) fn read(bytes: &[u8], header: &Header) -> Result<Vec<DirectoryEntry>, StatsError> {
     let start = usize::try_from(header.directory).unwrap_or(usize::MAX);
     let end = header.directory_end().and_then(|end| usize::try_from(end).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Writing the open layout into memory of a fixed size: what a device does after each measured inference.
+//! Encoding of the open layout into memory of a fixed size, as a device does after each measured inference.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::decode::record::{Kind, OpPmu, Record, Thread};
 use crate::error::StatsError;
 use crate::model::{StatsModel, run_flags};
 
-/// Bytes of a buffer that has room for these many records of these kinds; `None` past every memory.
+/// Size of a buffer with room for the given number of records of each kind; `None` if it exceeds any memory.
 pub fn capacity_bytes(counts: &[(Kind, usize)]) -> Option<u64> {
     let sections = u64::try_from(counts.len()).ok()?;
     let directory = sections.checked_mul(u64::try_from(ENTRY_BYTES).ok()?)?;
@@ -21,7 +21,7 @@ pub fn capacity_bytes(counts: &[(Kind, usize)]) -> Option<u64> {
     Some(total)
 }
 
-/// Writes a buffer of exactly the size that the model needs.
+/// Encodes the model in a buffer of exactly the needed size.
 pub fn encode_to_vec(model: &StatsModel<'_>, fingerprint: Fingerprint) -> Result<Vec<u8>, StatsError> {
     let sections = present(model);
     let bytes = room(&sections).and_then(|bytes| usize::try_from(bytes).ok());
@@ -94,14 +94,14 @@ pub fn encode(
     Ok(used)
 }
 
-/// Records to be written, without gaps.
+/// Records to write, without gaps.
 struct Packed<'a> {
     kind: Kind,
     count: usize,
     bytes: Cow<'a, [u8]>,
 }
 
-/// The sections of a model in the order of their numbers.
+/// Returns the sections of a model in the order of their numbers.
 fn present<'a>(model: &'a StatsModel<'_>) -> Vec<Packed<'a>> {
     let pack = |kind: Kind| {
         let (bytes, stride) = model.section(kind)?;
@@ -123,7 +123,7 @@ fn room(sections: &[Packed<'_>]) -> Option<u64> {
     capacity_bytes(&sections.iter().map(|section| (section.kind, section.count)).collect::<Vec<_>>())
 }
 
-/// How many operations fit into `bytes`.
+/// Returns the number of operations that fit into `bytes`.
 fn cut(sections: &[Packed<'_>], bytes: u64) -> Result<usize, StatsError> {
     let ops = sections.iter().find(|section| section.kind == Kind::Op).map_or(0, |section| section.count);
     let needed = |kept: usize| {
@@ -146,13 +146,13 @@ fn cut(sections: &[Packed<'_>], bytes: u64) -> Result<usize, StatsError> {
     Ok(fits)
 }
 
-/// The PMU values of the first `kept` operations.
+/// Returns the PMU values of the first `kept` operations.
 fn values_of<'a>(section: &'a Packed<'_>, kept: usize) -> impl Iterator<Item = &'a [u8]> {
     let kept = u64::try_from(kept).unwrap_or(u64::MAX);
     section.bytes.chunks_exact(OpPmu::SIZE).filter(move |bytes| u64::from(OpPmu::read(bytes).op) < kept)
 }
 
-/// The sections with the first `kept` operations.
+/// Returns the sections with only the first `kept` operations.
 fn truncated<'a>(model: &StatsModel<'_>, sections: Vec<Packed<'a>>, kept: usize) -> Vec<Packed<'a>> {
     let limit = u32::try_from(kept).unwrap_or(u32::MAX);
     let cut_thread = |mut thread: Thread| {
@@ -191,7 +191,7 @@ fn truncated<'a>(model: &StatsModel<'_>, sections: Vec<Packed<'a>>, kept: usize)
     sections.into_iter().map(cut).collect()
 }
 
-/// Returns the end of the bytes that are not zero because an earlier inference used them.
+/// Returns the end of the non-zero bytes that an earlier inference wrote.
 fn left_behind(buffer: &[u8]) -> usize {
     if !buffer.starts_with(&MAGIC) && buffer.first_chunk() != Some(&[0_u8; 8]) {
         return buffer.len();
@@ -222,7 +222,7 @@ fn round_up(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// The section that has the most records.
+/// Returns the error for the section with the most records.
 fn too_many(sections: &[Packed<'_>]) -> StatsError {
     let largest = sections.iter().max_by_key(|section| section.count);
     StatsError::TooManyRecords {

@@ -16,7 +16,7 @@ const LAYOUT_ID: u32 = 1;
 
 const MAJOR: u16 = 1;
 const BYTE_ORDER_MARK: u16 = 0xFEFF;
-/// The bytes that the CRC covers come before it.
+/// Offset of the CRC, which covers the bytes before it.
 const CRC_OFFSET: usize = 120;
 
 /// Contents of the header.
@@ -28,7 +28,7 @@ pub struct Header {
     pub header_bytes: u16,
     /// Bytes of the buffer.
     pub buffer_bytes: u64,
-    /// Bytes of it that mean something.
+    /// Number of used bytes in the buffer.
     pub used_bytes: u64,
     /// Entries of the section directory.
     pub sections: u32,
@@ -43,7 +43,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header of version 1, with the directory behind it.
+    /// Creates a header of version 1, which the directory follows.
     pub fn new(
         run: Run,
         fingerprint: Fingerprint,
@@ -64,7 +64,7 @@ impl Header {
         }
     }
 
-    /// Reads and checks the header, the most basic rule first.
+    /// Reads and checks the header; the most basic checks come first.
     pub fn read(bytes: &[u8]) -> Result<Self, StatsError> {
         let found: [u8; 8] = bytes.first_chunk().copied().unwrap_or_default();
         if found != MAGIC {
@@ -122,13 +122,13 @@ impl Header {
         Ok(())
     }
 
-    /// Returns the end of the directory; `None` past every buffer.
+    /// Returns the end of the directory; `None` if it exceeds any buffer.
     pub(crate) fn directory_end(&self) -> Option<u64> {
         let bytes = u64::from(self.sections).checked_mul(u64::from(self.entry_bytes))?;
         self.directory.checked_add(bytes)
     }
 
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn write(&self) -> [u8; HEADER_BYTES] {
         let mut fields = [0; HEADER_BYTES];
         u64::from_le_bytes(MAGIC).put(&mut fields, 0);
@@ -145,7 +145,7 @@ impl Header {
     }
 }
 
-/// Numbers of the header by their offsets.
+/// Defines numbers of the header by their offsets.
 macro_rules! numbers {
     ($($offset:literal $($field:ident).+;)*) => {
         impl Header {
@@ -186,7 +186,7 @@ fn crc(fields: &[u8; HEADER_BYTES]) -> u32 {
     crc32fast::hash(fields.get(..CRC_OFFSET).unwrap_or_default())
 }
 
-/// Length of a slice as the layout counts.
+/// Length of a slice in the number type of the layout.
 pub(super) fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The open layout OQSTATS: self-describing, of fixed capacity, its records those of the model.
+//! The open layout OQSTATS: self-describing, with fixed capacity. Its records are those of the model.
 
 mod directory;
 mod encode;
@@ -16,7 +16,7 @@ pub use header::{HEADER_BYTES, Header, MAGIC};
 /// Name of the layout.
 pub(crate) const NAME: &str = "oqstats";
 
-/// Reads a buffer in the open layout, and checks what is special to the layout. It never reads outside `bytes`.
+/// Decodes a buffer in the open layout, and does the checks of the layout. Never reads outside of `bytes`.
 ///
 /// # Errors
 ///
@@ -60,7 +60,7 @@ pub fn decode<'a>(
     Ok(model)
 }
 
-/// The hash of the descriptor that a buffer was written for.
+/// Returns the fingerprint of the descriptor that a buffer was written for.
 ///
 /// # Errors
 ///

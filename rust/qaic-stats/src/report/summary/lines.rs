@@ -10,13 +10,13 @@ use crate::model::{DeviceKind, StatsModel};
 use crate::number::general;
 use crate::walk::{CoreRecords, engine_of};
 
-/// Ports through which the host gives and takes data.
+/// Ports for the host's inputs and outputs.
 const HOST_PORTS: [u16; 2] = [100, 101];
-/// Facts of the producer that are shown, and how much of each.
+/// Maximum number and length of the producer's facts that are shown.
 const MAX_FACTS: usize = 32;
 const MAX_FACT_CHARS: usize = 200;
 
-/// Base of the percentages in a core's table: the longest of its threads.
+/// Base of the percentages in a core's table: the longest duration of its threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CoreTotals {
     pub(super) ucycles: u64,
@@ -32,7 +32,7 @@ impl CoreTotals {
     }
 }
 
-/// Which device measured, where it is none that a reader expects, and what it says of itself.
+/// Writes the device, if it is not one that readers expect, and its facts about itself.
 pub(super) fn write_producer(out: &mut impl Write, model: &StatsModel<'_>) -> io::Result<()> {
     if !matches!(model.run.device, DeviceKind::Cpu | DeviceKind::Other(_)) {
         return Ok(());
@@ -56,7 +56,7 @@ fn one_line(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(MAX_FACT_CHARS).collect()
 }
 
-/// Everything of a core after its table.
+/// Writes the lines of a core that follow its table.
 pub(super) fn write_core(
     out: &mut impl Write,
     model: &StatsModel<'_>,
@@ -126,7 +126,7 @@ pub(super) fn write_core(
     write_counters(out, model, core, &records.pmu)
 }
 
-/// Lines of ours: events of the PMU, traffic of DDR and multicast.
+/// Writes lines that only this library has: PMU events, DDR and multicast traffic.
 fn write_counters(
     out: &mut impl Write,
     model: &StatsModel<'_>,
@@ -154,7 +154,7 @@ fn write_counters(
     Ok(())
 }
 
-/// The whole network, from the first tick of any core to the last.
+/// Writes the whole network, from the first tick of any core to the last.
 pub(super) fn write_network(
     out: &mut impl Write,
     model: &StatsModel<'_>,

@@ -1,8 +1,8 @@
-//! The summary of one inference as text: per core a table of kinds of operations and lines about its threads, then lines
-//! about the whole network.
+//! The text summary of one inference. For each core, the summary contains a table of operation kinds and lines about
+//! its threads, followed by lines about the whole network.
 //!
-//! Scripts of users parse this text; widths, order and words are fixed. A figure that was not measured is `N/A`.
-//! Lines that only this library writes (PMU, DDR, multicast, facts of the producer) begin like the lines around them and
+//! Scripts of users parse this text; widths, order and words are fixed. A value that was not measured is `N/A`. Lines
+//! that only this library writes (PMU, DDR, multicast, facts of the producer) begin like the surrounding lines and
 //! match none of the known patterns.
 
 mod lines;
@@ -17,13 +17,13 @@ use crate::walk::{CoreRecords, ProgressObserver, by_core};
 /// Options of a summary.
 #[derive(Clone, Debug, Default)]
 pub struct SummaryOptions<'a> {
-    /// Only these cores; the lines about the whole network stay as they are.
+    /// Cores to include; `None` includes all. The lines about the whole network always cover all cores.
     pub cores: Option<Vec<u16>>,
-    /// Hears how far the reading has come.
+    /// Observer of the reading progress.
     pub observer: Option<&'a dyn ProgressObserver>,
 }
 
-/// Writes the summary. Memory does not depend on the number of executions.
+/// Writes the summary. Memory use does not depend on the number of executions.
 pub fn write_summary(
     out: &mut impl Write,
     model: &StatsModel<'_>,

@@ -1,4 +1,4 @@
-//! The table of one core: executions of operations, brought together by kind, engine, memory and types.
+//! The table of one core: executions of operations, grouped by kind, engine, memory and types.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ const HEADER: &str = "core  ucycles  ucycles(%)     pcycles  pcycles(%)  count  
 const UNSEEN: u32 = u32::MAX;
 const BYTES_PER_KB: f64 = 1024.0;
 
-/// Types of tensors in the order that a program's descriptor counts them in; others follow by name.
+/// Tensor types in the order of a program's descriptor; other types follow by name.
 const TYPE_ORDER: [&str; 15] = [
     "float", "float32", "float16", "i8", "ui8", "i16", "i32", "index32", "index64", "int8", "uint8", "int16",
     "int32", "int64", "bool",
@@ -24,7 +24,7 @@ const TYPE_ORDER: [&str; 15] = [
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Row>,
-    /// Sum of the `PCycles` of each thread's operations; `None` where one was not measured.
+    /// Sum of the `PCycles` of each thread's operations; `None` if any were not measured.
     pub(super) thread_pcycles: HashMap<u8, Option<u64>>,
     // Without operations there is no table at all, as opposed to an empty one.
     recorded: bool,
@@ -37,7 +37,7 @@ struct Row {
     ucycles: u64,
     pcycles: u64,
     count: u64,
-    /// Waits have neither `PCycles` nor output.
+    /// True for waits, which have neither `PCycles` nor output.
     is_wait: bool,
     lacks_pcycles: bool,
     out_bytes: u64,
@@ -96,7 +96,7 @@ impl Row {
     }
 }
 
-/// Rows of one thread group while its executions are counted.
+/// Rows of one thread group during the count of its executions.
 struct Builder<'t, 'd> {
     engine: &'t str,
     ops: &'d [OpDesc],
@@ -231,7 +231,7 @@ impl Table {
     }
 }
 
-/// The text that distinguishes rows.
+/// Returns the text that distinguishes rows.
 fn details(desc: &OpDesc, engine: &str) -> String {
     let types = types_in_order(&desc.types);
     let types = if types.is_empty() { String::new() } else { format!("({types})") };
@@ -240,7 +240,7 @@ fn details(desc: &OpDesc, engine: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
-/// Each type once, in the order that descriptors count them in.
+/// Returns each type once, in the order of descriptors.
 fn types_in_order(types: &str) -> String {
     let mut names: Vec<&str> = types.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let place = |name: &str| TYPE_ORDER.iter().position(|known| *known == name).unwrap_or(TYPE_ORDER.len());
@@ -249,7 +249,7 @@ fn types_in_order(types: &str) -> String {
     names.join(", ")
 }
 
-/// Cycles as a float; exact up to 53 bits, and two decimals are printed.
+/// Converts cycles to a float, which is exact up to 53 bits; two decimals are printed.
 #[allow(clippy::as_conversions, clippy::cast_precision_loss)]
 pub(super) fn float(value: u64) -> f64 {
     value as f64
@@ -259,7 +259,7 @@ fn decimals(value: Option<f64>) -> String {
     value.map_or("N/A".into(), |value| format!("{value:.2}"))
 }
 
-/// A part of a whole in percent.
+/// Formats a part of a whole in percent.
 pub(super) fn share(part: Option<u64>, whole: Option<u64>) -> String {
     match part.zip(whole) {
         Some((part, whole)) if whole > 0 => format!("{:.2}%", float(part) / float(whole) * 100.0),
