@@ -1,7 +1,7 @@
 //! Structures and numbers of the driver's system calls.
 //!
-//! Offsets and sizes are those of x86-64 and AArch64, checked when this is compiled. No structure has hidden padding, so
-//! that each is its bytes.
+//! Offsets and sizes are those of x86-64 and AArch64, and are checked at compile time. No structure has hidden
+//! padding, so that each can be sent as its bytes.
 
 use std::mem::{offset_of, size_of};
 
@@ -11,7 +11,7 @@ use crate::wire::{Descriptor, HostAddress, Kind, Layout, Value, wire};
 pub mod request {
     /// Control messages to the card's firmware.
     pub const MANAGE: u32 = 0xC010_6440;
-    /// A new buffer object.
+    /// Creates a buffer object.
     pub const CREATE_BO: u32 = 0xC010_6441;
     /// Returns the offset at which to map a buffer object.
     pub const MMAP_BO: u32 = 0xC010_6442;
@@ -19,24 +19,24 @@ pub mod request {
     pub const ATTACH_SLICE_BO: u32 = 0x4020_6443;
     /// Queues buffer objects.
     pub const EXECUTE_BO: u32 = 0x4010_6444;
-    /// Queues buffer objects, parts of which move.
+    /// Queues buffer objects, and transfers only parts of them.
     pub const PARTIAL_EXECUTE_BO: u32 = 0x4010_6445;
     /// Waits for a buffer object.
     pub const WAIT_BO: u32 = 0x4010_6446;
-    /// Figures of the last execution.
+    /// Reads statistics of the last execution.
     pub const PERF_STATS_BO: u32 = 0xC010_6447;
-    /// Undoes [`ATTACH_SLICE_BO`].
+    /// Reverts [`ATTACH_SLICE_BO`].
     pub const DETACH_SLICE_BO: u32 = 0x4008_6448;
-    /// Drops a handle; a call of the DRM core.
+    /// Closes a handle; a call of the DRM core.
     pub const GEM_CLOSE: u32 = 0x4008_6409;
     /// Returns name and version of the driver; a call of the DRM core.
     pub const VERSION: u32 = 0xC040_6400;
-    /// Makes a file for a buffer object; a call of the DRM core.
+    /// Creates a file for a buffer object; a call of the DRM core.
     pub const PRIME_HANDLE_TO_FD: u32 = 0xC00C_642D;
-    /// Makes a handle for such a file; a call of the DRM core.
+    /// Creates a handle for such a file; a call of the DRM core.
     pub const PRIME_FD_TO_HANDLE: u32 = 0xC00C_642E;
 
-    /// All of them.
+    /// All request codes.
     pub const ALL: [u32; 13] = [
         MANAGE,
         CREATE_BO,
@@ -54,11 +54,12 @@ pub mod request {
     ];
 }
 
-/// DMA-bridge channels of every card; their ids are below this.
+/// Number of DMA-bridge channels of every card; ids are below this number.
 pub const DBC_COUNT: u32 = 16;
-/// Most bytes of a control message and of its reply. Replies come in the buffer of the message, so buffers have this size.
+/// Maximum size of a control message and of its reply. Replies are written to the buffer of the message, so buffers
+/// have this size.
 pub const MANAGE_MAX_BYTES: usize = 4096;
-/// Most transactions in a control message.
+/// Maximum number of transactions in a control message.
 pub const MANAGE_MAX_COUNT: u32 = 512;
 
 /// Direction of a buffer object: to the device.
@@ -66,8 +67,8 @@ pub const DIR_TO_DEVICE: u32 = 1;
 /// Direction of a buffer object: from the device.
 pub const DIR_FROM_DEVICE: u32 = 2;
 
-/// Bit of [`Sem::flags`]: the device waits for transfers from it (bit 29 of the hardware's word). The upstream kernel's
-/// meaning, the other way round than in the open runtime.
+/// Bit of [`Sem::flags`]: the device waits for transfers from it (bit 29 of the hardware's word). This is the
+/// upstream kernel's meaning, which is opposite to that of the open runtime.
 pub const SEM_OUT_SYNC_FENCE: u8 = 1;
 /// Bit of [`Sem::flags`]: the device waits for transfers to it (bit 30).
 pub const SEM_IN_SYNC_FENCE: u8 = 2;
@@ -75,9 +76,9 @@ pub const SEM_IN_SYNC_FENCE: u8 = 2;
 wire! {
     /// Argument of [`request::MANAGE`].
     pub struct ManageMsg: 16 {
-        /// Bytes of all transactions; of the reply afterwards.
+        /// Bytes of all transactions; after the call, bytes of the reply.
         len: u32,
-        /// Transactions; of the device's reply afterwards, which may be more than came.
+        /// Number of transactions; after the call, the number in the device's reply, which may exceed the actual one.
         count: u32,
         /// Address of the transactions.
         data: HostAddress,
@@ -87,7 +88,7 @@ wire! {
     pub struct CreateBo: 16 {
         /// Bytes, rounded up to pages by the kernel.
         size: u64,
-        /// Handle, out.
+        /// Handle, written by the call.
         handle: u32,
         /// Zero.
         pad: u32,
@@ -99,7 +100,7 @@ wire! {
         handle: u32,
         /// Zero.
         pad: u32,
-        /// Offset for mmap, out.
+        /// Offset for mmap, written by the call.
         offset: u64,
     }
 
@@ -127,7 +128,7 @@ impl Value for [Sem; 4] {
 wire! {
     /// One slice of a buffer object.
     pub struct AttachSliceEntry: 72 {
-        /// Bytes; 0 moves nothing and still works the semaphores and the doorbell.
+        /// Number of bytes; 0 transfers no data, but still executes the semaphore operations and the doorbell.
         size: u64,
         /// Semaphore operations.
         sems: [Sem; 4],
@@ -135,9 +136,9 @@ wire! {
         dev_addr: u64,
         /// Address of the doorbell.
         db_addr: u64,
-        /// Value to write there.
+        /// Value to write to the doorbell.
         db_data: u32,
-        /// Bits of it: 0 (no doorbell), 8, 16 or 32.
+        /// Size of the value in bits: 0 (no doorbell), 8, 16 or 32.
         db_len: u32,
         /// Offset in the buffer object.
         offset: u64,
@@ -179,7 +180,8 @@ wire! {
         handle: u32,
         /// Direction; the kernel does not read it.
         dir: u32,
-        /// Bytes that move. All of them must be said to move all: 0 means different things to old and new kernels.
+        /// Number of bytes to transfer. For a full transfer, this must be the full size, because the meaning of 0
+        /// differs between old and new kernels.
         resize: u64,
     }
 
@@ -217,17 +219,18 @@ wire! {
         data: HostAddress,
     }
 
-    /// Figures of one buffer object's last execution.
+    /// Statistics of one buffer object's last execution.
     pub struct PerfStatsEntry: 24 {
         /// Handle.
         handle: u32,
-        /// Elements in the ring when the call began, and those of buffer objects before this one in the same call.
+        /// Number of elements in the ring before this buffer object, including those of earlier buffer objects in the
+        /// same call.
         queue_level_before: u32,
         /// Elements of this buffer object.
         num_queue_element: u32,
-        /// From the begin of the call to the doorbell of the ring.
+        /// Time from the start of the call to the doorbell of the ring.
         submit_latency_us: u32,
-        /// From there to the handling of the completion; 0 before it.
+        /// Time from the doorbell to the handling of the completion; 0 before it.
         device_latency_us: u32,
         /// Zero.
         pad: u32,
@@ -251,25 +254,25 @@ wire! {
 
     /// Argument of [`request::VERSION`].
     pub struct DrmVersion: 64 {
-        /// Version of the driver, out.
+        /// Version of the driver, written by the call.
         major: i32,
-        /// Version of the driver, out.
+        /// Version of the driver, written by the call.
         minor: i32,
-        /// Version of the driver, out.
+        /// Version of the driver, written by the call.
         patchlevel: i32,
         /// Zero.
         pad: u32,
-        /// Room for the name; its length afterwards.
+        /// Size of the name's buffer; after the call, length of the name.
         name_len: u64,
-        /// Address of that room.
+        /// Address of the buffer.
         name: HostAddress,
-        /// Room for the date; its length afterwards.
+        /// Size of the date's buffer; after the call, length of the date.
         date_len: u64,
-        /// Address of that room.
+        /// Address of the buffer.
         date: HostAddress,
-        /// Room for the description; its length afterwards.
+        /// Size of the description's buffer; after the call, length of the description.
         desc_len: u64,
-        /// Address of that room.
+        /// Address of the buffer.
         desc: HostAddress,
     }
 
@@ -284,7 +287,7 @@ wire! {
     }
 }
 
-/// Size in bytes that a request code says its argument has.
+/// Returns the argument size in bytes that a request code contains.
 pub(crate) const fn argument_bytes(request: u32) -> usize {
     ((request >> 16) & 0x3FFF) as usize
 }

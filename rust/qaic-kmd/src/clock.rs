@@ -1,30 +1,30 @@
-//! Time that tests can replace: waits of a minute then take none.
+//! Time that tests can replace, so that waits of a minute take no time.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A clock to look at and to wait by.
+/// A clock for reading the time and for waiting.
 pub trait Clock: Debug + Send + Sync {
-    /// Time since some moment of the past.
+    /// Time since an arbitrary moment in the past.
     fn now(&self) -> Duration;
 
-    /// Waits until `limit` has passed or `listener` has an event; whether it has.
+    /// Waits until `limit` has passed or `listener` has an event. Returns whether it has.
     ///
-    /// Blocking: so long. A clock of tests advances by `limit` at once instead.
+    /// Blocking: until then. A test clock advances by `limit` at once instead.
     fn wait(&self, limit: Duration, listener: &Listener<'_>) -> bool;
 
-    /// Lets time pass.
+    /// Waits for `time`.
     ///
-    /// Blocking: so long.
+    /// Blocking: for that time.
     fn sleep(&self, time: Duration) {
         self.wait(time, &EventCounter::default().listen());
     }
 }
 
-/// Counts events of one kind for threads that wait for the next. An event costs no lock and no write while no thread
-/// listens.
+/// Counts events of one kind for threads that wait for the next one. An event costs no lock and no write while no
+/// thread listens.
 #[derive(Debug, Default)]
 pub struct EventCounter {
     listeners: AtomicU32,
@@ -34,7 +34,7 @@ pub struct EventCounter {
 }
 
 impl EventCounter {
-    /// An event has happened. Never blocks.
+    /// Reports an event. Never blocks.
     pub fn notify(&self) {
         // With the fence of `listen`: either this sees the listener, or the listener sees what led to the event.
         fence(Ordering::SeqCst);
@@ -45,7 +45,7 @@ impl EventCounter {
         self.changed.notify_all();
     }
 
-    /// Listens for events from now on. What led to an earlier one is seen by code that looks afterwards.
+    /// Listens for events from now on. Code that checks the state afterwards sees the changes of earlier events.
     pub fn listen(&self) -> Listener<'_> {
         self.listeners.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -57,7 +57,7 @@ impl EventCounter {
     }
 }
 
-/// Sees the events of an [`EventCounter`] from its own begin on.
+/// Observes the events of an [`EventCounter`] since its creation.
 #[derive(Debug)]
 pub struct Listener<'a> {
     counter: &'a EventCounter,
@@ -70,14 +70,14 @@ impl Listener<'_> {
         *self.counter.lock() != self.seen
     }
 
-    /// Begins again. What led to an earlier event is seen by code that looks afterwards.
+    /// Restarts the observation. Code that checks the state afterwards sees the changes of earlier events.
     pub fn renew(&mut self) {
         self.seen = *self.counter.lock();
     }
 
-    /// Waits for an event; whether there was one.
+    /// Waits for an event; returns whether there was one.
     ///
-    /// Blocking: `limit` of real time at most.
+    /// Blocking: at most `limit` of real time.
     pub fn wait(&self, limit: Duration) -> bool {
         let EventCounter { changed, .. } = self.counter;
         let waited = changed.wait_timeout_while(self.counter.lock(), limit, |events| *events == self.seen);
@@ -113,14 +113,14 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that only a wait advances.
+/// A clock that advances only during waits.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     now: Mutex<Duration>,
 }
 
 impl VirtualClock {
-    /// Goes on to `time`, if that is in the future.
+    /// Advances the clock to `time`, if that is in the future.
     pub fn advance_to(&self, time: Duration) {
         let mut now = self.lock();
         *now = time.max(*now);

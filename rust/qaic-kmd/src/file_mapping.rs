@@ -1,7 +1,7 @@
-//! Memory of a file that others may make shorter while it is mapped.
+//! Mapped memory of a file that others may truncate.
 //!
-//! A plain access beyond the end of a file is fatal. The system's own copies between processes check every address and
-//! answer instead, so they are how this memory is reached, in this very process.
+//! A direct access beyond the end of a file is fatal. The system calls that copy between processes check every
+//! address and return an error instead. This module uses them within its own process.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -19,12 +19,12 @@ pub struct FileMapping {
 }
 
 impl FileMapping {
-    /// The first `len` bytes of a file. `EINVAL`: no bytes.
+    /// Maps the first `len` bytes of a file. Fails with `EINVAL` for zero bytes.
     pub fn new(file: impl AsFd, len: usize) -> Result<Self, Errno> {
         Ok(Self { memory: Mapping::of_file(file, 0, len)? })
     }
 
-    /// Bytes that are mapped, whether or not the file still has them.
+    /// Number of mapped bytes, even if the file is shorter now.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
@@ -34,8 +34,8 @@ impl FileMapping {
         self.memory.is_empty()
     }
 
-    /// Copies from `offset` on; `None` when that reaches beyond the end of the mapping or of the file, and `into` then
-    /// holds anything.
+    /// Copies bytes at `offset` into `into`. Returns `None` if they exceed the mapping or the file; the contents of
+    /// `into` are then unspecified.
     pub fn read_into(&self, offset: usize, into: &mut [u8]) -> Option<()> {
         let base = self.address(offset, into.len())?;
         transfer(base, into.len(), |remote, done| {
@@ -43,8 +43,8 @@ impl FileMapping {
         })
     }
 
-    /// Copies to `offset`; `None` when that reaches beyond the end of the mapping or of the file, and what lies before
-    /// may have been written.
+    /// Copies `from` to `offset`. Returns `None` if the bytes exceed the mapping or the file; the bytes before the
+    /// end may then have been written.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Option<()> {
         let base = self.address(offset, from.len())?;
         transfer(base, from.len(), |remote, done| {
@@ -58,7 +58,7 @@ impl FileMapping {
     }
 }
 
-/// Has `copy` move `len` bytes, in as many calls as the system takes for it.
+/// Moves `len` bytes with `copy`, in as many calls as the system needs.
 fn transfer(
     base: usize,
     len: usize,

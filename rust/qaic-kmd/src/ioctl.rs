@@ -1,7 +1,7 @@
-//! System calls of the driver as values: what is asked, with the memory that the driver reads and writes.
+//! System calls of the driver as values that borrow the memory which the driver accesses.
 //!
-//! The memory is borrowed, so a driver that is no kernel needs no addresses. What a kernel is given is put together here:
-//! the argument in its bytes, with addresses of that memory and of no other.
+//! Because the memory is borrowed, an emulated driver needs no addresses. For a kernel, this module creates the bytes
+//! of the argument, with the addresses of exactly that memory.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,15 +15,16 @@ use crate::abi::{
 use crate::manage::ManageBuffer;
 use crate::wire::{Descriptor, HostAddress};
 
-/// Most bytes of a driver's name that are asked for.
+/// Maximum number of requested bytes of a driver's name.
 pub(crate) const DRIVER_NAME_BYTES: usize = 64;
 
-/// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The functions of [`crate::calls`] put them together.
+/// One call to an open card ([`crate::kmd::AccelFile::ioctl`]). The functions of [`crate::calls`] create these
+/// values.
 #[derive(Debug)]
 pub enum Ioctl<'call, 'data> {
     /// A control message to the firmware, which the reply replaces.
     Manage(&'call mut ManageBuffer<'data>),
-    /// A new buffer object.
+    /// Creates a buffer object.
     CreateBo(&'call mut CreateBo),
     /// Returns the offset at which to map a buffer object.
     MmapBo(&'call mut MmapBo),
@@ -49,7 +50,7 @@ pub enum Ioctl<'call, 'data> {
         /// The buffer objects.
         entries: &'call [ExecuteEntry],
     },
-    /// Queues buffer objects, parts of which move.
+    /// Queues buffer objects, and transfers only parts of them.
     PartialExecute {
         /// Channel.
         dbc_id: u32,
@@ -58,22 +59,22 @@ pub enum Ioctl<'call, 'data> {
     },
     /// Waits for a buffer object.
     Wait(Wait),
-    /// Figures of the last executions.
+    /// Reads statistics of the last executions.
     PerfStats {
         /// Channel.
         dbc_id: u32,
-        /// The buffer objects, and the figures afterwards.
+        /// The buffer objects, with their statistics after the call.
         entries: &'call mut [PerfStatsEntry],
     },
-    /// Drops a handle.
+    /// Closes a handle.
     CloseHandle(GemClose),
-    /// Version and name of the driver.
+    /// Reads version and name of the driver.
     Version(&'call mut VersionQuery),
-    /// A handle for a dma-buf.
+    /// Creates a handle for a dma-buf.
     ImportDmaBuf {
         /// The memory.
         file: BorrowedFd<'call>,
-        /// The handle, out.
+        /// The handle, written by the call.
         handle: &'call mut u32,
     },
 }
@@ -81,9 +82,9 @@ pub enum Ioctl<'call, 'data> {
 /// Name and version of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct VersionQuery {
-    /// Version, and lengths of the texts. Addresses in it mean nothing.
+    /// Version, and lengths of the texts. Its addresses have no meaning.
     pub version: DrmVersion,
-    /// Name, cut after [`DRIVER_NAME_BYTES`].
+    /// Name, truncated to [`DRIVER_NAME_BYTES`].
     pub name: [u8; DRIVER_NAME_BYTES],
 }
 
@@ -95,13 +96,13 @@ impl Default for VersionQuery {
 }
 
 impl VersionQuery {
-    /// The name, as much of it as there was room for.
+    /// Name, truncated to the size of its buffer.
     pub(crate) fn name(&self) -> &[u8] {
         let len = usize::try_from(self.version.name_len).unwrap_or(usize::MAX);
         &self.name[..len.min(DRIVER_NAME_BYTES)]
     }
 
-    /// Gives the driver a name.
+    /// Sets the driver's name.
     pub fn set_name(&mut self, name: &str) {
         let kept = name.len().min(DRIVER_NAME_BYTES);
         self.name[..kept].copy_from_slice(&name.as_bytes()[..kept]);
@@ -109,25 +110,25 @@ impl VersionQuery {
     }
 }
 
-/// The interface behind a node.
+/// The driver interface of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverInterface {
-    /// The driver of the cards with the interface of the mainline kernel, which has no version of its own.
+    /// The cards' driver with the interface of the mainline kernel, which has no version number.
     Mainline,
-    /// The driver of the cards with another interface. The driver of before the mainline kernel says 1.0: it takes the fences of
-    /// semaphores the other way round, and its request 8 is another.
+    /// The cards' driver with another interface. The driver before the mainline kernel reports 1.0. It interprets the
+    /// fences of semaphores in the opposite way, and its request 8 has another meaning.
     Other {
         /// Version of the interface.
         version: (i32, i32),
     },
-    /// Another driver, whose name this is.
+    /// Another driver with this name.
     OtherDriver(String),
 }
 
-/// Bytes of the largest argument.
+/// Size of the largest argument in bytes.
 const ARGUMENT_MAX_BYTES: usize = size_of::<DrmVersion>();
 
-/// The argument of a call in its bytes, as large as the request says.
+/// The bytes of a call's argument, with the size of the request.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(8))]
 pub(crate) struct Argument {
@@ -160,7 +161,7 @@ impl Argument {
 }
 
 impl Ioctl<'_, '_> {
-    /// Its code.
+    /// Request code of the call.
     pub fn request(&self) -> u32 {
         match self {
             Self::Manage(_) => request::MANAGE,
@@ -178,8 +179,9 @@ impl Ioctl<'_, '_> {
         }
     }
 
-    /// Its argument. Every address in it is of memory that `self` borrows, as large as the argument says, and writable where
-    /// the request writes. `EINVAL`: more entries than the argument can count, or a reply in place of a message.
+    /// Creates the argument. Every address in it belongs to memory that `self` borrows, with the size in the
+    /// argument, and is writable if the request writes. Fails with `EINVAL` for more entries than the argument can
+    /// count, or for a reply instead of a message.
     pub(crate) fn argument(&mut self) -> Result<Argument, Errno> {
         let request = self.request();
         Ok(match self {
@@ -221,7 +223,8 @@ impl Ioctl<'_, '_> {
         })
     }
 
-    /// Takes the answer from the argument of a call that the kernel has made. What it points to is in its place.
+    /// Copies results from the argument of a completed kernel call. Memory that the argument points to already
+    /// contains its results.
     #[cfg(any(feature = "sys", test))]
     pub(crate) fn complete(&mut self, argument: &Argument, result: Result<(), Errno>) {
         match self {
@@ -252,7 +255,7 @@ impl Ioctl<'_, '_> {
         }
     }
 
-    /// Bytes that the call has answered where the argument points to; `None`: it answers none there.
+    /// Bytes that the call has written to the memory of the argument's pointer; `None` if it writes none there.
     pub(crate) fn answered(&self, result: Result<(), Errno>) -> Option<&[u8]> {
         match self {
             Self::Manage(message) if is_replied(result) => Some(message.bytes()),
@@ -272,7 +275,7 @@ fn count<T>(entries: &[T]) -> Result<u32, Errno> {
     u32::try_from(entries.len()).map_err(|_| Errno::INVAL)
 }
 
-/// Address of entries, which the kernel reads only.
+/// Address of entries that the kernel only reads.
 fn address<T>(entries: &[T]) -> HostAddress {
     HostAddress(entries.as_ptr().expose_provenance() as u64)
 }

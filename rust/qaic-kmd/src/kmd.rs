@@ -1,7 +1,7 @@
-//! The seam at the system-call boundary: [`Kmd`] is a kernel with cards, [`AccelFile`] an open card.
+//! The system-call interface: [`Kmd`] is a kernel with cards, and [`AccelFile`] is an open card.
 //!
-//! Behind it are the running kernel, an emulated driver, or a recording. The code above makes the
-//! same calls ([`Ioctl`]). Errors are what the calls of a kernel answer, [`Errno`].
+//! Implementations are the running kernel, an emulated driver, and a recording. The code above makes the same calls
+//! ([`Ioctl`]) to all of them. Errors are those of a kernel's system calls, [`Errno`].
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -15,37 +15,37 @@ use crate::clock::Clock;
 use crate::ioctl::Ioctl;
 use qaic_mem::Mapping;
 
-/// A kernel and the cards it has.
+/// A kernel and its cards.
 pub trait Kmd: Debug + Send + Sync {
-    /// Its name, for messages: `sys`, `emu`.
+    /// Name of the kernel for messages: `sys`, `emu`.
     fn name(&self) -> &'static str;
 
-    /// Cards and the devices derived from them, in the order of their numbers.
+    /// Returns cards and the devices derived from them, ordered by number.
     fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno>;
 
-    /// Opens a card. Each open file is a user of its own to the driver: what one activated is invisible to others, and
-    /// closing it frees everything it had on the card.
+    /// Opens a card. The driver treats each open file as a separate user: its activations are invisible to others,
+    /// and closing the file frees all its resources on the card.
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno>;
 
-    /// Returns the source of the events of cards from now on.
+    /// Returns the source of all later events of cards.
     fn events(&self) -> Result<Box<dyn EventSource>, Errno>;
 
-    /// Temperature and power of a card; what cannot be read is `None`.
+    /// Reads temperature and power of a card; unavailable values are `None`.
     fn telemetry(&self, node: &NodeInfo) -> Telemetry;
 
     /// Resets a card with everything that is on it.
     fn reset(&self, node: &NodeInfo) -> Result<(), Errno>;
 
-    /// The time that its waits and time limits go by.
+    /// Returns the clock of the kernel's waits and time limits.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Memory errors of a card, counted by the driver; what cannot be read is `None`.
+    /// Reads memory errors of a card, counted by the driver; unavailable values are `None`.
     fn memory_errors(&self, _node: &NodeInfo) -> MemoryErrors {
         MemoryErrors::default()
     }
 
-    /// For messages: why opening or resetting this card answered `errno`, and what to do: sentences without a full stop at
-    /// the end. `None`: nothing to add to the error itself.
+    /// Explains why opening or resetting this card failed with `errno`, and how to fix that: sentences without a
+    /// final full stop. Returns `None` if there is nothing to add to the error.
     fn explain(&self, _node: &NodeInfo, _errno: Errno) -> Option<String> {
         None
     }
@@ -53,35 +53,35 @@ pub trait Kmd: Debug + Send + Sync {
 
 /// An open card.
 pub trait AccelFile: Debug + Send + Sync {
-    /// One system call. Does not try again, whatever it answers.
+    /// Makes one system call. Never repeats a call, whatever the result.
     ///
-    /// Blocking: where the call does ([`crate::calls`] says which).
+    /// Blocking: depends on the call, see [`crate::calls`].
     fn ioctl(&self, call: &mut Ioctl<'_, '_>) -> Result<(), Errno>;
 
-    /// Maps a buffer object, shared, for reading and writing; `offset` is what [`Ioctl::MmapBo`] answered.
-    /// The mapping outlives the handle and the file.
+    /// Maps a buffer object, shared, for reading and writing; [`Ioctl::MmapBo`] returns the `offset`. The mapping
+    /// outlives the handle and the file.
     fn map(&self, offset: u64, len: usize) -> Result<Mapping, Errno>;
 
-    /// For messages: why a call answered `errno`. `None`: nothing to add to the error itself.
+    /// Explains why a call failed with `errno`. Returns `None` if there is nothing to add to the error.
     fn explain(&self, _errno: Errno) -> Option<String> {
         None
     }
 }
 
-/// A card as the system lists it, whether or not it can be opened.
+/// A card as listed by the system, even if it cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its number; 100 and more for devices derived from a card.
+    /// Number of the card; at least 100 for devices derived from a card.
     pub qid: u32,
-    /// `/dev/accel/accel<N>`; `None` while the card has none.
+    /// Path `/dev/accel/accel<N>`; `None` while the card has no node.
     pub path: Option<PathBuf>,
-    /// Place on the bus; zeros for a derived device.
+    /// Bus address; zeros for a derived device.
     pub address: PciAddress,
     /// Ids, names and link; `None` for a derived device.
     pub pci: Option<PciInfo>,
 }
 
-/// Place on the PCI bus.
+/// Address on the PCI bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PciAddress {
     /// Domain.
@@ -115,11 +115,11 @@ pub struct PciInfo {
     pub device_name: String,
     /// Code of the highest link speed: 1 to 6 are 2.5, 5, 8, 16, 32, 64 GT/s; 0 unknown.
     pub max_link_speed: u32,
-    /// Lanes at most.
+    /// Maximum number of lanes.
     pub max_link_width: u32,
-    /// Code of the present link speed.
+    /// Code of the current link speed.
     pub current_link_speed: u32,
-    /// Lanes in use.
+    /// Number of lanes in use.
     pub current_link_width: u32,
     /// Address of BAR 2.
     pub bar2_address: u64,
@@ -127,25 +127,25 @@ pub struct PciInfo {
     pub bar4_address: u64,
 }
 
-/// Temperature and power; only the vendor's driver has them.
+/// Temperature and power, which only the vendor's driver provides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Telemetry {
     /// Temperature of the chip, in thousandths of a degree Celsius.
     pub soc_temperature_millicelsius: Option<i64>,
     /// Power of the board.
     pub board_power_microwatts: Option<u64>,
-    /// Power that it is allowed.
+    /// Permitted power.
     pub tdp_cap_microwatts: Option<u64>,
 }
 
-/// Memory errors that a card has reported since the driver took it.
+/// Memory errors that a card has reported since the driver was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryErrors {
-    /// Corrected.
+    /// Corrected errors.
     pub correctable: Option<u64>,
-    /// Not corrected; the kernel resets the card at each.
+    /// Uncorrected errors; the kernel resets the card at each.
     pub uncorrectable: Option<u64>,
-    /// Not corrected, and without harm.
+    /// Uncorrected errors without consequences.
     pub uncorrectable_nonfatal: Option<u64>,
 }
 
@@ -153,22 +153,22 @@ pub struct MemoryErrors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum DbcState {
-    /// Free.
+    /// The channel is free.
     Idle = 0,
-    /// An activation owns it.
+    /// An activation owns the channel.
     Assigned = 1,
-    /// Its cores failed; what was queued is lost.
+    /// The cores of the channel failed; queued inferences are lost.
     BeforeShutdown = 2,
-    /// Its cores are in reset.
+    /// The cores are in reset.
     AfterShutdown = 3,
-    /// They are about to start again.
+    /// The cores are about to restart.
     BeforePowerUp = 4,
-    /// They have started.
+    /// The cores have restarted.
     AfterPowerUp = 5,
 }
 
 impl DbcState {
-    /// The state that the kernel writes as `number`.
+    /// Returns the state for a number of the kernel.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Idle,
@@ -185,27 +185,27 @@ impl DbcState {
 /// An event of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
-    /// It can be used.
+    /// The card can be used.
     Online,
-    /// It is being reset.
+    /// The card is being reset.
     Offline,
-    /// It appeared; on old kernels that means online.
+    /// The card has appeared; with old kernels, this means online.
     Added,
-    /// It went away; on old kernels that means offline.
+    /// The card has disappeared; with old kernels, this means offline.
     Removed,
-    /// A channel has another state.
+    /// A channel has changed its state.
     Channel {
-        /// Which.
+        /// Number of the channel.
         dbc_id: u32,
         /// The state.
         state: DbcState,
     },
 }
 
-/// An event and the card that it is about.
+/// An event and its card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Node name, as `accel0`.
+    /// Name of the node, such as `accel0`.
     pub node: String,
     /// The event.
     pub kind: EventKind,
@@ -213,8 +213,8 @@ pub struct Event {
 
 /// Events in the order in which they happened.
 pub trait EventSource: Debug + Send {
-    /// The next event; `None` when none came in time. `ENOBUFS`: some were lost because they were not fetched soon enough;
-    /// what the cards are like must be asked again.
+    /// Returns the next event; `None` if none arrived in time. Fails with `ENOBUFS` if events were lost because they
+    /// were not fetched soon enough; the state of the cards must then be queried again.
     ///
     /// Blocking: up to `limit`.
     fn next(&mut self, limit: Duration) -> Result<Option<Event>, Errno>;
@@ -223,13 +223,13 @@ pub trait EventSource: Debug + Send {
     fn readiness(&self) -> Arc<dyn Readiness>;
 }
 
-/// Becomes ready when there may be an event, and leaves the event to be fetched.
+/// Handle that becomes ready when there may be an event, without fetching it.
 pub trait Readiness: Debug + Send + Sync {
-    /// Waits until there may be an event. It may return early.
+    /// Waits until there may be an event. The wait may end early.
     ///
     /// Blocking: up to `limit`; without one, until there may be an event or [`Self::wake`] is called.
     fn wait(&self, limit: Option<Duration>);
 
-    /// Ends one wait: that of now, or the next one.
+    /// Ends the current wait, or the next one.
     fn wake(&self);
 }

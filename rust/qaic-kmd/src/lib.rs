@@ -1,8 +1,9 @@
 //! The kernel interface of Cloud AI 100 cards.
 //!
-//! Everything above calls two traits, [`kmd::Kmd`] and [`kmd::AccelFile`], at the system-call boundary, so that one and
-//! the same code drives a card, an emulated one, and a recording of either. [`ioctl`] has the calls as values, [`calls`]
-//! makes them, [`abi`] has their bytes. Where the open runtime and the upstream kernel disagree, the kernel is followed.
+//! Higher layers use two traits at the system-call boundary, [`kmd::Kmd`] and [`kmd::AccelFile`]. The same code
+//! therefore drives a card, an emulated card, and a recording of either. [`ioctl`] defines the calls as values,
+//! [`calls`] makes them, and [`abi`] defines their bytes. If the open runtime and the upstream kernel disagree, this
+//! crate follows the kernel.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)] // plain-data casts of the calls' structures

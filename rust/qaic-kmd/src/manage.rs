@@ -1,4 +1,4 @@
-//! The buffer of a control message, in whose place the reply comes.
+//! The buffer of a control message, which the reply replaces.
 
 use bytemuck::bytes_of;
 
@@ -10,7 +10,7 @@ use crate::wire::{self, HostAddress};
 const DMA_TRANSACTION_BYTES: u32 = 32;
 const _: () = assert!(size_of::<Header>() + size_of::<Dma>() == DMA_TRANSACTION_BYTES as usize);
 
-/// A control message, and the reply that comes in its place. Borrows the data that the card fetches during the call.
+/// A control message, and the reply that replaces it. Borrows the data that the card fetches during the call.
 #[derive(Debug)]
 pub struct ManageBuffer<'data> {
     bytes: Box<[u8; MANAGE_MAX_BYTES]>,
@@ -29,8 +29,9 @@ impl Default for ManageBuffer<'_> {
 }
 
 impl<'data> ManageBuffer<'data> {
-    /// Adds a transaction, header and all. `None` when there is no room for it, when it is of the type that names memory, or
-    /// when its header says another length than it has: what lies behind that would be a transaction that was not looked at.
+    /// Adds a transaction, including its header. Returns `None` if the buffer is full, if the transaction has the
+    /// type that references memory, or if its header contains another length: bytes after that length would be an
+    /// unchecked transaction.
     pub fn push(&mut self, transaction: &[u8]) -> Option<()> {
         let Header { kind, len } = wire::read(transaction)?;
         if kind == DMA_FROM_USER || len as usize != transaction.len() {
@@ -39,7 +40,8 @@ impl<'data> ManageBuffer<'data> {
         self.append(transaction)
     }
 
-    /// Adds a dma transaction: the card fetches `data` for the command with this tag. `None` when there is no room for it.
+    /// Adds a dma transaction: the card fetches `data` for the command with this tag. Returns `None` if the buffer is
+    /// full.
     pub fn push_dma(&mut self, tag: u32, data: &'data [u8]) -> Option<()> {
         let header = Header { kind: DMA_FROM_USER, len: DMA_TRANSACTION_BYTES };
         let addr = HostAddress(data.as_ptr().expose_provenance() as u64);
@@ -60,35 +62,36 @@ impl<'data> ManageBuffer<'data> {
         Some(())
     }
 
-    /// The transactions.
+    /// Bytes of the transactions.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// How many there are. A reply may say more than came, because the kernel keeps some to itself.
+    /// Number of transactions. The number in a reply may be larger than the actual one, because the kernel keeps some
+    /// transactions to itself.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Returns the data of the dma transactions, in their order.
+    /// Returns the data of the dma transactions, in order.
     pub fn data(&self) -> &[&'data [u8]] {
         &self.data
     }
 
-    /// Returns whether the message was answered. A reply is not sent.
+    /// Returns whether the message was answered. A reply cannot be sent.
     pub fn is_reply(&self) -> bool {
         self.is_reply
     }
 
-    /// Puts a reply in place of the message; what is beyond [`MANAGE_MAX_BYTES`] is left out. `count` is what the reply says
-    /// of itself.
+    /// Replaces the message with a reply, truncated to [`MANAGE_MAX_BYTES`]. `count` is the number of transactions
+    /// that the reply declares.
     pub fn set_reply(&mut self, bytes: &[u8], count: u32) {
         let len = bytes.len().min(MANAGE_MAX_BYTES);
         self.bytes[..len].copy_from_slice(&bytes[..len]);
         self.replied(len, count);
     }
 
-    /// The reply lies in the buffer, as the kernel has put it there.
+    /// Marks the buffer as a reply, which the kernel has written into it.
     pub(crate) fn replied(&mut self, len: usize, count: u32) {
         self.len = len.min(MANAGE_MAX_BYTES);
         self.count = count;
@@ -96,7 +99,7 @@ impl<'data> ManageBuffer<'data> {
         self.data.clear();
     }
 
-    /// The argument of the call that sends it.
+    /// Returns the argument of the system call that sends the message.
     pub(crate) fn argument(&mut self) -> ManageMsg {
         let data = HostAddress(self.bytes.as_mut_ptr().expose_provenance() as u64);
         ManageMsg { len: u32::try_from(self.len).unwrap_or(u32::MAX), count: self.count, data }

@@ -1,6 +1,6 @@
-//! Messages of the kernel about devices: which of them are about cards, and what they say.
+//! Messages of the kernel about devices, and the card events in them.
 //!
-//! Anything may come in here; what is not exactly a message that the driver sends is no event.
+//! The input may be arbitrary bytes; only messages in exactly the driver's format are events.
 
 use std::str;
 
@@ -9,13 +9,13 @@ use crate::kmd::{DbcState, Event, EventKind};
 
 /// Subsystem of the nodes.
 const SUBSYSTEM: &[u8] = b"accel";
-/// Most digits of a node's number.
+/// Maximum number of digits of a node's number.
 const NUMBER_DIGITS: usize = 10;
 
-/// The event in a message, `action@path` and `KEY=value` parts, each closed by a zero byte.
+/// Parses the event in a message: `action@path` and `KEY=value` parts, each terminated by a zero byte.
 ///
-/// `None`: it is not about the node of an accelerator, or says nothing of its state, or was asked for by a program
-/// (`udevadm trigger`), so that nothing happened to the card.
+/// Returns `None` if the message is not about the node of an accelerator, or does not contain its state, or was
+/// requested by a program (`udevadm trigger`), which does not affect the card.
 pub fn parse(message: &[u8]) -> Option<Event> {
     let mut parts = message.split(|byte| *byte == 0);
     let header = parts.next()?;
@@ -57,12 +57,12 @@ pub fn parse(message: &[u8]) -> Option<Event> {
     Some(Event { node: str::from_utf8(node).ok()?.to_owned(), kind })
 }
 
-/// Number of the node called `name`, which is `accel` and that number.
+/// Number of the node called `name`, which consists of `accel` and the number.
 pub fn node_number(name: &[u8]) -> Option<u32> {
     decimal(name.strip_prefix(SUBSYSTEM)?)
 }
 
-/// A number as the kernel writes it, in digits alone and without zeros before it.
+/// Parses a number in the kernel's format: only digits, without leading zeros.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u32> {
     if digits.len() > NUMBER_DIGITS || !digits.iter().all(u8::is_ascii_digit) {
         return None;

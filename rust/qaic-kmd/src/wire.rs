@@ -1,6 +1,6 @@
-//! Structures as they cross the kernel's interface: plain bytes, with a table of their fields for transcripts.
+//! Structures of the kernel's interface: plain bytes, with a table of their fields for transcripts.
 //!
-//! Each structure is declared once, by [`wire!`]. The sender, the emulator and the transcript use that declaration.
+//! [`wire!`] declares each structure once. The sender, the emulator and the transcript use that declaration.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use bytemuck::{Pod, Zeroable, bytes_of_mut, pod_read_unaligned};
 const _: () =
     assert!(cfg!(target_endian = "little"), "the interface is little-endian, as all hosts of cards are");
 
-/// A structure whose bytes are what is sent.
+/// A structure that is sent as its bytes.
 pub trait Layout: Pod + fmt::Debug {
-    /// Its fields, without those that mean nothing.
+    /// Fields of the structure, without fields that have no meaning.
     const FIELDS: &'static [Field];
 }
 
 /// A field of a [`Layout`].
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Bytes before it.
+    /// Offset of the field in bytes.
     pub at: usize,
     /// Type of the field.
     pub kind: Kind,
@@ -37,30 +37,30 @@ pub enum Kind {
     U32,
     /// A number.
     U64,
-    /// A number with a sign.
+    /// A signed number.
     I32,
-    /// Text in so many bytes.
+    /// Text in this number of bytes.
     Text(usize),
-    /// So many bytes that say something about one process only: its id, its addresses, its descriptors.
+    /// Process-specific data of this number of bytes: process id, addresses, descriptors.
     Volatile(usize),
-    /// Nothing: padding.
+    /// Padding.
     Reserved,
     /// The fields of a structure, as if they were fields of the outer one.
     Flat(&'static [Field]),
-    /// `count` structures of `bytes` bytes, each a field of its own: this name and its number.
+    /// An array of `count` structures of `bytes` bytes. The name of each is this name and its index.
     Numbered {
         /// The name.
         name: &'static str,
-        /// Fields of each.
+        /// Fields of each structure.
         fields: &'static [Field],
-        /// Bytes of each.
+        /// Bytes of each structure.
         bytes: usize,
-        /// How many.
+        /// Number of structures.
         count: usize,
     },
 }
 
-/// A type of which fields are.
+/// A field type.
 pub(crate) trait Value: Pod {
     /// Type of the field.
     const KIND: Kind;
@@ -86,28 +86,28 @@ values! {
     HostAddress: Kind::Volatile(8),
 }
 
-/// Id of the process that asks.
+/// Id of the calling process.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ProcessId(pub u32);
 
-/// A file descriptor of the process that asks.
+/// A file descriptor of the calling process.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Descriptor(pub i32);
 
-/// An address in the process that asks.
+/// An address in the calling process.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct HostAddress(pub u64);
 
-/// A number that does not lie on a multiple of its size.
+/// A number without alignment.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct UnalignedU32([u8; 4]);
 
 impl UnalignedU32 {
-    /// The number.
+    /// Value of the number.
     pub fn get(self) -> u32 {
         u32::from_le_bytes(self.0)
     }
@@ -140,13 +140,13 @@ impl<const BYTES: usize> Value for Reserved<BYTES> {
     const KIND: Kind = Kind::Reserved;
 }
 
-/// Text in a field of fixed size, up to the first 0, or all of it when there is none.
+/// Text in a field of fixed size, up to the first 0 or the end of the field.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Text<const BYTES: usize>([u8; BYTES]);
 
 impl<const BYTES: usize> Text<BYTES> {
-    /// The text, cut so that a 0 is behind it.
+    /// Creates the field from a text, truncated so that a 0 follows it.
     pub fn new(text: &str) -> Self {
         let mut bytes = [0; BYTES];
         let kept = text.len().min(BYTES - 1);
@@ -176,18 +176,19 @@ impl<const BYTES: usize> Value for Text<BYTES> {
     const KIND: Kind = Kind::Text(BYTES);
 }
 
-/// Text of a field in its bytes; what is no UTF-8 is replaced.
+/// Returns the text in a field's bytes; invalid UTF-8 is replaced.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The structure at the begin of bytes; `None`: they are fewer than it has.
+/// Reads the structure at the start of bytes; `None` if they are too short.
 pub fn read<T: Layout>(bytes: &[u8]) -> Option<T> {
     bytes.get(..size_of::<T>()).map(pod_read_unaligned)
 }
 
-/// The structure at the begin of bytes that may lack its end, which is zeros then; `None`: they are fewer than `least`.
+/// Reads the structure at the start of bytes. Missing bytes at the end are zero; `None` if there are fewer than
+/// `least`.
 pub(crate) fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> {
     if bytes.len() < least {
         return None;
@@ -198,8 +199,8 @@ pub(crate) fn read_at_least<T: Layout>(bytes: &[u8], least: usize) -> Option<T> 
     Some(value)
 }
 
-/// Declares structures of so many bytes whose bytes are what is sent. One with a number has that in front, where
-/// [`crate::protocol::Numbered`] finds it; the number is no field of the table.
+/// Declares structures of a given size that are sent as their bytes. A structure with a number begins with it, see
+/// [`crate::protocol::Numbered`]; the number is not part of the table of fields.
 macro_rules! wire {
     ($(
         $(#[$meta:meta])*

@@ -7,12 +7,11 @@ use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::read;
 
-/// Longest value that is read; the kernel's have a page at most.
+/// Maximum length of a value; the kernel's values have at most a page.
 const VALUE_BYTES: usize = 4096;
 
-/// Returns the result of `parse` on the file at `path` below `folder`, without white space around it. `None`
-/// also if the file cannot be read: attributes come and go with drivers, and some are only for root. Does not
-/// wait for missing files.
+/// Parses the file at `path` below `folder` with `parse`, without surrounding white space. Returns `None` also if the
+/// file cannot be read, because attributes depend on drivers, and some require root. Does not wait for missing files.
 pub(crate) fn read_attribute<T>(
     folder: impl AsFd,
     path: impl AsRef<Path>,
@@ -25,7 +24,7 @@ pub(crate) fn read_attribute<T>(
     parse(str::from_utf8(&value[..len]).ok()?.trim())
 }
 
-/// A number in hexadecimal with `0x` before it.
+/// Parses a hexadecimal number with the prefix `0x`.
 pub(crate) fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }

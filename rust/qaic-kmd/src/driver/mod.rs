@@ -1,4 +1,4 @@
-//! The driver of the running kernel: system calls as they are, once each, and what its file system shows of cards.
+//! The driver of the running kernel: its system calls without repetition, and the cards in its file system.
 
 mod attribute;
 mod netlink;
@@ -44,7 +44,7 @@ impl Default for SysKmd {
 }
 
 impl SysKmd {
-    /// The kernel as `root` shows it, which has `sys`, `dev` and `etc`.
+    /// Returns the kernel whose `sys`, `dev` and `etc` folders are in `root`.
     pub fn at(root: &Path) -> Self {
         Self { sysfs: Sysfs::at(root), permissions: NodePermissions::at(root), clock: Arc::default() }
     }
@@ -59,8 +59,8 @@ impl Kmd for SysKmd {
         Ok(self.sysfs.cards())
     }
 
-    /// As in the trait. `ENOENT`: it has no node; `ENODEV`: it is not online; `ENOTTY`: its node is of another driver;
-    /// `EPROTONOSUPPORT`: its driver has another interface.
+    /// Opens a card. Fails with `ENOENT` if it has no node, `ENODEV` if it is not online, `ENOTTY` if its node
+    /// belongs to another driver, and `EPROTONOSUPPORT` if its driver has another interface.
     fn open(&self, node: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
         let path = self.sysfs.path(node).ok_or(Errno::NOENT)?;
         let fd = openat(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -75,7 +75,8 @@ impl Kmd for SysKmd {
         self.sysfs.telemetry(node)
     }
 
-    /// As in the trait. `EOPNOTSUPP`: the device is derived from a card, or the driver offers no reset.
+    /// Resets a card. Fails with `EOPNOTSUPP` if the device is derived from a card, or if the driver does not support
+    /// resets.
     fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
         self.sysfs.reset(node)
     }
@@ -94,7 +95,7 @@ impl Kmd for SysKmd {
     }
 }
 
-/// A file whose driver and interface are those that calls are made for.
+/// Returns the file if its driver and interface are supported.
 fn known(file: impl AccelFile + 'static) -> Result<Arc<dyn AccelFile>, Errno> {
     match calls::driver_interface(&file)? {
         DriverInterface::Mainline => Ok(Arc::new(file)),
@@ -125,7 +126,7 @@ impl AccelFile for SysFile {
     }
 }
 
-/// Makes a call by `make`, which gets its request and argument, and takes the answer from the argument.
+/// Makes a call with `make`, which receives the request and its argument, and reads the result from the argument.
 fn prepared(
     call: &mut Ioctl<'_, '_>,
     make: impl FnOnce(Request<'_>) -> Result<(), Errno>,

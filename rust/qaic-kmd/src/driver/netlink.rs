@@ -1,4 +1,4 @@
-//! The kernel's messages about devices, as they come.
+//! The kernel's messages about devices, in order of arrival.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use crate::Errno;
 use crate::kmd::{Event, EventSource, Readiness};
 use crate::uevent;
 
-/// Multicast group of the kernel's own messages; what udevd makes of them goes to another.
+/// Multicast group of the kernel's own messages; udevd sends its messages to another group.
 const KERNEL_GROUP: u32 = 1;
-/// Port of the kernel; no program can have it.
+/// Port of the kernel, which no program can have.
 const KERNEL_PORT: u32 = 0;
-/// Longer than any message of the kernel, which are of 2 KiB and the name of the device.
+/// Buffer size, larger than any message of the kernel, which has 2 KiB and the name of the device.
 const MESSAGE_BYTES: usize = 8192;
-/// Room for messages that are not fetched yet. The system may give less.
+/// Size of the queue for unfetched messages. The system may allocate less.
 const QUEUE_BYTES: usize = 1 << 20;
-/// More messages than that room holds: after so many that say nothing, those that follow are new, and may have no end.
+/// Maximum number of messages without an event that are fetched at a time. The queue contains fewer, so later
+/// messages are new, and may have no end.
 const QUEUED_MESSAGES: u32 = 4096;
 
 /// Events of the cards of the running kernel.
@@ -34,7 +35,7 @@ pub(crate) struct KernelEvents {
 }
 
 impl KernelEvents {
-    /// Listens from now on. In a network namespace of a user without privileges no message arrives.
+    /// Starts to listen. In a network namespace of an unprivileged user, no message arrives.
     pub(crate) fn listen() -> Result<Self, Errno> {
         Self::listen_to(KERNEL_GROUP)
     }
@@ -51,7 +52,7 @@ impl KernelEvents {
         Ok(Self { socket, readiness, message: Box::new([0; MESSAGE_BYTES]) })
     }
 
-    /// The event of the next message that is there; `None` when that has none.
+    /// Returns the event of the next available message; `None` if the message has no event.
     fn take(&mut self) -> Result<Option<Event>, Errno> {
         let (_, len, sender) = recvfrom(&*self.socket, &mut self.message[..], RecvFlags::TRUNC)?;
         let port =
@@ -61,7 +62,7 @@ impl KernelEvents {
     }
 }
 
-/// The event in a message; messages of programs have none.
+/// Returns the event in a message; messages from programs have none.
 fn event_from(port: Option<u32>, message: &[u8]) -> Option<Event> {
     if port == Some(KERNEL_PORT) { uevent::parse(message) } else { None }
 }
@@ -97,7 +98,7 @@ impl EventSource for KernelEvents {
     }
 }
 
-/// Waits until there is a message, up to `limit`; a signal ends it, too.
+/// Waits for a message, up to `limit`; a signal also ends the wait.
 fn readable(socket: &OwnedFd, limit: Duration) -> Result<(), Errno> {
     poll_for(&mut [PollFd::new(socket, PollFlags::IN)], Some(limit))
 }
@@ -111,7 +112,8 @@ fn poll_for(files: &mut [PollFd<'_>], limit: Option<Duration>) -> Result<(), Err
     }
 }
 
-/// How long a thread sleeps that cannot wait for the socket: fetching says what is wrong, and a loop must not spin until then.
+/// Pause of a thread that cannot wait for the socket. A later fetch reports the error, and the pause prevents a busy
+/// loop until then.
 const BROKEN_PAUSE: Duration = Duration::from_millis(50);
 
 /// The socket, for threads that wait and do not fetch, and a counter that wakes them.

@@ -13,13 +13,14 @@ const CARDS: [(u16, &str); 3] =
     [(0xA080, "AIC080 [Cloud AI 080]"), (0xA100, "AIC100 [Cloud AI 100]"), (0xA110, "AIC200 [Cloud AI 200]")];
 /// Class and subclass of most cards.
 const PROCESSING_ACCELERATORS: u64 = 0x1200;
-/// Speeds of links in the order of their codes, from 1 on, as the kernel writes them.
+/// Link speeds as text of the kernel, in the order of their codes, starting at 1.
 const LINK_SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
-/// A card's links have no more lanes; the kernel writes 255 for an unknown number, and a dead link reads as 63.
+/// Maximum number of lanes of a card's link. The kernel writes 255 for an unknown number, and a dead link reads as
+/// 63.
 const MOST_LANES: u32 = 32;
 
 impl PciAddress {
-    /// The address that the kernel writes as `name`; `None` when it is not exactly one.
+    /// Parses an address in the kernel's format; `None` if `name` is not exactly one.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let (domain, rest) = name.split_once(':')?;
         let (bus, rest) = rest.split_once(':')?;
@@ -44,7 +45,7 @@ pub(crate) fn card_id(devices: impl AsFd, name: &str) -> Option<u16> {
     CARDS.iter().any(|(card, _)| *card == device_id).then_some(device_id)
 }
 
-/// Returns the facts about a card that can be read; the rest is zero.
+/// Returns the readable facts about a card; other facts are zero.
 pub(crate) fn info(devices: impl AsFd, name: &str, device_id: u16) -> PciInfo {
     let value = |file: &str| format!("{name}/{file}");
     let speed = |file| read_attribute(&devices, value(file), link_speed_code).unwrap_or(0);
@@ -79,7 +80,7 @@ fn id(devices: impl AsFd, name: &str, file: &str) -> Option<u16> {
     read_attribute(devices, format!("{name}/{file}"), hexadecimal)?.try_into().ok()
 }
 
-/// Code of a link speed, from `8.0 GT/s PCIe` or, of old kernels, `8 GT/s`.
+/// Returns the code of a link speed, from `8.0 GT/s PCIe` or, with old kernels, `8 GT/s`.
 fn link_speed_code(text: &str) -> Option<u32> {
     let speed = text.split(' ').next()?;
     let code = LINK_SPEEDS
@@ -89,7 +90,7 @@ fn link_speed_code(text: &str) -> Option<u32> {
     code.map(|(_, code)| code)
 }
 
-/// Address of a BAR, from lines of begin, end and flags; 0 when there is none.
+/// Returns the address of a BAR, from lines of start, end and flags; 0 if it does not exist.
 fn bar(resources: &str, index: usize) -> u64 {
     let line = resources.lines().nth(index);
     line.and_then(|line| line.split(' ').next()).and_then(hexadecimal).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The advice to a user whose card cannot be opened: which users may open its node, and how to become one of them.
+//! Hints for a user whose card cannot be opened: the users who may open its node, and how to join them.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,28 +13,28 @@ use crate::kmd::NodeInfo;
 /// The driver of the cards.
 const DRIVER: &str = "qaic";
 
-/// Most that is read of the lists of users and groups.
+/// Maximum number of bytes that are read from the lists of users and groups.
 const LIST_BYTES: u64 = 4 << 20;
-/// Permission bits of reading and writing, both of which a card needs.
+/// Permission bits for reading and writing, which a card requires.
 const READ_WRITE: u32 = 0o6;
 
 /// The users and groups of a system.
 #[derive(Debug)]
 pub(crate) struct NodePermissions {
-    /// Has lines of name, password, number, members.
+    /// File of groups, with lines of name, password, number, members.
     groups: PathBuf,
-    /// Has lines of name, password, number, group.
+    /// File of users, with lines of name, password, number, group.
     users: PathBuf,
 }
 
-/// As what a process appears to the file system.
+/// Identity of a process for the file system.
 #[derive(Debug)]
 struct Identity {
     uid: u32,
     gids: Vec<u32>,
 }
 
-/// Which users may do what with a file.
+/// Owner and permissions of a file.
 #[derive(Clone, Copy, Debug)]
 struct Ownership {
     mode: u32,
@@ -43,13 +43,13 @@ struct Ownership {
 }
 
 impl NodePermissions {
-    /// Those of the system below `root`.
+    /// Returns the users and groups of the system below `root`.
     pub(crate) fn at(root: &Path) -> Self {
         Self { groups: root.join("etc/group"), users: root.join("etc/passwd") }
     }
 
-    /// Why this process may not open `path`, and what to do about it. Goes behind an error that names the path; sentences
-    /// without a full stop at the end.
+    /// Explains why this process may not open `path`, and how to fix that. The text follows an error that names the
+    /// path: sentences without a final full stop.
     fn explain_refusal(&self, path: &Path) -> String {
         match fs::metadata(path) {
             Ok(found) => {
@@ -103,7 +103,8 @@ impl NodePermissions {
         )
     }
 
-    /// Why a card answers `errno` when it is opened; `driver` is the one that has it, `None` for none or a derived device.
+    /// Explains why opening a card failed with `errno`. `driver` is the driver of the card; `None` for a card without
+    /// a driver or a derived device.
     pub(crate) fn explain(&self, node: &NodeInfo, driver: Option<&str>, errno: Errno) -> Option<String> {
         let place =
             if node.pci.is_some() { format!("card {}", node.address) } else { "this device".to_owned() };

@@ -1,4 +1,4 @@
-//! Signals of the calling thread, held back while a system call must not be interrupted.
+//! Signals of the calling thread, blocked while a system call must not be interrupted.
 
 use std::marker::PhantomData;
 
@@ -6,12 +6,12 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 
 use crate::Errno;
 
-/// Holds back all signals of the calling thread until it is dropped, where they are delivered. Other threads of the
-/// process get theirs; those that end or stop a process come all the same.
+/// Blocks all signals of the calling thread; they are delivered on drop. Other threads of the process receive their
+/// signals, and signals that end or stop a process are not blocked.
 ///
-/// The driver's control call waits for the firmware's reply. A signal ends that wait, the reply is dropped when it comes,
-/// and what it gave (an image, cores, a channel) belongs to a caller that does not know of it. With `SA_RESTART` the kernel
-/// even makes the call again by itself.
+/// The driver's control call waits for the firmware's reply. A signal would end that wait, and the later reply would
+/// be discarded. Its result (an image, cores, a channel) would then belong to a caller that does not know about it.
+/// With `SA_RESTART`, the kernel would even repeat the call.
 #[derive(Debug)]
 pub(super) struct HeldSignals {
     before: SigSet,

@@ -1,7 +1,7 @@
 //! The cards of a machine and their numbers.
 //!
-//! Cards are looked for on the PCI bus, not among the nodes, so that one that is starting or has no driver keeps its number.
-//! What cannot be read is left out; nothing here fails because of one entry.
+//! Cards are searched on the PCI bus and not among the device nodes, so that a card that is starting, or has no
+//! driver, keeps its number. Unreadable entries are skipped and cause no error.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -17,14 +17,14 @@ use crate::uevent;
 /// First number of devices that are derived from cards.
 const FIRST_DERIVED: u32 = 100;
 
-/// The folder in which the kernel shows its devices.
+/// The folders in which the kernel lists its devices.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     /// Functions of the PCI bus.
     pub(crate) pci: PathBuf,
     /// Nodes of accelerators of all drivers, as the kernel lists them.
     class: PathBuf,
-    /// The same as files.
+    /// Device files of the nodes.
     nodes: PathBuf,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Sysfs {
 struct ClassEntry {
     number: u32,
     name: String,
-    /// Name of the device that it belongs to.
+    /// Name of the parent device.
     parent: String,
-    /// Path in the tree of devices.
+    /// Path in the device tree.
     place: PathBuf,
 }
 
@@ -48,7 +48,7 @@ impl Sysfs {
         }
     }
 
-    /// Cards in the order of their places on the bus, then the devices derived from them in the order of their nodes.
+    /// Returns cards ordered by bus address, then derived devices ordered by node.
     pub(crate) fn cards(&self) -> Vec<NodeInfo> {
         let Some(devices) = self.devices() else { return Vec::new() };
         let mut cards: Vec<(PciAddress, String, u16)> = names(&self.pci)
@@ -87,13 +87,13 @@ impl Sysfs {
         on_the_bus.chain(derived).collect()
     }
 
-    /// Folder of a card in the PCI bus; `None` for a derived device.
+    /// Folder of a card on the PCI bus; `None` for a derived device.
     pub(crate) fn folder(&self, node: &NodeInfo) -> Option<PathBuf> {
         node.pci.as_ref().map(|_| self.pci.join(node.address.to_string()))
     }
 
-    /// Node of a card at this moment. With old drivers it goes when the card is reset, and comes back with another number
-    /// while the old one may belong to another card.
+    /// Current node of a card. With old drivers, a reset removes the node, and the card returns with another number.
+    /// The old number may then belong to another card.
     pub(crate) fn path(&self, node: &NodeInfo) -> Option<PathBuf> {
         if node.pci.is_none() {
             return node.path.clone();
@@ -103,7 +103,7 @@ impl Sysfs {
         Some(self.nodes.join(entry.name))
     }
 
-    /// Name of the driver that has a card; `None` when none has.
+    /// Name of a card's driver; `None` if it has none.
     pub(crate) fn driver(&self, node: &NodeInfo) -> Option<String> {
         link_name(&self.folder(node)?.join("driver"))
     }
@@ -126,13 +126,13 @@ impl Sysfs {
     }
 }
 
-/// Names in a folder, in no order; none when it cannot be read.
+/// Names in a folder, unordered; empty if the folder cannot be read.
 pub(crate) fn names(folder: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(folder).into_iter().flatten().map_while(Result::ok);
     entries.filter_map(|entry| String::from_utf8(entry.file_name().as_bytes().to_vec()).ok())
 }
 
-/// Folders below `folder` called `prefix` and a number, in the order of the numbers.
+/// Folders below `folder` whose names are `prefix` and a number, ordered by number.
 pub(crate) fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let number = |name: &str| uevent::decimal(name.strip_prefix(prefix)?.as_bytes());
     let mut found: Vec<(u32, String)> =
@@ -141,7 +141,7 @@ pub(crate) fn numbered(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, name)| folder.join(name)).collect()
 }
 
-/// Last name of what a link leads to.
+/// Last component of a link's target.
 fn link_name(link: &Path) -> Option<String> {
     fs::read_link(link).ok()?.file_name()?.to_str().map(str::to_owned)
 }

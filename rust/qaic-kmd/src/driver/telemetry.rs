@@ -1,4 +1,4 @@
-//! Sensors, counters and reset of a card, through files of the kernel.
+//! Sensors, counters and reset of a card through files of the kernel.
 
 use std::path::Path;
 
@@ -32,7 +32,8 @@ impl Sysfs {
         }
     }
 
-    /// Resets a card. `EOPNOTSUPP`: nothing offers that; `EACCES`: only root may.
+    /// Resets a card. Fails with `EOPNOTSUPP` if resets are not supported, and with `EACCES` for users other than
+    /// root.
     pub(crate) fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
         let folder = self.folder(node).ok_or(Errno::OPNOTSUPP)?;
         // The controller's number is its own, so it is looked for below the card.

@@ -3,9 +3,11 @@
 use super::NncStatus;
 use crate::wire::{Reserved, Text, wire};
 
-/// Name of an emulated card's firmware, whole: no maker's image has it. Its cores run programs compiled for a host.
+/// Complete image name of an emulated card's firmware, which no vendor image has. The cores of the card run programs
+/// compiled for a host.
 ///
-/// The end `.EMU` of a variant does not say so: that is a word for platforms on which a chip is emulated before there is one.
+/// The suffix `.EMU` of a variant does not identify emulated cards: vendors use it for platforms that emulate a chip
+/// before it exists.
 pub const EMULATED_IMAGE: &str = "OPENQAIC.EMU";
 
 impl CardStatus {
@@ -20,7 +22,7 @@ wire! {
     pub struct CardStatus: 504 = 14 "status_reply" {
         /// Status of the firmware; unless it is success, the other fields have no meaning.
         status: NncStatus,
-        /// Version of this very form.
+        /// Version of this structure.
         format_version: u8,
         /// Zero.
         reserved_0: Reserved<7>,
@@ -30,7 +32,7 @@ wire! {
         fw_minor: u8,
         /// Version of the firmware.
         fw_patch: u8,
-        /// Version of the firmware; 255 is not shown.
+        /// Version of the firmware; 255 is not displayed.
         fw_build: u8,
         /// Text of the firmware's image.
         qc_image_version: Text<38>,
@@ -58,9 +60,9 @@ wire! {
         num_loaded_nws: u8,
         /// Network images that are activated.
         num_active_nws: u8,
-        /// Version of the metadata that it takes.
+        /// Metadata version that the card accepts.
         meta_ver_maj: u16,
-        /// Version of the metadata that it takes.
+        /// Metadata version that the card accepts.
         meta_ver_min: u16,
         /// Version of the commands.
         nnc_major: u16,
@@ -92,7 +94,7 @@ wire! {
         nsp_fw_minor: u8,
         /// Version of the cores' software.
         nsp_fw_patch: u8,
-        /// Version of the cores' software; 255 is not shown.
+        /// Version of the cores' software; 255 is not displayed.
         nsp_fw_build: u8,
         /// Zero.
         reserved_3: Reserved<4>,
@@ -110,7 +112,7 @@ wire! {
         dram_total_mb: u32,
         /// Memory, in MB.
         dram_free_mb: u32,
-        /// How scattered the free memory is; the scale is not known.
+        /// Fragmentation of the free memory, on an unknown scale.
         fragmentation: u32,
         /// Virtual channels.
         vc_total: u8,
@@ -130,7 +132,7 @@ wire! {
         sem_free: u32,
         /// Physical channels.
         pc_total: u8,
-        /// Physical channels that are set aside.
+        /// Physical channels that are reserved.
         pc_reserved: u8,
         /// Zero.
         reserved: Reserved<6>,
@@ -150,9 +152,9 @@ wire! {
         sysnoc_hz: u32,
         /// Zero.
         reserved_0: Reserved<4>,
-        /// 8-bit operations per second at best.
+        /// Peak 8-bit operations per second.
         peak_compute: u64,
-        /// Mean of about the last 100 ms.
+        /// Bandwidth, averaged over about the last 100 ms.
         dram_bw_kb_per_s: u64,
         /// Zero.
         reserved_1: Reserved<16>,
@@ -170,7 +172,7 @@ impl CardStatus {
         [self.nsp_fw_major, self.nsp_fw_minor, self.nsp_fw_patch, self.nsp_fw_build]
     }
 
-    /// Version of the metadata that it takes: major, minor.
+    /// Metadata version that the card accepts: major, minor.
     pub fn metadata_version(&self) -> (u16, u16) {
         (self.meta_ver_maj, self.meta_ver_min)
     }

@@ -1,17 +1,18 @@
-//! Commands that clients send. Firmware knows others, for groups, reservations and states of activations.
+//! Commands that clients send. Firmware supports further commands, for groups, reservations and states of
+//! activations.
 
 use super::Numbered;
 use super::transaction::{Header, PASSTHROUGH_FROM_USER};
 use crate::wire::{ProcessId, Reserved, Text, wire};
 
-/// Zero bytes behind a command. Firmware checks the lengths of commands, and only this form is known to pass.
+/// Number of zero bytes after a command. Firmware checks the lengths of commands, and accepts this form.
 const TRAILING_BYTES: usize = 8;
-/// Id of the whole device, in place of a resource group or a reservation.
+/// Id of the whole device, instead of a resource group or a reservation.
 pub const WHOLE_DEVICE: i32 = -1;
 /// Reservation of a channel for an activation without a channel.
 pub const SKIP_CHANNEL: i32 = 0xFE;
 
-/// A transaction that carries a command, and what comes behind the command's fixed part.
+/// Returns a transaction with a command, and the data that follows the command's fixed part.
 pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
     let command = bytemuck::bytes_of(command);
     // The kernel takes lengths that are multiples of 8 only.
@@ -23,20 +24,20 @@ pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
 }
 
 wire! {
-    /// A network image, in a dma transaction of the same message. Tag and process are the other way round than in
-    /// [`LoadConstantsPayload`].
+    /// Loads a network image, which is in a dma transaction of the same message. The order of tag and process differs
+    /// from [`LoadConstantsPayload`].
     pub struct LoadElf: 96 = 3 "load_elf" {
         /// Tag of the dma transaction.
         tag: u32,
         /// Process of the caller.
         process_id: ProcessId,
-        /// Checksum of the metadata; 0 for none.
+        /// Checksum of the metadata; 0 if there is none.
         metadata_crc: u32,
         /// Name.
         name: Text<64>,
         /// Bytes of the image.
         data_length: u64,
-        /// Checksum of the metadata in their second form, which is sent as 0.
+        /// Checksum of the metadata in the second form, sent as 0.
         metadata_flatbuffer_crc: u32,
         /// Zero.
         reserved: Reserved<4>,
@@ -44,33 +45,33 @@ wire! {
 
     /// Frees constants.
     pub struct UnloadConstants: 8 = 5 "unload_constants" {
-        /// Which.
+        /// Id of the constants.
         constants_id: u32,
     }
 
     /// Frees a network image.
     pub struct UnloadElf: 8 = 7 "unload_elf" {
-        /// Which.
+        /// Id of the network image.
         elf_id: u32,
     }
 
-    /// Gives images cores and, with an activate transaction in the same message, a channel.
+    /// Assigns cores to images and, with an activate transaction in the same message, a channel.
     pub struct Activate: 48 = 9 "activate" {
         /// Process of the caller.
         process_id: ProcessId,
-        /// The constants; 0 for none.
+        /// Id of the constants; 0 for none.
         constants_id: u32,
-        /// The image.
+        /// Id of the image.
         elf_id: u32,
         /// Type of reservation: 0.
         reservation_type: u32,
-        /// Resource group or reservation that it takes from; [`WHOLE_DEVICE`] for none.
+        /// Resource group or reservation that provides the resources; [`WHOLE_DEVICE`] for none.
         resource_res_id: i32,
         /// 1: an activate transaction follows.
         opt_vc_setup: u32,
         /// Reservation of a channel; [`WHOLE_DEVICE`] for none.
         vc_res_id: i32,
-        /// [`ActivationState`] to begin in.
+        /// Initial [`ActivationState`].
         initial_state: i32,
         /// Kind of DMA: 0.
         dma_type: u32,
@@ -80,9 +81,9 @@ wire! {
         reserved: Reserved<7>,
     }
 
-    /// Gives cores and, with a deactivate transaction in the same message, the channel back.
+    /// Releases cores and, with a deactivate transaction in the same message, the channel.
     pub struct Deactivate: 16 = 11 "deactivate" {
-        /// Which activation.
+        /// Id of the activation.
         activation_id: u32,
         /// 1: a deactivate transaction follows.
         opt_vc_teardown: u32,
@@ -90,16 +91,16 @@ wire! {
         reserved: Reserved<4>,
     }
 
-    /// Asks for everything about the card.
+    /// Queries the complete status of the card.
     pub struct GetStatus: 8 = 13 "status" {
-        /// 0: everything.
+        /// Requested information; 0 means all.
         info_type: u8,
         /// Zero.
         reserved: Reserved<3>,
     }
 
-    /// Announces constants: what comes and where it goes. A descriptor of the constants follows, their data come in
-    /// [`LoadConstantsPayload`]s.
+    /// Announces constants and their sizes. A descriptor of the constants follows; [`LoadConstantsPayload`] commands
+    /// transfer their data.
     pub struct LoadConstantsEx: 80 = 15 "load_constants_ex" {
         /// Process of the caller.
         process_id: ProcessId,
@@ -111,7 +112,7 @@ wire! {
         reserved: Reserved<4>,
     }
 
-    /// The begin of a constants descriptor.
+    /// Start of a constants descriptor.
     pub struct ConstantsDescriptor: 16 {
         /// Bytes of the static constants.
         static_size: u64,
@@ -125,7 +126,7 @@ wire! {
         process_id: ProcessId,
         /// Tag of the dma transaction.
         tag: u32,
-        /// The id from the answer to the announcement.
+        /// Id in the reply to the announcement.
         constants_id: u32,
         /// Bytes of the part.
         data_length: u64,
@@ -133,17 +134,17 @@ wire! {
         offset: u64,
     }
 
-    /// Asks what a group or the device has and has left.
+    /// Queries the total and free resources of a group or of the device.
     pub struct GetResourceInfo: 16 = 32 "resource_info" {
         /// Process of the caller.
         process_id: ProcessId,
-        /// Resource group; [`WHOLE_DEVICE`] for all of it.
+        /// Resource group; [`WHOLE_DEVICE`] for the whole device.
         res_grp_id: i32,
         /// Zero.
         reserved: Reserved<4>,
     }
 
-    /// Asks for frequencies and bandwidth.
+    /// Queries frequencies and bandwidth.
     pub struct GetPerformanceInfo: 8 = 34 "performance_info" {
         /// Zero.
         reserved: Reserved<4>,
@@ -154,9 +155,9 @@ wire! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum ActivationState {
-    /// Holds what it needs without running.
+    /// The activation holds its resources without running.
     Standby = 0,
-    /// Runs.
+    /// The activation runs.
     Ready = 1,
 }
 

@@ -1,4 +1,4 @@
-//! Whole control messages, one operation each, in the bytes in which they are known to work.
+//! Complete control messages for one operation each, in a byte format that firmware accepts.
 
 use bytemuck::bytes_of;
 
@@ -22,17 +22,17 @@ pub(crate) const ELF_NAME: &str = "NetworkImage";
 /// Name that constants are loaded under.
 pub(crate) const CONSTANTS_NAME: &str = "ConstantsDescriptor";
 
-/// Versions and features of the firmware: the answer is [`features`](super::parse::features).
+/// Queries versions and features of the firmware: the answer is [`features`](super::parse::features).
 pub fn status_features() -> ManageBuffer<'static> {
     build(&[&transaction(STATUS_FROM_USER, &[])])
 }
 
-/// Everything about the card: the answer is a [`CardStatus`](super::CardStatus).
+/// Queries the complete status of the card: the answer is a [`CardStatus`](super::CardStatus).
 pub fn status_query() -> ManageBuffer<'static> {
     alone(&GetStatus::default())
 }
 
-/// Announces constants. `None`: the descriptor, which the container gives, is longer than a message.
+/// Announces constants. Returns `None` if the container's descriptor exceeds the size of a message.
 pub fn load_constants(process_id: u32, descriptor: &[u8]) -> Option<ManageBuffer<'static>> {
     let command = LoadConstantsEx {
         process_id: ProcessId(process_id),
@@ -45,7 +45,7 @@ pub fn load_constants(process_id: u32, descriptor: &[u8]) -> Option<ManageBuffer
     Some(message)
 }
 
-/// A part of announced constants; `data` are fetched during the call.
+/// Transfers a part of announced constants; the card fetches `data` during the call.
 pub fn load_constants_payload(
     process_id: u32,
     constants_id: u32,
@@ -63,7 +63,7 @@ pub fn load_constants_payload(
     with_data(&command, CONSTANTS_TAG, data)
 }
 
-/// A network image; `metadata_crc` is 0 when the container has none.
+/// Loads a network image; `metadata_crc` is 0 if the container has none.
 pub fn load_elf(process_id: u32, metadata_crc: u32, data: &[u8]) -> ManageBuffer<'_> {
     let command = LoadElf {
         tag: ELF_TAG,
@@ -79,17 +79,17 @@ pub fn load_elf(process_id: u32, metadata_crc: u32, data: &[u8]) -> ManageBuffer
 /// The program to activate, and its settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ActivateRequest {
-    /// The image.
+    /// Id of the image.
     pub elf_id: u32,
-    /// The constants; 0 for none.
+    /// Id of the constants; 0 for none.
     pub constants_id: u32,
-    /// State to begin in.
+    /// Initial state.
     pub initial_state: ActivationState,
-    /// Elements of the channel's ring; one fewer can be in it.
+    /// Number of elements of the channel's ring, which can hold one fewer.
     pub queue_size: u32,
 }
 
-/// Gives images cores and a channel.
+/// Assigns cores and a channel to images.
 pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'static> {
     let ActivateRequest { elf_id, constants_id, queue_size, .. } = request;
     let command = Activate {
@@ -106,7 +106,7 @@ pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'stat
     build(&[&passthrough(&command, &[]), &transaction(ACTIVATE_FROM_USER, bytes_of(&channel))])
 }
 
-/// Gives cores back, and the channel `dbc_id` if there is one to give back.
+/// Releases cores and, if given, the channel `dbc_id`.
 pub fn deactivate(activation_id: u32, dbc_id: Option<u32>) -> ManageBuffer<'static> {
     let command =
         Deactivate { activation_id, opt_vc_teardown: dbc_id.is_some().into(), ..Deactivate::default() };
@@ -120,8 +120,8 @@ pub fn deactivate(activation_id: u32, dbc_id: Option<u32>) -> ManageBuffer<'stat
     }
 }
 
-/// Gives cores back, and their channel, which the driver does not count as this file's any more. The firmware gets what it
-/// gets by [`deactivate`].
+/// Releases cores and a channel that no longer belongs to this file in the driver. The firmware receives the same
+/// command as from [`deactivate`].
 pub fn deactivate_given_up(activation_id: u32) -> ManageBuffer<'static> {
     alone(&Deactivate { activation_id, opt_vc_teardown: 1, ..Deactivate::default() })
 }
@@ -158,7 +158,7 @@ fn with_data<'data>(command: &impl Numbered, tag: u32, data: &'data [u8]) -> Man
     message
 }
 
-/// A message of transactions that are known to fit: commands without parts of variable length.
+/// Builds a message from transactions that always fit: commands without parts of variable length.
 fn build<'data>(transactions: &[&[u8]]) -> ManageBuffer<'data> {
     let mut message = ManageBuffer::default();
     for transaction in transactions {

@@ -1,4 +1,4 @@
-//! Takes what the firmware answers apart. It is not trusted: every length is checked before anything is read.
+//! Parses replies of the firmware. Replies are not trusted: every length is checked before anything is read.
 
 use std::mem::offset_of;
 
@@ -11,7 +11,7 @@ use crate::wire::{self, Layout};
 
 const FEATURES: &str = "transaction with the firmware's features";
 
-/// A reply that is not what the protocol allows.
+/// A reply that violates the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: found {found}, expected {expected}")]
 pub struct ReplyError {
@@ -36,24 +36,25 @@ impl ReplyError {
 /// A transaction of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transaction<'a> {
-    /// Reply to a command, from its number on.
+    /// Reply to a command, starting at its number.
     Passthrough(&'a [u8]),
     /// The channel of an activation.
     Channel(ChannelReply),
     /// Versions and features of the firmware.
     Features(Features),
-    /// One that says nothing to us.
+    /// An unknown transaction, which is ignored.
     Other {
-        /// Its type.
+        /// Type of the transaction.
         kind: u32,
         /// The bytes after the header.
         body: &'a [u8],
     },
 }
 
-/// Transactions of a reply, in order; after an error come no more.
+/// Iterates over the transactions of a reply, in order; ends after an error.
 ///
-/// They are taken by length and never by count, because the kernel keeps some to itself and counts them.
+/// The lengths delimit the transactions. The count is not used, because it includes transactions that the kernel does
+/// not pass on.
 pub fn transactions(bytes: &[u8]) -> impl Iterator<Item = Result<Transaction<'_>, ReplyError>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -70,7 +71,7 @@ pub fn transactions(bytes: &[u8]) -> impl Iterator<Item = Result<Transaction<'_>
     })
 }
 
-/// Type, body and what is behind of the first transaction.
+/// Returns type and body of the first transaction, and the remaining bytes.
 pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
     const WHAT: &str = "header of a transaction";
     let Some(Header { kind, len }) = wire::read(rest) else {

@@ -13,24 +13,24 @@ use crate::abi::DBC_COUNT;
 use crate::manage::ManageBuffer;
 use crate::wire::{self, Reserved, UnalignedU32, wire};
 
-/// Reply to a command. It is not trusted: its length and number are checked before anything is read. It may be longer than
-/// its structure, and shorter where it has the fields that are used; the others are zeros then.
+/// Reply to a command. Replies are not trusted: length and number are checked before anything is read. A reply may be
+/// longer than its structure, or shorter if it contains the used fields; the other fields are then zero.
 pub trait Reply: Numbered {
-    /// Its name, for messages.
+    /// Name of the reply for messages.
     const WHAT: &'static str;
-    /// The count of transactions that its message must have, where only one is valid.
+    /// Required number of transactions in the message, if only one number is valid.
     const COUNT: Option<u32> = None;
 
-    /// Bytes up to the last field that is used.
+    /// Number of bytes up to the last used field.
     const LEAST_BYTES: usize;
 
     /// Status of the firmware; unless it is success, the other fields have no meaning.
     fn status(&self) -> NncStatus;
 
-    /// A reply that says this and no more.
+    /// Creates a reply that contains only this status.
     fn refused(status: NncStatus) -> Self;
 
-    /// Reads a reply from its number on.
+    /// Decodes a reply, starting at its number.
     fn decode(command: &[u8]) -> Result<Self, ReplyError> {
         let few = |least| ReplyError::too_few(Self::WHAT, command, least);
         let number = command.first_chunk().copied().map(u32::from_le_bytes).ok_or_else(|| few(4))?;
@@ -44,7 +44,7 @@ pub trait Reply: Numbered {
         wire::read_at_least(command, Self::LEAST_BYTES).ok_or_else(|| few(Self::LEAST_BYTES))
     }
 
-    /// Reads the reply that came in place of a message.
+    /// Decodes the reply that replaced a message.
     fn of(message: &ManageBuffer<'_>) -> Result<Self, ReplyError> {
         match Self::COUNT {
             Some(count) if message.count() != count => Err(ReplyError::new(
@@ -57,7 +57,7 @@ pub trait Reply: Numbered {
     }
 }
 
-/// The first reply to a command among the transactions of a reply.
+/// Returns the first reply to a command among the transactions of a reply.
 fn passthrough(bytes: &[u8]) -> Result<&[u8], ReplyError> {
     find(bytes, "reply to a command", |transaction| match transaction {
         Transaction::Passthrough(command) => Some(command),
@@ -139,14 +139,14 @@ status_only! {
     UnloadConstantsReply = 6 "unload_constants_reply";
     /// Reply to the command that frees a network image.
     UnloadElfReply = 8 "unload_elf_reply";
-    /// Reply to the command that deactivates. The kernel keeps its own part of it to itself.
+    /// Reply to the command that deactivates. The kernel does not pass on its own part of the reply.
     DeactivateReply = 12 "deactivate_reply";
 }
 
 wire! {
     /// Reply to commands that load constants.
     pub struct LoadConstantsReply: 16 = 2 "load_constants_reply" {
-        /// The constants; 0 when that failed.
+        /// Id of the constants; 0 if loading failed.
         constants_id: u32,
         /// Status of the firmware.
         status: NncStatus,
@@ -156,7 +156,7 @@ wire! {
 
     /// Reply to the command that loads a network image.
     pub struct LoadElfReply: 16 = 4 "load_elf_reply" {
-        /// The image.
+        /// Id of the image.
         elf_id: u32,
         /// Status of the firmware.
         status: NncStatus,
@@ -164,22 +164,22 @@ wire! {
         reserved: Reserved<4>,
     }
 
-    /// Reply to the command that activates. [`Reply::of`] checks no more than the command; [`ActivateReply::with_channel`]
-    /// does.
+    /// Reply to the command that activates. [`Reply::of`] checks only the command's reply;
+    /// [`ActivateReply::with_channel`] also checks the channel.
     pub struct ActivateReply: 88 = 10 "activate_reply" {
         /// Status of the firmware; unless it is success, the other fields have no meaning.
         status: NncStatus,
-        /// The activation.
+        /// Id of the activation.
         activation_id: u32,
-        /// The channel, which is the kernel's DBC.
+        /// Channel, which is the kernel's DBC.
         virtual_channel_id: u32,
         /// Address of the activation's memory in the device.
         ddr_base: u64,
-        /// Address of its memory of changing size.
+        /// Address of the activation's memory of variable size.
         dynamic_ddr_base: u64,
-        /// Address of its multicast windows.
+        /// Address of the activation's multicast windows.
         mcid_base: u64,
-        /// The same for DMA commands.
+        /// Address of the multicast windows for DMA commands.
         mcid_base_dma_cmd: u64,
         /// Kind of DMA.
         dma_type: u32,
@@ -187,23 +187,23 @@ wire! {
         pc_mask: u32,
         /// Address that the cores poll for commands.
         cmd_nsp_base_polling_addr: u64,
-        /// Bytes there.
+        /// Number of bytes at that address.
         cmd_nsp_polling_info_size: u32,
         /// Value that the cores poll for.
         cmd_nsp_polling_data: u32,
         /// Doorbell for commands.
         cmd_doorbell_addr: u64,
-        /// Code of its size: 0 32 bits, 1 16 bits, 2 8 bits, 3 there is none.
+        /// Code of the doorbell's size: 0 is 32 bits, 1 is 16 bits, 2 is 8 bits, 3 means no doorbell.
         cmd_doorbell_length: u8,
         /// 1 if there is a doorbell.
         cmd_doorbell_valid: u8,
-        /// Cores.
+        /// Mask of the cores.
         nsp_mask: UnalignedU32,
         /// Zero.
         reserved: Reserved<2>,
     }
 
-    /// Reply to the question for resources.
+    /// Reply to the query for resources.
     pub struct ResourceInfoReply: 56 = 33 "resource_info_reply" {
         /// Resource group; -1 for the device.
         res_grp_id: i32,
@@ -215,7 +215,7 @@ wire! {
         reserved: Reserved<4>,
     }
 
-    /// Reply to the question for frequencies.
+    /// Reply to the query for frequencies.
     pub struct PerformanceInfoReply: 64 = 35 "performance_info_reply" {
         /// Status of the firmware.
         status: NncStatus,
@@ -225,8 +225,8 @@ wire! {
 }
 
 impl ActivateReply {
-    /// Reads the answer to [`activate`](super::message::activate). Unless its status is success, it is only that; else the
-    /// channel is there and the kernel says the same of it.
+    /// Decodes the answer to [`activate`](super::message::activate). If its status is not success, only the status is
+    /// valid. Otherwise the channel exists, and is the same as in the kernel's part.
     pub fn with_channel(message: &ManageBuffer<'_>) -> Result<Self, ReplyError> {
         let reply = Self::of(message)?;
         if !reply.status.is_success() {

@@ -1,4 +1,4 @@
-//! All structures of the protocol by number, for code that meets them in bytes.
+//! All structures of the protocol by number, for code that decodes bytes.
 
 use super::Numbered;
 use super::card_status::CardStatus;
@@ -17,13 +17,13 @@ use super::transaction::{
 };
 use crate::wire::{Field, Layout};
 
-/// A structure that is known by a number.
+/// A structure that a number identifies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StructureEntry {
     number: u32,
     pub(crate) name: &'static str,
     pub(crate) fields: &'static [Field],
-    /// Name and begin of what is behind the fields, to the end.
+    /// Name and start of the data after the fields, which extends to the end.
     pub(crate) rest: Option<(&'static str, usize)>,
 }
 
@@ -72,12 +72,12 @@ static TRANSACTIONS: [StructureEntry; 9] = [
     typed(STATUS_FROM_DEVICE, "status_from_device", Features::FIELDS),
 ];
 
-/// The command or reply of this number.
+/// Returns the command or reply with this number.
 pub(crate) fn command_entry(number: u32) -> Option<&'static StructureEntry> {
     COMMANDS.iter().find(|entry| entry.number == number)
 }
 
-/// The transaction of this type, behind its header.
+/// Returns the transaction of this type, without its header.
 pub(crate) fn transaction_entry(kind: u32) -> Option<&'static StructureEntry> {
     TRANSACTIONS.iter().find(|entry| entry.number == kind)
 }

@@ -1,10 +1,10 @@
-//! Transactions, the parts of a control message, as users send and see them.
+//! Transactions, the parts of a control message, in the format for users of the driver.
 
 use crate::wire::{Descriptor, HostAddress, wire};
 
 /// A command to the firmware.
 pub const PASSTHROUGH_FROM_USER: u32 = 1;
-/// A reply, in the headers only; no kernel uses it.
+/// A reply, defined only in the headers; no kernel uses it.
 pub(crate) const PASSTHROUGH_TO_USER: u32 = 2;
 /// A reply of the firmware.
 pub const PASSTHROUGH_FROM_DEVICE: u32 = 3;
@@ -14,22 +14,22 @@ pub const DMA_FROM_USER: u32 = 5;
 pub const ACTIVATE_FROM_USER: u32 = 7;
 /// The channel of an activation: [`ChannelReply`].
 pub const ACTIVATE_FROM_DEVICE: u32 = 8;
-/// Gives a channel back: [`TearDownChannel`].
+/// Releases a channel: [`TearDownChannel`].
 pub const DEACTIVATE_FROM_USER: u32 = 10;
-/// Asks for the versions and features of the firmware.
+/// Queries the versions and features of the firmware.
 pub const STATUS_FROM_USER: u32 = 12;
 /// The versions and features: [`Features`].
 pub const STATUS_FROM_DEVICE: u32 = 14;
 
-/// Bytes of a transaction's type and length, with which it begins.
+/// Size of the type and length at the start of a transaction.
 pub const HEADER_BYTES: usize = 8;
 
 wire! {
     /// Type and length of a transaction.
     pub struct Header: 8 {
-        /// Its type.
+        /// Type of the transaction.
         kind: u32,
-        /// Bytes of all of it, with this header.
+        /// Bytes of the transaction, including this header.
         len: u32,
     }
 
@@ -37,19 +37,19 @@ wire! {
     pub struct Dma: 24 {
         /// Tag.
         tag: u32,
-        /// Padding that the kernel does not read; the open runtime counts in it.
+        /// Padding that the kernel does not read; the open runtime uses it as a counter.
         pad: u32,
         /// Address of the memory.
         addr: HostAddress,
-        /// Bytes of it.
+        /// Size of the memory in bytes.
         size: u64,
     }
 
     /// A channel for the activation in the same message.
     pub struct SetUpChannel: 16 {
-        /// Elements of its ring.
+        /// Number of elements of the channel's ring.
         queue_size: u32,
-        /// A descriptor that no kernel looks at.
+        /// A descriptor that no kernel reads.
         eventfd: Descriptor,
         /// Options, which no kernel defines.
         options: u32,
@@ -57,7 +57,7 @@ wire! {
         pad: u32,
     }
 
-    /// Gives a channel back, with the deactivation in the same message.
+    /// Releases a channel, together with the deactivation in the same message.
     pub struct TearDownChannel: 8 {
         /// The channel.
         dbc_id: u32,
@@ -67,7 +67,7 @@ wire! {
 
     /// The kernel's part of an activation.
     pub struct ChannelReply: 16 {
-        /// Not 0: there is no channel.
+        /// Status; if it is not 0, there is no channel.
         status: u32,
         /// The channel.
         dbc_id: u32,
@@ -81,9 +81,9 @@ wire! {
         major: u16,
         /// Version of the transactions.
         minor: u16,
-        /// Not 0: refused.
+        /// Status; if it is not 0, the query was refused.
         status: u32,
-        /// Bits, the first of which asks for checksums.
+        /// Feature bits, the first of which requires checksums.
         status_flags: u64,
     }
 }

@@ -1,4 +1,4 @@
-//! Names of errors, as `errno` has them.
+//! Names of errors as in `errno.h`.
 
 use crate::Errno;
 
@@ -43,7 +43,7 @@ const NAMES: [(&str, Errno); 38] = [
     ("ECANCELED", Errno::CANCELED),
 ];
 
-/// Its name; those without one are `E` and the number.
+/// Name of the error; `E` and the number for errors without a name.
 pub(super) fn name(errno: Errno) -> String {
     let known = NAMES.iter().find(|(_, known)| *known == errno);
     known.map_or_else(|| format!("E{}", errno.raw_os_error()), |(name, _)| (*name).to_owned())

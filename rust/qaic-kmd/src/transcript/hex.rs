@@ -1,6 +1,6 @@
 //! Bytes as text.
 
-/// Two lower-case digits a byte.
+/// Converts bytes to text with two lower-case digits each.
 pub(super) fn encode(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|&byte| [byte >> 4, byte & 15]);

@@ -1,4 +1,4 @@
-//! Fields of system calls and control messages by name, to read a transcript and to compare two.
+//! Fields of system calls and control messages by name, used to read a transcript and to compare two.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use crate::wire::{Field, Kind, Layout, text_of};
 /// Placeholder for a value that depends on the process.
 const VOLATILE: &str = "*";
 
-/// The fields of `bytes`, those that lie inside.
+/// Returns the fields that are within `bytes`.
 pub(super) fn decode(fields: &[Field], bytes: &[u8]) -> Map<String, Value> {
     let mut found = Map::new();
     for field in fields {
@@ -50,12 +50,12 @@ fn add(found: &mut Map<String, Value>, field: &Field, bytes: &[u8]) {
     }
 }
 
-/// Bytes as digits.
+/// Converts bytes to digits.
 pub(super) fn digits(bytes: &[u8]) -> Value {
     hex::encode(bytes).into()
 }
 
-/// Puts zeros where bytes are volatile.
+/// Replaces process-specific bytes with zeros.
 pub(super) fn blank(fields: &[Field], bytes: &mut [u8]) {
     for field in fields {
         if let Kind::Volatile(len) = field.kind
@@ -79,18 +79,18 @@ pub(super) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pointed {
     Nothing,
-    /// Entries of so many bytes.
+    /// Entries of this size in bytes.
     Entries {
         bytes: usize,
         fields: &'static [Field],
     },
-    /// Transactions and those of the reply.
+    /// Transactions, also those of the reply.
     Transactions,
-    /// Room for a name.
+    /// Memory for a name.
     Name,
 }
 
-/// Names of a call and of its fields.
+/// Returns the names of a call and of its fields.
 pub(super) fn call(call: &Ioctl<'_, '_>) -> Call {
     match call {
         Ioctl::Manage(_) => Call { pointed: Pointed::Transactions, ..plain::<ManageMsg>("MANAGE") },

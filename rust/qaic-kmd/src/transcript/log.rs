@@ -1,4 +1,4 @@
-//! The file of a transcript: whole lines, each written at once, by one process.
+//! The file of a transcript. One process writes it, one complete line at a time.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -33,9 +33,9 @@ struct LogState {
 }
 
 impl Log {
-    /// Begins a transcript in place of what was there. `%p` in the name becomes the number of the process.
+    /// Starts a transcript and replaces the contents of the file. `%p` in the name is replaced with the process id.
     ///
-    /// Two processes must not write one file, so it is locked as long as this lives.
+    /// The file is locked as long as this object exists, because two processes must not write one file.
     pub(super) fn create(path: &Path, warn: fn(&str)) -> Result<Self, TranscriptError> {
         let path = PathBuf::from(path.to_string_lossy().replace("%p", &std::process::id().to_string()));
         let io = |source| TranscriptError::Io { path: path.clone(), source };
@@ -64,10 +64,10 @@ impl Log {
         }
     }
 
-    /// Adds a line, and gives it its number. The first line that cannot be written ends the transcript, because a transcript
-    /// with a gap is none: `warn` gets the reason once, and the calls that are recorded go on.
+    /// Adds a line with its number. The first line that cannot be written ends the transcript, because a transcript
+    /// with a gap is useless. `warn` then receives the reason once, and the recorded calls continue.
     ///
-    /// A forked process has this, too, but what it does is not what the transcript is of.
+    /// A forked process also has this object, but its calls do not belong to the transcript.
     pub(super) fn write(&self, mut line: Line) {
         // Before the lock: a thread that held it when the process was forked does not exist here.
         if std::process::id() != self.process_id {
@@ -96,8 +96,8 @@ impl Log {
     }
 }
 
-/// A named pipe without a reader is refused, because opening it would wait for one, which may never come. Nothing for
-/// other files. The result is kept until the file is open.
+/// Refuses a named pipe without a reader, because opening it would wait for one. Returns `None` for other files. The
+/// result must be kept until the file is open.
 fn read_pipe(path: &Path) -> io::Result<Option<File>> {
     if !path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Ok(None);

@@ -32,7 +32,7 @@ use serde_json::{Map, Value};
 
 pub use recording::Recording;
 
-/// Version of the form, in the header.
+/// Version of the format, in the header.
 const VERSION: u64 = 1;
 
 /// A line of a transcript.
@@ -56,7 +56,7 @@ struct Line {
     errno: Option<String>,
 }
 
-/// A transcript that cannot be written.
+/// Errors that prevent writing a transcript.
 #[derive(Debug, thiserror::Error)]
 pub enum TranscriptError {
     /// The system refused a call.
@@ -64,10 +64,10 @@ pub enum TranscriptError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Another process, or another recording of this one, writes it.
+    /// Another process, or another recording in this process, writes the file.
     #[error(
         "transcript {}: another recording is writing it; `%p` in the name stands for the number of the process",
         path.display()

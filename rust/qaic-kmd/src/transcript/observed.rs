@@ -1,5 +1,4 @@
-//! A system call as a transcript holds it: its bytes and those it points to, without what says something about this process
-//! only.
+//! A system call in a transcript: its bytes and the bytes that it points to, without process-specific values.
 
 use serde_json::{Map, Value, json};
 
@@ -11,23 +10,23 @@ use crate::protocol::transaction::{
 };
 use crate::protocol::{command_entry, parse, transaction_entry};
 
-/// Most bytes of entries that are looked at.
+/// Maximum number of recorded bytes of entries.
 const ENTRIES_LIMIT_BYTES: usize = 1 << 20;
-/// Most bytes of data for the card that go into a checksum.
+/// Maximum number of bytes of card data that are included in a checksum.
 const PAYLOAD_LIMIT_BYTES: usize = 64 << 20;
 
-/// Arguments of a call, or what they are after it.
+/// Arguments of a call, before or after it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Observed {
-    /// By name.
+    /// Fields by name.
     pub(super) fields: Map<String, Value>,
     /// Bytes of the argument.
     pub(super) raw: Vec<u8>,
-    /// Bytes that it points to; `None`: it points to nothing.
+    /// Bytes that the argument points to; `None` if it contains no pointer.
     pub(super) data: Option<Vec<u8>>,
 }
 
-/// Returns the values given to a call.
+/// Returns the values that the caller passed.
 pub(super) fn given(call: &mut Ioctl<'_, '_>) -> Result<Observed, Errno> {
     let argument = call.argument()?;
     let payloads = match call {
@@ -37,8 +36,8 @@ pub(super) fn given(call: &mut Ioctl<'_, '_>) -> Result<Observed, Errno> {
     Ok(observed(layout::call(call), argument.bytes(), call.pointed(), payloads))
 }
 
-/// Returns the values that a call has answered; `given` are the values it was given. `None`: the call answers
-/// nothing.
+/// Returns the values that a call has written; `given` are the values that the caller passed. Returns `None` if the
+/// call writes nothing.
 pub(super) fn answered(
     call: &mut Ioctl<'_, '_>,
     given: &Observed,
@@ -73,7 +72,7 @@ fn observed(call: Call, argument: &[u8], data: Option<&[u8]>, payloads: Vec<Valu
     Observed { fields, raw, data }
 }
 
-/// Types and bodies of transactions, up to the first that is not whole.
+/// Returns types and bodies of transactions, up to the first incomplete one.
 fn bodies(data: &[u8]) -> Vec<(u32, std::ops::Range<usize>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -124,7 +123,7 @@ fn transaction(kind: u32, body: &[u8], payloads: &mut impl Iterator<Item = Value
     found.into()
 }
 
-/// Number of the command or reply that a transaction carries.
+/// Number of the command or reply in a transaction.
 fn command_number(kind: u32, body: &[u8]) -> Option<u32> {
     let carries = matches!(kind, PASSTHROUGH_FROM_USER | PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE);
     body.first_chunk().filter(|_| carries).copied().map(u32::from_le_bytes)

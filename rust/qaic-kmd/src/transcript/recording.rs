@@ -1,4 +1,4 @@
-//! A kernel whose calls are written down.
+//! A kernel whose calls are recorded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ioctl::Ioctl;
 use crate::kmd::{AccelFile, Event, EventSource, Kmd, MemoryErrors, NodeInfo, Readiness, Telemetry};
 use qaic_mem::Mapping;
 
-/// Passes every call on to a kernel and writes it to a transcript. Results are always the kernel's, also when the
+/// Passes every call on to a kernel and records it in a transcript. Results are always the kernel's, even if the
 /// transcript cannot be written.
 #[derive(Debug)]
 pub struct Recording {
@@ -27,12 +27,12 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins a transcript of the calls to `inner`, in place of what the file held. `%p` in the path becomes the number of
-    /// the process, which keeps processes apart: one that finds the file taken is refused. A forked process that goes on with
-    /// this object writes nothing.
+    /// Starts a transcript of the calls to `inner`, and replaces the contents of the file. `%p` in the path is
+    /// replaced with the process id, which separates processes: a process that finds the file in use is refused. A
+    /// forked process that continues to use this object writes nothing.
     ///
-    /// Lines are written whole, one for each call, so that what came before a crash is there. If a line cannot be written,
-    /// as on a full disk, the transcript ends before it, and `warn` gets the reason.
+    /// Each call is written as one complete line, so calls before a crash are in the file. If a line cannot be
+    /// written, for example because the disk is full, the transcript ends before it, and `warn` receives the reason.
     pub fn new(inner: Arc<dyn Kmd>, path: &Path, warn: fn(&str)) -> Result<Self, TranscriptError> {
         Ok(Self::with(inner, Log::create(path, warn)?))
     }
@@ -69,7 +69,7 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// As JSON; what is not text there is `null`.
+/// Converts to JSON; values that are not text in JSON are `null`.
 fn value(of: &impl Serialize) -> Value {
     serde_json::to_value(of).unwrap_or_default()
 }
@@ -119,7 +119,7 @@ impl Kmd for Recording {
     }
 }
 
-/// An open card whose calls are written down.
+/// An open card whose calls are recorded.
 #[derive(Debug)]
 struct RecordedFile {
     inner: Arc<dyn AccelFile>,
@@ -172,7 +172,7 @@ impl Drop for RecordedFile {
     }
 }
 
-/// Events that are written down when they are fetched.
+/// Events that are recorded when they are fetched.
 #[derive(Debug)]
 struct RecordedEvents {
     inner: Box<dyn EventSource>,
