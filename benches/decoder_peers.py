@@ -55,7 +55,7 @@ def measured(
     Parameters
     ----------
     step
-        Runs tokens from a place of the context on; those behind it are forgotten.
+        Runs tokens from a position of the context; later tokens are removed.
     read
         Bytes of weights that a token reads.
     bandwidth
@@ -70,7 +70,7 @@ def measured(
         started = time.perf_counter()
         step(prompt, 0)
         found["prompt"].append(time.perf_counter() - started)
-    # Behind the prompt, then behind a full context.
+    # After the prompt, then near the end of the context.
     for first in (CHUNK, context - CHUNK):
         for start in range(CHUNK, first, CHUNK):
             step(prompt, start)
@@ -216,6 +216,7 @@ def _torch(folder: str, model: str, form: str, threads: int, context: int, token
         head_dim=sizes["width"],
         max_position_embeddings=context,
     )
+    numbers = np.ones(_MOST_READ // 2, np.uint8)
     before = rollup("Anonymous")
     torch.set_default_dtype(getattr(torch, form))
     decoder = LlamaForCausalLM(config).eval()
@@ -229,10 +230,13 @@ def _torch(folder: str, model: str, form: str, threads: int, context: int, token
             cache.crop(start)
         decoder(input_ids=torch.tensor([given]), past_key_values=cache, use_cache=True, logits_to_keep=1)
 
-    numbers = np.ones(_MOST_READ // 2, np.uint8)
     found = measured(step, read, lambda: read_bandwidth(numbers, threads), context=context, tokens=tokens)
     each = table.element_size()
-    return found | {"private": rollup("Anonymous") - before, "resident": rollup("Pss"), "each": each}
+    return found | {
+        "private": rollup("Anonymous") - before,
+        "resident": rollup("Pss") - numbers.nbytes,
+        "each": each,
+    }
 
 
 def main() -> None:
@@ -242,8 +246,8 @@ def main() -> None:
     measure = {"llama.cpp": _llama, "PyTorch": _torch}[given.pop("peer")]
     try:
         found: dict[str, Any] = measure(**given)
-    except ImportError as error:
-        found = {"skipped": str(error)}
+    except (ImportError, OSError, RuntimeError) as error:
+        found = {"skipped": " ".join(str(error).split())}
     print("\n" + json.dumps(found))
 
 

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -94,7 +95,10 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
         for peer, form in peers if arguments.peers else []:
             for threads in arguments.threads:
                 given = {"peer": peer, "form": form, "threads": threads, "folder": name, **shared}
-                found = in_process(decoder_peers.__file__, interpreter=arguments.peers, **given)
+                try:
+                    found = in_process(decoder_peers.__file__, interpreter=arguments.peers, **given)
+                except subprocess.CalledProcessError as error:
+                    found = {"skipped": f"{form} ended with {error.returncode}"}
                 if "skipped" in found:
                     skipped.append(f"{peer} ({found['skipped']})")
                     break

@@ -43,7 +43,7 @@ export PROPTEST_RNG_SEED QAIC_ONNXRUNTIME_LIB
 
 cpu=$("$python" -c 'import os; print(min(os.sched_getaffinity(0)))')
 slow=(nice -n 10 taskset -c "$cpu")
-# Two of this niceness leave half of the CPU to the tests.
+# A loop of this niceness takes about a quarter of the CPU from the tests.
 for ((loop = 0; loop < loops; loop++)); do
     # Ends with this script, however that ends.
     nice -n 14 taskset -c "$cpu" bash -c 'while kill -0 "$1" 2>/dev/null; do for ((i = 0; i < 200000; i++)); do :; done; done' busy $$ &

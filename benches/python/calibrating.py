@@ -16,7 +16,7 @@ from .harness.worker import measure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qaic.compiler.ir.quantization import Profile
+    from qaic.compiler.ir.quantization import CalibrationProfile
 
     from .harness.effort import Effort
 
@@ -55,7 +55,7 @@ def calibrating(folder: str, name: str, calibration: str, samples: int) -> dict[
     }
 
 
-def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Profile, float]:
+def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[CalibrationProfile, float]:
     from qaic.compiler.diagnostics.progress import Progress
     from qaic.compiler.frontend.files import onnx_file
     from qaic.compiler.pipeline import lower
@@ -80,7 +80,7 @@ def _profiled(model: models.Model, calibration: str, samples: int) -> tuple[Prof
     return context.profile, seconds
 
 
-def _counting(profile: Profile, calibration: str) -> float:
+def _counting(profile: CalibrationProfile, calibration: str) -> float:
     """Time the records on arrays as large as the tensors."""
     from qaic.compiler.calibration.collector import HistogramRecord, RangeRecord
 

@@ -30,7 +30,7 @@ def sentence(samples: int, drop: float) -> str:
     Parameters
     ----------
     samples
-        Lines; the last fifth is kept back, as a search does.
+        Lines; the last fifth is held out, as a search does.
     drop
         Share of decisions that may differ from float32.
     """
@@ -77,7 +77,7 @@ def sentence(samples: int, drop: float) -> str:
     return (
         f"NNCF {version('nncf')}'s `quantize_with_accuracy_control` (OpenVINO {version('openvino')}) on the "
         f"recognizer, with {len(seen)} lines, a drop of at most {drop:.0%} and {_RANKED} lines for its "
-        f"ranking: {before:.1%} before, {after:.1%} after, {held:.1%} on the {len(back)} lines kept back; of "
+        f"ranking: {before:.1%} before, {after:.1%} after, {held:.1%} on the {len(back)} lines held out; of "
         f"{quantized[0]} quantizers it takes back {quantized[0] - quantized[1]}; "
         f"{time.process_time() - begin:.0f} s of processor time, {time.monotonic() - wall:.0f} s."
     )
