@@ -174,7 +174,7 @@ class Profile:
 
     def capture(self) -> Capture:
         """Return the data for reports and pages (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
-        from qaic.stats.reports import Capture, HostLatencies
+        from qaic.stats.reports import HostLatencies
 
         capture = Capture(self.device, host=HostLatencies.of_samples(self.samples))
         if capture.is_cpu:

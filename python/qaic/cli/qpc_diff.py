@@ -358,7 +358,6 @@ def graph_of(qpc: Qpc) -> onnx.ModelProto | None:
     data = qpc.graph
     if data is None:
         return None
-    import onnx
     from google.protobuf.message import DecodeError
 
     model = onnx.ModelProto()
@@ -377,7 +376,6 @@ def small_constants(model: onnx.ModelProto | None) -> dict[str, NDArray[Any]]:
     """Give the initializers that are in the graph itself; those of types numpy has not as their bytes."""
     if model is None:
         return {}
-    import numpy as np
     from onnx import numpy_helper
 
     found: dict[str, NDArray[Any]] = {}

@@ -47,8 +47,6 @@ def _parser() -> console.Parser:
 
 
 def _seconds(text: str) -> float:
-    import argparse
-
     try:
         period = float(text)
     except ValueError:

@@ -78,11 +78,7 @@ CARDS: Final = {
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
-
-    from qaic.forecast.operations import OperationTable
 
     Array = NDArray[np.float64]
 

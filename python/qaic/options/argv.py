@@ -311,8 +311,6 @@ def _value(text: str, place: int) -> tuple[object, int]:
 
 
 def _flags(spec: OptionSpec, value: object, dashes: str) -> str | None:
-    from qaic.options.codecs.scalars import ValueMismatchError
-
     try:
         arguments = written(spec, spec.codec.parse(value))
     except ValueMismatchError:

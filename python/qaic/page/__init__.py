@@ -134,8 +134,6 @@ def write_trace(
     OSError
         A file cannot be read or written.
     """
-    from pathlib import Path
-
     from qaic.page.drawing import draw_timeline, suffix_of
     from qaic.page.timeline.trace_tracks import timeline_of_trace
 

@@ -371,8 +371,6 @@ class InferenceBenchmarkSet:
     def _tell_op_stats(
         self, samples: _core.Samples, callback: OpStatsCallback, form: QAicOpStatsFormatEnum
     ) -> None:
-        from qaic.rt.sequences import vector_char
-
         dispatcher = self._context._dispatcher()  # noqa: SLF001 - for this package
         as_trace = form is QAicOpStatsFormatEnum.QAIC_OPSTATS_FORMAT_JSON
         for index, sample in enumerate(samples.times()):

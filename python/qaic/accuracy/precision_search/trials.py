@@ -83,7 +83,6 @@ def _noise(sqnr_db: float) -> float:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray

@@ -21,8 +21,8 @@ def prune_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
     Outputs of the model come first and in its order, then results of inner nodes in the order of the nodes.
     Nodes that nothing needs any more go, and inputs that only they read. Initializers stay; see
-    `checks.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no result
-    of a node of the main graph.
+    `validation.drop_unused`. Without names the model stays as it is. Raises CompileError if a name is no
+    result of a node of the main graph.
     """
     if not names:
         return

@@ -37,7 +37,7 @@ from qaic.support.text import counted, duration, three_digits
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from qaic import Session
     from qaic.cli.console import Parser
@@ -343,8 +343,6 @@ class RequestRate(Generic[T]):
         samples
             Recorded inferences (`qaic.profile.Profile.samples`).
         """
-        import numpy as np
-
         ordered = np.sort(samples, order="enqueued_ns")
         late_s = np.array(self.late_s[: len(ordered)])
         latencies_s: NDArray[np.float64] = (ordered["completed_ns"] - ordered["enqueued_ns"]) / 1e9 + late_s

@@ -34,8 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the codes that match."""
     from dataclasses import asdict
 
-    from qaic import errors
-
     known = error_codes()
     wanted = arguments.code
     if wanted is None and not arguments.json:

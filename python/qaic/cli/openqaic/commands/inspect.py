@@ -11,7 +11,7 @@ from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
-from qaic.cli.openqaic.program import check_output_file, check_page, open_program, wrote
+from qaic.cli.openqaic.program import STATS_LEVEL, check_output_file, check_page, open_program, wrote
 from qaic.cli.stored_weights import stored_weights
 from qaic.errors import OptionError, StateError
 from qaic.qpc import Qpc
@@ -53,8 +53,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what was asked for."""
-    from qaic.qpc import Qpc
-
     if arguments.view == "graph":
         return _draw_graph(arguments)
     if arguments.output is not None:
@@ -98,8 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw_graph(arguments: argparse.Namespace) -> int:
     from qaic.cli.openqaic.drawn_program import check_output, write_graph
-    from qaic.cli.openqaic.program import STATS_LEVEL
-    from qaic.qpc import Qpc
 
     output = check_output(arguments.output, next_command("inspect", arguments, "graph"))
     check_page(output, read=[arguments.model])

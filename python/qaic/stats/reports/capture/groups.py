@@ -26,8 +26,6 @@ def own_time_us(reader: TraceReader) -> NDArray[np.float64]:
 
 def output_bytes(reader: TraceReader) -> NDArray[np.float64]:
     """Bytes that each operation wrote: as measured, else as the compiler computed for each execution."""
-    import numpy as np
-
     written = reader.ops.out_bytes
     return np.where(written > 0, written, reader.facts.output_bytes * reader.ops.count)
 
@@ -90,8 +88,6 @@ class Spread:
 
 def spreads(capture: Capture, key: Callable[[OpInfo], Coded]) -> dict[Any, Spread]:
     """Median and range over all inferences of the own time of each key, the sum of the devices."""
-    import numpy as np
-
     found: dict[Any, NDArray[np.float64]] = {}
     for readers in capture.by_device():
         coded = key(readers[0].facts)
