@@ -96,7 +96,7 @@ def test_what_is_found_holds_in_a_program_that_is_compiled_with_it():
     assert sqnr_of(model, samples[:4], **options, node_precision_info_file=lists) == pytest.approx(
         plan.after, abs=1e-4
     )
-    # Nothing is measured that the set does not need: the last sample was kept back.
+    # Nothing is measured that the set does not need: the last sample was held out.
     assert sqnr_of(model, samples[4:], **options, node_precision_info_file=lists) == pytest.approx(
         plan.held_out, abs=1e-4
     )
@@ -134,7 +134,7 @@ def test_few_samples(count):
     plan = accuracy.search(model, to="fp16", samples=samples[:count], target="sqnr>=40")
     assert np.isnan(plan.held_out)
     assert plan.is_reached
-    assert "no samples kept back" in str(plan)
+    assert "no samples held out" in str(plan)
 
 
 def weakest(found, reference):

@@ -161,7 +161,7 @@ def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "programqpc.bin")
     with pytest.raises(qaicrt.ExceptionInit, match="no regular file"):
         qaicrt.Qpc(tmp_path)
-    with pytest.raises(qaicrt.ExceptionInit, match="No regular file"):
+    with pytest.raises(qaicrt.ExceptionInit, match="Not a regular file"):
         qaicrt.QpcFile(tmp_path).load()
 
 

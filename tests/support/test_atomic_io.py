@@ -66,7 +66,7 @@ def test_what_has_no_end_is_not_read(tmp_path):
     assert read_regular(path) == b"content"
     os.mkfifo(tmp_path / "pipe")
     for endless in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(OSError, match="No regular file"):
+        with pytest.raises(OSError, match="Not a regular file"):
             read_regular(endless)
     with pytest.raises(IsADirectoryError):
         read_regular(tmp_path)

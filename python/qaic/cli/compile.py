@@ -1,7 +1,7 @@
 """``qaic-compile``: an ONNX model to a program container.
 
-This module is the way in, also of ``qaic-exec`` (`compile_and_run`), and decides what is to be done; what is
-loaded before the command line is understood stays small.
+Entry point of the tool, and of ``qaic-exec`` (`compile_and_run`). Imports at the head of the module are few,
+so errors of the command line are reported quickly.
 """
 
 from __future__ import annotations

@@ -66,13 +66,15 @@ def _parser() -> console.Parser:
         "-d", "--select-devices", type=_numbers, metavar="LIST", help="numbers of devices (default: all)"
     )
     for name, text in (
-        ("--merge-mq-traces", "one trace for all devices of a program (true)"),
-        ("--merge-thread-groups", "one track for all threads of a group (true)"),
+        ("--merge-mq-traces", "one trace for all devices of a program (default: true)"),
+        ("--merge-thread-groups", "one track for all threads of a group (default: true)"),
     ):
         parser.add_argument(
             name, type=_truth, nargs="?", const=True, default=True, metavar="true|false", help=text
         )
-    parser.add_argument("--flow-events", choices=["none", "full"], default="none", help="dependencies (none)")
+    parser.add_argument(
+        "--flow-events", choices=["none", "full"], default="none", help="dependencies (default: none)"
+    )
     parser.add_argument(
         "--show-barrier-events", action="store_true", help="add tracks for the waits after operations"
     )
@@ -82,7 +84,7 @@ def _parser() -> console.Parser:
         default="json",
         help="format of traces: Chrome or Perfetto (default: json)",
     )
-    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
+    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, if it cannot be detected")
     parser.add_argument("--force", action="store_true", help="also decode buffers of another program")
     parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the names of files that are read")

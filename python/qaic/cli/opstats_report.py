@@ -65,7 +65,7 @@ def _parser() -> console.Parser:
     parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")
     parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="format")
     parser.add_argument("-o", "--output-dir", metavar="DIR", help="folder for files, created if missing")
-    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, when none is sure")
+    parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, if it cannot be detected")
     parser.add_argument("--force", action="store_true", help="also read buffers of another program")
     parser.add_argument("--opstats-schema", metavar="FILE", help="FileDescriptorSet of opstatsdesc.bin")
     return parser

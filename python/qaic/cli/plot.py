@@ -56,7 +56,7 @@ def plot(file: str, *, output: str | None, qpc: str | None) -> int:
     try:
         head = read_regular(path, _HEAD_BYTES)
     except (NotRegularError, IsADirectoryError):
-        raise InputError(f"{path} is no regular file; {_EXPECTED}", code="plot.foreign") from None
+        raise InputError(f"{path} is not a regular file; {_EXPECTED}", code="plot.foreign") from None
     if path.suffix.lower() == ".onnx" or head.startswith(QPC_MAGIC):
         raise InputError(
             f"{path} is a model or a program; {_EXPECTED}",

@@ -47,7 +47,7 @@ def _parser() -> console.Parser:
                 "-s", dest="pattern", default="*", metavar="GLOB", help="only files whose path matches"
             )
             command.add_argument("--force", action="store_true", help="overwrite existing files")
-    text = "what differs between two containers; exit code 1 if anything does, 2 if one cannot be read"
+    text = "compare two containers; exit code 1 if they differ, 2 if one cannot be read"
     diff = commands.add_parser("diff", help=text, description=text[0].upper() + text[1:] + ".")
     for name in ("a", "b"):
         diff.add_argument(

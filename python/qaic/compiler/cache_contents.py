@@ -47,8 +47,8 @@ class Entry:
 def entries(folder: Path) -> list[Entry]:
     """List the programs in a cache, the one that was last wanted first.
 
-    There are none in a folder where another user may write, who could exchange folders for links. A time in
-    the future, from before the system's clock was set back, counts as the oldest.
+    Returns no entries for a folder in which another user may write, because that user could replace folders
+    by links. A time in the future, from before the system's clock was set back, counts as the oldest.
     """
     found: list[Entry] = []
     if not is_own(folder):

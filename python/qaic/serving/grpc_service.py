@@ -107,7 +107,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 request = message.FromString(raw)
             except DecodeError:
-                raise InputError(f"this is no {message.DESCRIPTOR.name}", code="serving.request") from None
+                what = f"the message is not a {message.DESCRIPTOR.name}"
+                raise InputError(what, code="serving.request") from None
             answered: bytes = (await answer(request)).SerializeToString()
             return answered
 
@@ -299,9 +300,10 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
         request = service_pb2.ModelInferRequest()
         request.ParseFromString(envelope)
     except InputError as error:
-        raise InputError(f"this is no ModelInferRequest: {error.message}", code="serving.request") from None
+        what = f"the message is not a ModelInferRequest: {error.message}"
+        raise InputError(what, code="serving.request") from None
     except DecodeError:
-        raise InputError("this is no ModelInferRequest", code="serving.request") from None
+        raise InputError("the message is not a ModelInferRequest", code="serving.request") from None
     if raw_places and len(raw_places) != len(request.inputs):
         raise InputError(
             f"raw_input_contents has {len(raw_places)} entries; {len(request.inputs)}, one an input, are "

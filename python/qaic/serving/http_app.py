@@ -136,10 +136,14 @@ class HttpApp:
     async def _body(self, request: Request, most: int, lease: Lease) -> list[bytes]:
         """Read the parts of a body that is not too long, from a sender that is not too slow."""
         headers = request.headers
-        coding = headers.get("transfer-encoding", "chunked").lower()
-        if headers.get("content-encoding", "identity") != "identity" or coding != "chunked":
+        transfer = headers.get("transfer-encoding", "chunked")
+        content = headers.get("content-encoding", "identity")
+        if content != "identity" or transfer.lower() != "chunked":
+            coding = transfer if content == "identity" else content
             raise InputError(
-                "compressed bodies are not supported; send it as it is", code="serving.content_encoding"
+                f"the body has the coding {coding[:40]!r}, which is not supported; send it without "
+                "Content-Encoding, and without a Transfer-Encoding other than chunked",
+                code="serving.content_encoding",
             )
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length[:20]) > most:
@@ -227,7 +231,7 @@ class HttpApp:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def _described(self, describe: Callable[[], T]) -> T:
-        """Return what a function returns, of which one runs in a turn of the event loop."""
+        """Call a function; one such call runs per turn of the event loop."""
         async with self._describing:
             await asyncio.sleep(0)
             return describe()

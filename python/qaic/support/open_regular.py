@@ -36,7 +36,7 @@ def _refuse_others(mode: int, path: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
     if not stat.S_ISREG(mode):
-        raise NotRegularError(errno.EINVAL, "No regular file", path)
+        raise NotRegularError(errno.EINVAL, "Not a regular file", path)
 
 
 def read_text(path: str | os.PathLike[str], most_bytes: int = 64 << 20) -> str:

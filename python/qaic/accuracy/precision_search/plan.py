@@ -111,9 +111,9 @@ class PrecisionPlan:
         show = self.target.show
         names = f" ({len(self.nodes)} names)" if len(self.nodes) != self.units else ""
         back = (
-            "no samples kept back"
+            "no samples held out"
             if math.isnan(self.held_out)
-            else f"on samples kept back {show(self.held_out)}"
+            else f"on samples held out {show(self.held_out)}"
         )
         lines = [
             f"{self.model} in {self.to}: {self.units} of {self.of} units{names} stay in "
@@ -128,7 +128,7 @@ class PrecisionPlan:
             )
         if not self.is_reached:
             lines.append(
-                "the target does not hold on the samples that were kept back: search with more samples"
+                "the target does not hold on the samples that were held out: search with more samples"
             )
         return "\n".join(lines)
 

@@ -28,7 +28,7 @@ from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.record import silenced
 from qaic.errors import OptionError, StateError
 
-#: one of so many samples is kept back
+#: one of so many samples is held out
 _HELD_BACK: Final = 5
 _KEPT: Final = ("fp32", "fp16")
 
@@ -173,7 +173,7 @@ class _Search:
         return self._target.holds(self._trials.score(units), safely=self._is_safe)
 
     def _verified(self, names: Sequence[str]) -> Score:
-        """Judge the set on the samples that were kept back."""
+        """Judge the set on the samples that were held out."""
         if not self._held:
             return Score(math.nan)
         half, single = (names, ()) if self._keep == "fp16" else ((), names)

@@ -215,7 +215,7 @@ def check_output_file(
         )
     if path.exists() and any(Path(other).exists() and path.samefile(other) for other in read):
         raise OptionError(
-            f"{option} {path}: found a file that is read too, expected another one: it would be lost",
+            f"{option} {path}: the command also reads this file, and would overwrite it; give another name",
             code="option.output_path",
         )
 

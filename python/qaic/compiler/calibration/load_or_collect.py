@@ -41,7 +41,7 @@ _FLOAT_GRAPH: Final = (upcast_float16_pass, fold_batch_normalization_for_integer
 def dump_profile_pass(model: Model, context: Context) -> bool:
     """Measure the values of the graph in floating point, and write them to a profile.
 
-    The model itself is compiled as it is. A file that is quantized by is not written.
+    Runs on a copy of the model. The profile that quantizes the model (`load_profile`) is not written.
     """
     path = context.options.dump_profile
     if path is None:

@@ -51,13 +51,13 @@ class Context:
     write_program: WriteProgram
     #: makes folders for programs that are run while compiling
     work_folder: WorkFolder
-    #: operators that the user brings along
+    #: operators of the user's libraries
     custom: CustomOps
     #: whether the graph is to be quantized, or measured for it
     for_integers: bool
     #: constants that are beyond float16
     overflows: Overflows
-    #: what a card would not take, as far as it is known
+    #: known parts of the model that a card does not support
     survey: Survey = field(default_factory=Survey)
     #: whether the user's model was found to be one, so that what is wrong later is the compiler's
     is_checked: bool = False
@@ -71,7 +71,7 @@ class Context:
     profile: CalibrationProfile | None = None
     #: what each node computes in
     plan: Classification = field(default_factory=Classification)
-    #: what is quantized, how, and why not the rest; where anything is asked to be
+    #: quantized values, their parameters, and the reasons for the others; None if no option asks for them
     quantization: QuantizationPlan | None = None
     side_files: list[SideFile] = field(default_factory=list)
 
@@ -102,7 +102,7 @@ class Pass:
 def compiler_pass(
     is_needed: Callable[[Context], object] = lambda _: True,
 ) -> Callable[[Callable[[Model, Context], bool]], Pass]:
-    """Make a pass of a function, whose name is that of the pass with ``_pass`` behind it."""
+    """Make a pass of a function, which has the name of the pass followed by ``_pass``."""
 
     def made(run: Callable[[Model, Context], bool]) -> Pass:
         return Pass(run.__name__.removesuffix("_pass").replace("_", "-"), run, is_needed)

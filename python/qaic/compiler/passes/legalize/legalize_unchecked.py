@@ -3,8 +3,8 @@
 The diagonal of Trilu is limited, which changes no result. Indices of MaxUnpool pass through a check, unless
 they are those of a MaxPool over a tensor that is not larger. So do indices that select images, groups or
 rows, the lengths of GroupQueryAttention, the axis of DFT, the frame length of STFT and the sizes of Col2Im.
-Nodes of a graph that read one operand with one limit share its check: all layers of a decoder add the nodes
-of one.
+Nodes of a graph that read one operand with one limit share its check, so the layers of a decoder together
+add as many nodes as one layer.
 """
 
 import math
