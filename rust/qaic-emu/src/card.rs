@@ -1,8 +1,8 @@
 //! An emulated card as its driver sees it: its open files, the owners of its channels, and the events that change it.
 //!
-//! One lock guards all of it. Nothing that takes long happens under it: cores compute and the firmware answers without it,
-//! and what a loss sets free ([`DeferredCleanup`]) is stopped after it is given back. The order of locks is: a channel's drive
-//! lock, the card's lock, whatever channels and firmware have inside.
+//! One lock protects the card's state. No slow work runs while this lock is held: cores compute and the firmware
+//! answers without it. Objects that a loss releases ([`DeferredCleanup`]) are stopped after the lock is released. The
+//! lock order is: a channel's drive lock, the card's lock, locks inside channels and firmware.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use qaic_kmd::Errno;
 use qaic_kmd::abi::DBC_COUNT;
 use qaic_kmd::kmd::{DbcState, EventKind};
 
-/// How long a thread sleeps before it looks for a signal.
+/// Interval in which a sleeping thread checks for signals.
 pub(crate) const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 /// An emulated card.
 #[derive(Debug)]
 pub(crate) struct Card {
-    /// Name of its node, as `accel0`.
+    /// Name of the card's node, such as `accel0`.
     pub(crate) node: String,
     pub(crate) options: Arc<EmuOptions>,
     pub(crate) firmware: Firmware,
@@ -34,18 +34,18 @@ pub(crate) struct Card {
     state: Mutex<CardState>,
     /// True if the fault plan has any fault.
     has_faults: AtomicBool,
-    /// Something changed that a blocked call may wait for.
+    /// Notified after a change that a blocked call may wait for.
     pub(crate) changed: Condvar,
 }
 
-/// The card's state, which the lock guards.
+/// The card's state, which the lock protects.
 #[derive(Debug)]
 pub(crate) struct CardState {
     /// True while the card can be used.
     pub(crate) is_online: bool,
-    /// Resets so far.
+    /// Number of resets so far.
     pub(crate) resets: u64,
-    /// Times that the process was stopped and went on.
+    /// Number of times that the process was stopped and continued.
     pub(crate) stops: u64,
     pub(crate) users: BTreeMap<u32, User>,
     next_user: u32,
@@ -54,15 +54,15 @@ pub(crate) struct CardState {
     pub(crate) dbcs: Vec<Dbc>,
     faults: FaultCounter,
     timeline: Vec<(Duration, TimedEvent)>,
-    /// Resets whose firmware has not forgotten everything yet.
+    /// Number of resets whose firmware has not released everything yet.
     resetting: usize,
-    /// Calls that are blocked.
+    /// Number of blocked calls.
     pub(crate) waiters: usize,
-    /// Control messages that the firmware works on.
+    /// Number of control messages that the firmware is processing.
     pub(crate) busy: usize,
-    /// Calls so far, by request.
+    /// Number of calls so far, by request.
     pub(crate) calls: BTreeMap<u32, u64>,
-    /// Elements that completed with a status other than 0, which the driver reports nowhere.
+    /// Number of elements that completed with a status other than 0, which the driver does not report.
     pub(crate) dma_errors: u64,
     pub(crate) next_serial: u64,
 }
@@ -70,7 +70,8 @@ pub(crate) struct CardState {
 /// An open file.
 #[derive(Debug)]
 pub(crate) struct User {
-    /// Its identity to the firmware; a new one after each reset, so that what the firmware did for it before is known.
+    /// Identity of the file for the firmware. A new one after each reset distinguishes earlier results of the
+    /// firmware.
     pub(crate) wire_id: u32,
     pub(crate) handles: BTreeMap<u32, u64>,
     /// True if the card never works again.
@@ -80,19 +81,19 @@ pub(crate) struct User {
 /// A DMA-bridge channel.
 #[derive(Debug, Default)]
 pub(crate) struct Dbc {
-    /// The file that activated it and has not given it up.
+    /// File that activated the channel and has not released it.
     pub(crate) owner: Option<u32>,
-    /// Counts the times that executions were lost, and why they were the last time.
+    /// Number of times that executions were lost.
     pub(crate) losses: u64,
     pub(crate) loss: Option<Errno>,
-    /// Counts activations.
+    /// Number of activations.
     pub(crate) activation: u64,
     pub(crate) state: Option<DbcState>,
     /// True while the card's cores restart.
     pub(crate) is_restarting: bool,
     pub(crate) ring_size: u32,
     pub(crate) channel: Option<Arc<Channel>>,
-    /// Held while a step is made and its outcome taken note of.
+    /// Lock that is held during a step and the processing of its result.
     pub(crate) drive: Arc<Mutex<()>>,
     pub(crate) queued: VecDeque<QueuedElement>,
     pub(crate) next_element_id: u64,
@@ -100,11 +101,11 @@ pub(crate) struct Dbc {
     pub(crate) is_hung: bool,
     pub(crate) worker: Option<Worker>,
     pub(crate) attached: BTreeSet<u64>,
-    /// Waits that have not ended.
+    /// Number of waits that have not ended.
     pub(crate) waits: usize,
 }
 
-/// An element that was queued and is not complete.
+/// A queued element that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedElement {
     pub(crate) element_id: u64,
@@ -113,11 +114,11 @@ pub(crate) struct QueuedElement {
     pub(crate) ends_slice: bool,
     /// True if the completion of the request gets lost.
     pub(crate) is_lost: bool,
-    /// The status that the request completes with in place of success.
+    /// Status of the completion, instead of success.
     pub(crate) dma_status: Option<u16>,
 }
 
-/// A change at some time.
+/// A scheduled change.
 #[derive(Clone, Copy, Debug)]
 enum TimedEvent {
     Fault(Action),
@@ -147,9 +148,9 @@ impl DeferredCleanup {
         self.is_reset |= other.is_reset;
     }
 
-    /// Stops what was set free. Call without the card's lock.
+    /// Stops the released objects. Must be called without the card's lock.
     ///
-    /// Blocking: until the threads of channels have ended, a few seconds at most.
+    /// Blocking: at most a few seconds, until the threads of channels have ended.
     pub(crate) fn finish(self, card: &Card) {
         for channel in &self.channels {
             channel.stop();
@@ -168,7 +169,7 @@ impl DeferredCleanup {
     }
 }
 
-/// A call that is counted.
+/// A counted call, until this object is dropped.
 #[must_use = "it is counted until this is dropped"]
 pub(crate) struct Counted<'a> {
     card: &'a Card,
@@ -217,12 +218,12 @@ impl Card {
         card
     }
 
-    /// The state as it is.
+    /// Locks the state without applying changes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, CardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, with the changes that are due applied.
+    /// Locks the state, after applying the changes that are due.
     pub(crate) fn settled(&self) -> MutexGuard<'_, CardState> {
         loop {
             let mut state = self.lock();
@@ -235,7 +236,7 @@ impl Card {
         }
     }
 
-    /// Applies the changes that are due; the time of the next one that needs no other thread.
+    /// Applies the changes that are due. Returns the time of the next one that needs no other thread.
     pub(crate) fn catch_up(&self) -> Option<Duration> {
         let state = self.settled();
         let is_waited_for = |due: &TimedEvent| state.resetting > 0 && matches!(due, TimedEvent::Online);
@@ -243,7 +244,7 @@ impl Card {
         times.min()
     }
 
-    /// Replaces the fault plan; times and counts begin again.
+    /// Replaces the fault plan, and resets times and counts.
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
         let now = self.options.clock.now();
         let mut state = self.lock();
@@ -258,13 +259,13 @@ impl Card {
         self.events.rescheduled();
     }
 
-    /// Has calls do what they do when the process is stopped and goes on: a control message that waits is sent again.
+    /// Simulates a stop and continuation of the process: a waiting control message is sent again.
     pub(crate) fn stop_and_continue(&self) {
         self.lock().stops += 1;
         self.changed.notify_all();
     }
 
-    /// Applies later changes at once: a start of the card or of cores.
+    /// Applies later changes at once, such as the restart of the card or of cores.
     pub(crate) fn hurry(&self) {
         loop {
             let Some(due) = self.settled().next_due() else { return };
@@ -275,7 +276,7 @@ impl Card {
         }
     }
 
-    /// A new user.
+    /// Adds a user.
     pub(crate) fn open(&self) -> Result<u32, Errno> {
         if let Some(Action::Fail(error)) = self.fault_action(Trigger::Open) {
             return Err(error);
@@ -292,7 +293,7 @@ impl Card {
         Ok(id)
     }
 
-    /// Frees everything that a user has.
+    /// Frees all resources of a user.
     pub(crate) fn close(&self, user: u32) {
         let mut state = self.lock();
         let mut cleanup = DeferredCleanup::default();
@@ -312,7 +313,7 @@ impl Card {
         self.firmware.terminate(closed.wire_id);
     }
 
-    /// Counts a trigger; the action that the fault plan has for it.
+    /// Counts a trigger, and returns its action in the fault plan.
     pub(crate) fn fault_action(&self, trigger: Trigger) -> Option<Action> {
         if !self.has_faults.load(Ordering::Acquire) {
             return None;
@@ -320,7 +321,7 @@ impl Card {
         self.settled().faults.next_action(trigger)
     }
 
-    /// Applies a fault to the card, or to the channel that a call is about.
+    /// Applies a fault to the card, or to the channel of a call.
     pub(crate) fn perform(&self, action: Action, dbc_id: Option<u32>) {
         let mut state = self.lock();
         let cleanup = self.apply(&mut state, action, dbc_id);
@@ -410,8 +411,8 @@ impl Card {
         cleanup
     }
 
-    /// The cores of a channel fail, and start again some time later. Kernels without core restarts see cores that make no
-    /// progress.
+    /// Makes the cores of a channel fail, and schedules their restart. Kernels without core restarts see cores that
+    /// make no progress.
     fn restart_cores(&self, state: &mut CardState, dbc_id: u32, powers_up: bool) -> DeferredCleanup {
         let dbc = &mut state.dbcs[dbc_id as usize];
         if dbc.owner.is_none() {
@@ -431,7 +432,7 @@ impl Card {
         cleanup
     }
 
-    /// Takes a channel from its owner: what is queued is lost, what was attached is not any more.
+    /// Takes a channel from its owner. Queued executions are lost, and slices are detached.
     pub(crate) fn release(&self, state: &mut CardState, dbc_id: u32, loss: Errno) -> DeferredCleanup {
         let cleanup = self.release_but_state(state, dbc_id, loss);
         self.set_dbc_state(state, dbc_id, DbcState::Idle);
@@ -458,7 +459,7 @@ impl Card {
         DeferredCleanup { channels, workers: worker.into_iter().collect(), ..DeferredCleanup::default() }
     }
 
-    /// Forgets what is queued on a channel and ends the waits for it with the reason.
+    /// Removes the queued executions of a channel, and ends their waits with the reason.
     fn fail_executions(&self, state: &mut CardState, dbc_id: u32, loss: Errno) {
         let CardState { dbcs, bos, .. } = state;
         let dbc = &mut dbcs[dbc_id as usize];
@@ -473,7 +474,7 @@ impl Card {
         self.changed.notify_all();
     }
 
-    /// Sets the state of a channel. A kernel with the attribute publishes each change of it.
+    /// Sets the state of a channel. Kernels with the attribute publish each change of it.
     pub(crate) fn set_dbc_state(&self, state: &mut CardState, dbc_id: u32, to: DbcState) {
         let known = state.dbcs[dbc_id as usize].state.replace(to).unwrap_or(DbcState::Idle);
         if known != to && self.options.profile == Profile::Ssr {
@@ -489,8 +490,8 @@ impl Card {
         self.events.publish(&self.node, kind);
     }
 
-    /// Counts a call that blocks, or one that the firmware works on, until the answer is dropped: a panic of cores on the
-    /// caller's thread does not leave it counted. Gives the lock back.
+    /// Counts a call that blocks, or that the firmware is processing, until the result is dropped, also after a panic
+    /// of cores on the caller's thread. Releases the lock.
     pub(crate) fn count<'a>(
         &'a self,
         mut state: MutexGuard<'a, CardState>,
@@ -502,10 +503,10 @@ impl Card {
         Counted { card: self, of }
     }
 
-    /// Sleeps until something changed or the next change is due. Virtual time advances to that time if no other thread
-    /// works. `EINTR`: there is a signal.
+    /// Sleeps until the state changes or the next change is due. Virtual time advances to that time if no other
+    /// thread works. Fails with `EINTR` if there is a signal.
     ///
-    /// `is_moving`: whether the cores of the channel that is waited for make progress without this thread.
+    /// `is_moving` is true if the cores of the awaited channel make progress without this thread.
     pub(crate) fn wait_for_change<'a>(
         &'a self,
         state: MutexGuard<'a, CardState>,
@@ -543,18 +544,18 @@ impl CardState {
         self.timeline.iter().map(|(time, _)| *time).min()
     }
 
-    /// Index of the first change that is due.
+    /// Returns the index of the first change that is due.
     fn first_due(&self, now: Duration) -> Option<usize> {
         let due = self.timeline.iter().enumerate().filter(|(_, (time, _))| *time <= now);
         due.min_by_key(|(_, (time, _))| *time).map(|(at, _)| at)
     }
 
-    /// Returns whether the user's file is still usable: it is not if the card went away after it was opened.
+    /// Returns whether the user's file is still usable, which it is not if the card was lost after it was opened.
     pub(crate) fn can_use(&self, user: u32) -> bool {
         self.users.get(&user).is_some_and(|user| !user.is_dead)
     }
 
-    /// The same with the lock held.
+    /// Counts a trigger and returns its action, while the lock is held.
     pub(crate) fn fault_action(&mut self, trigger: Trigger) -> Option<Action> {
         self.faults.next_action(trigger)
     }

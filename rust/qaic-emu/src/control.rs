@@ -8,10 +8,10 @@ use super::fault::{Action, FaultPlan};
 use super::firmware::ResourceUsage;
 use qaic_kmd::abi::{DBC_COUNT, request};
 
-/// Between two looks at what may end a wait.
+/// Interval between two checks for the end of a wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Names of the system calls, as fault plans have them where they can go wrong, and their request codes.
+/// Names of the system calls, as in fault plans if faults exist for them, and their request codes.
 const CALLS: [(&str, u32); 13] = [
     ("manage", request::MANAGE),
     ("create_bo", request::CREATE_BO),
@@ -28,7 +28,7 @@ const CALLS: [(&str, u32); 13] = [
     ("import", request::PRIME_FD_TO_HANDLE),
 ];
 
-/// An emulated card, from behind.
+/// Test control of an emulated card.
 #[derive(Clone, Debug)]
 pub struct Control {
     card: Arc<Card>,
@@ -40,48 +40,49 @@ impl Control {
         Self { card, fresh }
     }
 
-    /// Resets the card with everything that is on it. It is online again some time later, or after [`Self::hurry`].
+    /// Resets the card for all its users. The card is online again some time later, or after [`Self::hurry`].
     pub fn reset(&self) {
         self.card.perform(Action::Reset, None);
     }
 
-    /// Lets the cores of a channel fail. They start again some time later, or after [`Self::hurry`]; without power never.
-    /// Nothing happens where the channel is free.
+    /// Makes the cores of a channel fail. They restart some time later, or after [`Self::hurry`]; without power, they
+    /// never restart. Does nothing for a free channel.
     pub fn restart_cores(&self, dbc_id: u32, with_power_up: bool) {
         self.card.perform(Action::Restart { dbc_id: Some(dbc_id), powers_up: with_power_up }, None);
     }
 
-    /// Has the calls that are under way do what they do when `SIGSTOP` stops the process and `SIGCONT` lets it go on: the
-    /// kernel makes a control message that waits again, while the firmware does what it was sent.
+    /// Simulates `SIGSTOP` and `SIGCONT` of the process for the calls in progress: the kernel repeats a waiting
+    /// control message, while the firmware executes the first one.
     pub fn stop_and_continue(&self) {
         self.card.stop_and_continue();
     }
 
-    /// Lets everything happen at once that would happen later.
+    /// Applies all later changes at once.
     pub fn hurry(&self) {
         self.card.hurry();
     }
 
-    /// Replaces the plan of what goes wrong; its numbers and times begin again.
+    /// Replaces the fault plan, and resets its counts and times.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.card.set_faults(plan);
     }
 
-    /// Calls that are blocked.
+    /// Number of blocked calls.
     pub fn waiters(&self) -> usize {
         self.card.lock().waiters
     }
 
-    /// Waits until so many calls are blocked; whether they are.
+    /// Waits until `count` calls are blocked; returns whether they are.
     ///
-    /// Blocking: `limit` of real time at most.
+    /// Blocking: at most `limit` of real time.
     pub fn await_waiters(&self, count: usize, limit: Duration) -> bool {
         let state = self.card.lock();
         let wait = self.card.changed.wait_timeout_while(state, limit, |state| state.waiters < count);
         wait.unwrap_or_else(PoisonError::into_inner).0.waiters >= count
     }
 
-    /// [`Control::await_waiters`] that ends when `should_stop` returns true, which is called now and then; `None` then.
+    /// Waits as [`Control::await_waiters`] does, but returns `None` if `should_stop`, which is called periodically,
+    /// returns true.
     pub fn await_waiters_unless(
         &self,
         count: usize,
@@ -104,12 +105,12 @@ impl Control {
         }
     }
 
-    /// How often each system call was made, by its name.
+    /// Number of calls of each system call, by name.
     pub fn calls_by_name(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         CALLS.iter().map(|(name, request)| (*name, self.calls(*request)))
     }
 
-    /// How often the system call of this name was made; why not, where there is none.
+    /// Number of calls of the system call with this name; an error if the name is unknown.
     pub fn calls_named(&self, name: &str) -> Result<u64, String> {
         self.calls_by_name().find(|(call, _)| *call == name).map(|(_, count)| count).ok_or_else(|| {
             let names = CALLS.map(|(call, _)| call).join(", ");
@@ -117,17 +118,17 @@ impl Control {
         })
     }
 
-    /// How often a system call was made, by its request code.
+    /// Number of calls of a system call, by request code.
     pub fn calls(&self, request: u32) -> u64 {
         self.card.lock().calls.get(&request).copied().unwrap_or(0)
     }
 
-    /// Elements that completed with another status than 0. The driver reports them nowhere.
+    /// Number of elements that completed with a status other than 0, which the driver does not report.
     pub fn dma_errors(&self) -> u64 {
         self.card.lock().dma_errors
     }
 
-    /// Returns the resources that the firmware has given out.
+    /// Returns the resources that the firmware has assigned.
     pub fn resource_usage(&self) -> ResourceUsage {
         self.card.firmware.resource_usage()
     }

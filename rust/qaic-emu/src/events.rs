@@ -9,10 +9,10 @@ use super::options::EmuClock;
 use qaic_kmd::Errno;
 use qaic_kmd::kmd::{Event, EventKind, EventSource, Readiness};
 
-/// Events that a subscriber may leave unread; a kernel drops some, too.
+/// Maximum number of unread events of a subscriber; a kernel also drops events.
 const MAX_PENDING: usize = 65_536;
 
-/// Passes events on to subscribers.
+/// Delivers events to subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct EventBroadcast {
     channels: Mutex<Vec<Weak<EventChannel>>>,
@@ -28,14 +28,14 @@ struct EventChannel {
 #[derive(Debug, Default)]
 struct PendingEvents {
     events: VecDeque<Event>,
-    /// Waits that are to end.
+    /// Number of waits to end.
     wakes: u64,
-    /// Changes of what is due later.
+    /// Number of changes of the schedule.
     schedules: u64,
 }
 
 impl EventBroadcast {
-    /// Passes an event on. Never blocks.
+    /// Delivers an event. Never blocks.
     pub(crate) fn publish(&self, node: &str, kind: EventKind) {
         self.each(|pending| {
             if pending.events.len() >= MAX_PENDING {
@@ -45,7 +45,7 @@ impl EventBroadcast {
         });
     }
 
-    /// Something else is due than before, and maybe sooner.
+    /// Reports that the schedule has changed; the next change may be earlier.
     pub(crate) fn rescheduled(&self) {
         self.each(|pending| pending.schedules += 1);
     }
@@ -59,7 +59,7 @@ impl EventBroadcast {
         });
     }
 
-    /// Subscribes to what happens from now on.
+    /// Subscribes to later events.
     pub(crate) fn subscribe(&self, cards: &[Arc<Card>], clock: &EmuClock) -> EmuEvents {
         let channel = Arc::default();
         self.lock().push(Arc::downgrade(&channel));
@@ -77,8 +77,8 @@ impl EventChannel {
     }
 }
 
-/// Events of emulated cards. Its time limits are of real time, even where the cards' time is virtual: a subscriber does not
-/// make time go by.
+/// Events of emulated cards. Time limits are in real time, even if the cards' time is virtual: a subscriber does not
+/// advance virtual time.
 #[derive(Debug)]
 pub(crate) struct EmuEvents(Arc<Subscription>);
 
@@ -130,7 +130,7 @@ impl Readiness for Subscription {
 }
 
 impl Subscription {
-    /// Lets happen what is due, which may be what is waited for; how soon something more is going to happen.
+    /// Applies the changes that are due, which may cause the awaited event. Returns the time until the next change.
     fn catch_up(&self) -> Option<Duration> {
         let dues = self.cards.iter().filter_map(|card| card.catch_up());
         dues.min().map(|due| due.saturating_sub(self.clock.now()))

@@ -1,4 +1,4 @@
-//! An open file of an emulated card: each system call to what handles it.
+//! An open file of an emulated card, which dispatches each system call to its handler.
 
 use std::fmt::Debug;
 use std::sync::{Arc, MutexGuard};
@@ -15,7 +15,7 @@ use super::options::{EmuOptions, Profile};
 use crate::data_path::bo::Attachments;
 use crate::data_path::ring::ExecuteRequest;
 
-/// Bytes of `Qualcomm Cloud AI Accelerators`, the driver's description.
+/// Length of `Qualcomm Cloud AI Accelerators`, the driver's description.
 const DESCRIPTION_BYTES: u64 = 30;
 
 /// An open file.
@@ -84,7 +84,7 @@ impl EmuFile {
         &self.card.options
     }
 
-    /// Counts a call; what the plan of faults has for it.
+    /// Counts a call, and returns its fault in the plan.
     pub(crate) fn inject_fault(&self, trigger: Trigger, dbc_id: Option<u32>) -> Result<(), Errno> {
         match self.card.fault_action(trigger) {
             None => Ok(()),
@@ -96,13 +96,13 @@ impl EmuFile {
         }
     }
 
-    /// The card's state, if the card can be used through this file.
+    /// Locks the card's state, if this file can use the card.
     pub(crate) fn alive(&self) -> Result<MutexGuard<'_, CardState>, Errno> {
         let state = self.not_dead()?;
         if state.is_online { Ok(state) } else { Err(Errno::NODEV) }
     }
 
-    /// The card's state, if this file has not outlived it.
+    /// Locks the card's state, unless the card was reset since this file was opened.
     pub(crate) fn not_dead(&self) -> Result<MutexGuard<'_, CardState>, Errno> {
         let state = self.card.settled();
         if state.can_use(self.user) { Ok(state) } else { Err(Errno::NODEV) }

@@ -1,4 +1,4 @@
-//! The kernel with emulated cards.
+//! The kernel of emulated cards.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct EmuKmd {
 }
 
 impl EmuKmd {
-    /// A kernel with unused cards. An error says what of the options cannot be.
+    /// Creates a kernel with unused cards. An error describes the invalid options.
     pub fn new(options: EmuOptions) -> Result<Arc<Self>, String> {
         if options.cards > 255 {
             return Err(format!("{} emulated cards: expected 255 at most", options.cards));

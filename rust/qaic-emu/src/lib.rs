@@ -1,13 +1,13 @@
-//! Emulated cards behind the same system calls as those of silicon: the driver's rules, the firmware's resource tables and
-//! the data path of a card, without hardware.
+//! Emulated cards with the same system calls as real ones: the driver's rules, the firmware's resource tables and the
+//! data path of a card, without hardware.
 //!
-//! `EmuKmd` is a kernel with such cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`]) and owns
-//! all other memory itself, so it needs no unsafe code. A `workload::Workload`, which a crate with an engine plugs in, does the
-//! work of the cores. `firmware::Firmware` and `data_path` are a card without a driver: `tests/kernel/pci_card` puts them on
-//! a PCI bus.
+//! `EmuKmd` is a kernel with emulated cards ([`qaic_kmd::kmd::Kmd`]). It borrows the memory of each call ([`Ioctl`])
+//! and owns all other memory, so it needs no unsafe code. A crate with an engine provides a `workload::Workload`,
+//! which does the work of the cores. `firmware::Firmware` and `data_path` form a card without a driver:
+//! `tests/kernel/pci_card` adds them to a PCI bus.
 //!
-//! [`fault`] is the language of what goes wrong, for these cards and for other test devices; without the feature `cards`
-//! there is nothing else here.
+//! [`fault`] defines the language of faults, for these cards and for other test devices. Without the feature `cards`,
+//! the crate contains only this module.
 //!
 //! [`Ioctl`]: qaic_kmd::ioctl::Ioctl
 #![forbid(unsafe_code)]

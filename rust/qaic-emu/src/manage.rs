@@ -1,4 +1,4 @@
-//! Control messages: what the driver checks, what it does itself, and what it passes on.
+//! Control messages: the driver's checks, the work that the driver does itself, and the commands that it passes on.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,22 +23,23 @@ use qaic_kmd::protocol::transaction::{
 use qaic_kmd::protocol::{NncStatus, parse};
 use qaic_kmd::wire::{self, Layout};
 
-/// `ERESTARTSYS`: the kernel makes a call again that a stop of the process has ended, when the process goes on.
+/// Error `ERESTARTSYS`: after a stop of the process has ended a call, the kernel repeats the call when the process
+/// continues.
 const AGAIN_AFTER_STOP: Errno = Errno::from_raw_os_error(512);
 
 /// The contents of a message.
 #[derive(Debug, Default)]
 struct Message {
     transactions: Vec<Transaction>,
-    /// Bytes of data so far.
+    /// Number of data bytes so far.
     transferred: usize,
-    /// Elements of the ring for an activation.
+    /// Number of ring elements for an activation.
     ring_size: Option<u32>,
-    /// Channels that are to be given up, and whether a transaction follows.
+    /// Channels to release, and whether a transaction follows.
     given_up: Vec<(u32, bool)>,
 }
 
-/// The firmware's reply, as the caller sees it.
+/// The firmware's reply in the format for the caller.
 #[derive(Debug, Default)]
 struct Reply {
     bytes: Vec<u8>,
@@ -64,7 +65,7 @@ impl EmuFile {
         result
     }
 
-    /// Answers a message of so many transactions, of which those that name memory name `data`.
+    /// Answers a message of `count` transactions, whose dma transactions reference `data`.
     fn answer(&self, bytes: &[u8], count: u32, data: &[&[u8]], reply: &mut Reply) -> Result<(), Errno> {
         let fault = match self.card.fault_action(Trigger::Manage) {
             Some(Action::Fail(error)) if !comes_late(error) => return Err(error),
@@ -123,7 +124,7 @@ impl EmuFile {
         self.decode(replies, &mut message.ring_size, resets, &mut reply.bytes)
     }
 
-    /// Returns the fault of a message's commands; counts all of them.
+    /// Returns the fault of a message's commands, and counts all commands.
     fn fault_of(&self, message: &Message) -> Option<Action> {
         let triggers = message.transactions.iter().filter_map(|wire| match wire {
             Transaction::Passthrough(command) => {
@@ -138,13 +139,13 @@ impl EmuFile {
         faults.into_iter().flatten().next()
     }
 
-    /// Has the firmware do what a message says whose reply comes after a signal has ended the wait for it.
+    /// Makes the firmware execute a message whose reply arrives after a signal has ended the wait.
     fn leave_reply(&self, transactions: Vec<Transaction>, resets: u64) -> Result<(), Errno> {
         self.drop_reply(&self.exchange(transactions, None, resets)?)?;
         Err(Errno::INTR)
     }
 
-    /// Drops a reply that no caller waits for; the driver reads only its freed channels.
+    /// Discards a reply that no caller waits for; the driver only reads the freed channels in it.
     fn drop_reply(&self, replies: &[TransactionReply]) -> Result<(), Errno> {
         for reply in replies {
             if let TransactionReply::Deactivate { dbc_id, .. } = reply {
@@ -154,10 +155,10 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Ends the ownership of channels before the message goes out, and waits until the waits for them have ended. Where one is
-    /// not the file's the message is refused, as those are whose transactions are not all understood.
+    /// Ends the ownership of channels before the message is sent, and waits for the end of their waits. The message
+    /// is refused if a channel does not belong to the file, or if a transaction is unknown.
     ///
-    /// Blocking: as long as waits have time left whose inferences do not end.
+    /// Blocking: until the time limits of the waits have passed, if their inferences do not end.
     fn give_up(&self, message: &Message) -> Result<(), Errno> {
         for &(dbc_id, is_last) in &message.given_up {
             let mut state = self.alive()?;
@@ -176,7 +177,7 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Waits for a reply that comes after this time, or not at all.
+    /// Waits for a reply that arrives after this time, or never.
     fn await_reply(&self, resets: u64, stops: u64, after: Option<Duration>) -> Result<(), Errno> {
         let now = self.card.options.clock.now();
         let deadline = now + self.card.options.control_timeout;
@@ -202,7 +203,7 @@ impl EmuFile {
         }
     }
 
-    /// Has the firmware answer. `EIO`: the card was reset meanwhile.
+    /// Sends the message to the firmware. Fails with `EIO` if the card was reset in the meantime.
     fn exchange(
         &self,
         transactions: Vec<Transaction>,
@@ -232,7 +233,7 @@ impl EmuFile {
         Err(Errno::IO)
     }
 
-    /// Puts the reply together, and does what the driver has to do with it.
+    /// Builds the reply, and does the driver's part of it.
     fn decode(
         &self,
         replies: Vec<TransactionReply>,
@@ -269,9 +270,9 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Gives the file a channel, whose ring is the last that the message has asked for.
+    /// Assigns a channel to the file; the last requested ring of the message becomes the channel's.
     ///
-    /// Blocking: while the driver holds the channel for an activation that is not over.
+    /// Blocking: while the driver keeps the channel for an earlier activation.
     fn activated(
         &self,
         status: u32,
@@ -315,8 +316,8 @@ impl EmuFile {
         Ok(())
     }
 
-    /// The card's state when a channel is not in use any more. A signal ends the wait and changes nothing else, so that the
-    /// channel is taken over.
+    /// Returns the card's state when a channel is no longer in use. A signal only ends the wait, so that the channel
+    /// is taken over.
     fn await_release(&self, dbc_id: u32, resets: u64) -> Result<MutexGuard<'_, CardState>, Errno> {
         let mut state = self.card.settled();
         let stops = state.stops;
@@ -338,7 +339,7 @@ impl EmuFile {
         }
     }
 
-    /// Frees a channel that the firmware says is free, or takes it back where it refuses to.
+    /// Frees a channel that the firmware reports as free, or takes the channel back if the firmware refuses.
     fn deactivated(&self, status: u32, dbc_id: u32) -> Result<(), Errno> {
         if dbc_id >= DBC_COUNT {
             return Err(Errno::NODEV);
@@ -359,7 +360,7 @@ impl EmuFile {
     }
 }
 
-/// Takes a message apart up to where it is refused.
+/// Parses a message up to a refused transaction.
 fn take_apart(bytes: &[u8], count: u32, data: &[&[u8]], message: &mut Message) -> Result<(), Errno> {
     let mut data = data.iter().copied();
     let mut rest = bytes;
@@ -418,7 +419,7 @@ fn take_apart_transaction<'data>(
     Ok(())
 }
 
-/// Bytes of a reply on its way to the driver.
+/// Number of bytes of a reply to the driver.
 fn wire_bytes(replies: &[TransactionReply]) -> usize {
     const MESSAGE_HEADER_BYTES: usize = 32;
     let bytes = |reply: &TransactionReply| match reply {
@@ -430,13 +431,13 @@ fn wire_bytes(replies: &[TransactionReply]) -> usize {
     MESSAGE_HEADER_BYTES + replies.iter().map(bytes).sum::<usize>()
 }
 
-/// Returns whether a control call fails with this error after the driver has begun: channels are given up,
-/// and the message may have gone out.
+/// Returns whether a control call fails with this error after the driver has begun. Channels are then released, and
+/// the message may have been sent.
 fn comes_late(error: Errno) -> bool {
     matches!(error, Errno::INTR | Errno::AGAIN)
 }
 
-/// Copies what the card is to fetch. `ENOMEM`: more than there is memory for.
+/// Copies the data that the card fetches. Fails with `ENOMEM` if the memory is insufficient.
 fn fetch(from: &[u8]) -> Result<Arc<[u8]>, Errno> {
     Vec::<u8>::new().try_reserve_exact(from.len()).map_err(|_| Errno::NOMEM)?;
     Ok(from.into())

@@ -29,17 +29,17 @@ macro_rules! settings {
 pub(crate) use settings;
 
 settings! {
-    /// Emulated cards. The default is one card under a kernel of today, without cores, in time that goes by only while
-    /// a call waits: the same calls have the same results every time.
+    /// Options of emulated cards. The default is one card with a current kernel, without cores, and with time that
+    /// advances only while a call waits. The same calls therefore always have the same results.
     #[derive(Clone, Debug)]
     pub struct EmuOptions {
-        /// Cards, 255 at most.
+        /// Number of cards, at most 255.
         cards: u32 = 1,
-        /// Which kernels the driver behaves like.
+        /// Kernel version that the driver imitates.
         profile: Profile = Profile::default(),
         /// The work of the cores.
         workload: Arc<dyn Workload> = Arc::new(Loopback),
-        /// The time.
+        /// Clock of the cards.
         clock: EmuClock = EmuClock::default(),
         /// Threads that drive the data path.
         execution_mode: ExecutionMode = ExecutionMode::default(),
@@ -50,9 +50,9 @@ settings! {
         /// Returns whether a signal waits for the calling thread; blocking calls then return `EINTR`. Called
         /// every 50 ms.
         signaled: Option<fn() -> bool> = None,
-        /// Name of the driver behind the nodes.
+        /// Name of the nodes' driver.
         driver_name: String = "qaic".into(),
-        /// Version of its interface: major, minor. That of the mainline kernel has none.
+        /// Version of the driver interface: major, minor. That of the mainline kernel has none.
         driver_version: (i32, i32) = (0, 0),
         /// Values of the sensors.
         telemetry: Telemetry = Telemetry {
@@ -60,39 +60,39 @@ settings! {
                 board_power_microwatts: Some(20_000_000),
                 tdp_cap_microwatts: Some(75_000_000),
             },
-        /// From a reset to the card's being online again.
+        /// Time from a reset until the card is online again.
         boot: Duration = Duration::from_secs(2),
-        /// From the failure of a channel's cores to their start.
+        /// Time from the failure of a channel's cores to their restart.
         core_restart: Duration = Duration::from_millis(500),
-        /// How long the driver waits for the firmware's reply.
+        /// Time limit of the driver's wait for the firmware's reply.
         control_timeout: Duration = Duration::from_mins(1),
-        /// Time limit of a wait that has none of its own.
+        /// Default time limit of a wait.
         wait_timeout: Duration = Duration::from_secs(5),
-        /// Largest piece of a buffer object that is in one place of the host's memory: slices are split there.
+        /// Maximum size of a contiguous piece of a buffer object in the host's memory, at which slices are split.
         fragment_bytes: u64 = u64::from(u32::MAX),
-        /// True if buffer objects from the device hold a pattern between an execute call and the completion,
-        /// which exposes reads that come too early.
+        /// True if buffer objects from the device contain a pattern between an execute call and the completion, which
+        /// exposes premature reads.
         poisons_outputs: bool = true,
     }
 }
 
-/// Kernels, by the events and calls that they have.
+/// Kernel versions, which differ in their events and calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// A reset takes the node away; files of before are dead. A partial execution of 0 bytes moves all, and slices beyond
-    /// the size never complete.
+    /// A reset removes the node, and older files fail. A partial execution of 0 bytes transfers all bytes, and slices
+    /// beyond the size never complete.
     Old,
-    /// Files survive a reset. A partial execution of 0 bytes moves nothing; all slices complete.
+    /// Files survive a reset. A partial execution of 0 bytes transfers nothing, and all slices complete.
     New,
-    /// As new ones, and the cores of one channel can be restarted.
+    /// Like `New`; in addition, the cores of one channel can restart.
     #[default]
     Ssr,
 }
 
-/// Time of emulated cards.
+/// Clock of emulated cards.
 #[derive(Clone, Debug)]
 pub enum EmuClock {
-    /// Goes on while a call waits by it, and at no other time. Waits take no time.
+    /// Virtual time, which advances only while a call waits. Waits take no real time.
     Virtual(Arc<VirtualClock>),
     /// The clock of the system.
     System(SystemClock),
@@ -120,10 +120,10 @@ impl Default for EmuClock {
     }
 }
 
-/// Threads that drive the data path. Both give the same results.
+/// Threads that drive the data path. Both modes have the same results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExecutionMode {
-    /// The threads that are in execute and wait calls.
+    /// The threads in execute and wait calls.
     #[default]
     Inline,
     /// A thread for each channel in use.

@@ -1,11 +1,11 @@
-//! Resources of a card. Taken resources are a [`Resources`] of their own, which is given back to the card. Resources are
-//! neither copied nor made up, so none is lost or doubled.
+//! Resources of a card. Taken resources are a separate [`Resources`] value, which is later returned to the card.
+//! Resources are never copied or created, so none is lost or duplicated.
 
 use qaic_kmd::protocol::NncStatus;
 
 use super::firmware::Totals;
 
-/// How much of each.
+/// Amount of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amounts {
     pub(crate) cores: u32,
@@ -15,7 +15,7 @@ pub(crate) struct Amounts {
     pub(crate) ddr_bytes: u64,
 }
 
-/// Resources that are held together. Each core is a bit.
+/// Resources that are held together, with one bit per core.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resources {
     cores: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// All that a card has.
+    /// Returns all resources of a card.
     pub(crate) fn of(totals: &Totals) -> Self {
         Self {
             cores: 1_u64.checked_shl(totals.cores).unwrap_or(0).wrapping_sub(1),
@@ -37,7 +37,7 @@ impl Resources {
         }
     }
 
-    /// Takes so much, the lowest cores, or nothing; the status says what is used up.
+    /// Takes these amounts, with the lowest cores, or nothing. The status identifies the exhausted resource.
     pub(crate) fn take(&mut self, amounts: Amounts) -> Result<Self, NncStatus> {
         let refuse = |is_enough: bool, status| if is_enough { Ok(()) } else { Err(status) };
         refuse(amounts.cores <= self.cores.count_ones(), NncStatus::NSP_ALLOC)?;
@@ -55,7 +55,7 @@ impl Resources {
         Ok(Self { cores, multicast_ids, semaphores, channels, ddr_bytes })
     }
 
-    /// Puts back what was taken from here.
+    /// Returns resources that were taken from this value.
     #[allow(clippy::needless_pass_by_value)] // what is given back is gone from its owner
     pub(crate) fn give_back(&mut self, resources: Self) {
         let Self { cores, multicast_ids, semaphores, channels, ddr_bytes } = resources;
@@ -67,7 +67,7 @@ impl Resources {
         self.ddr_bytes += ddr_bytes;
     }
 
-    /// How much it is.
+    /// Amounts of the resources.
     pub(crate) fn amount(&self) -> Amounts {
         Amounts {
             cores: self.cores.count_ones(),
@@ -78,7 +78,7 @@ impl Resources {
         }
     }
 
-    /// Its cores, a bit each.
+    /// Cores, as a bit mask.
     pub(crate) fn cores(&self) -> u64 {
         self.cores
     }

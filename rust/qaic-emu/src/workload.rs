@@ -1,8 +1,8 @@
 //! The work of an emulated card's cores: the emulator's plug-in interface.
 //!
-//! Firmware and driver know nothing of what a program computes. A [`Workload`] makes, of the images that are activated,
-//! something [`Running`]; the data path of the channel then moves data to and from the memory of the device, works the
-//! semaphores, and advances the cores.
+//! Firmware and driver do not know the computation of a program. A [`Workload`] creates a [`Running`] object from the
+//! images of an activation. The data path of the channel then moves data to and from the memory of the device,
+//! executes the semaphore operations, and advances the cores.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -21,24 +21,25 @@ pub trait Workload: Debug + Send + Sync {
         Ok(Requirements::default())
     }
 
-    /// Makes of images that are activated what runs; a status refuses them.
+    /// Starts the images of an activation; a status refuses them.
     ///
-    /// Blocking: as long as it takes. No lock is held meanwhile.
+    /// Blocking: until the cores are ready. No lock is held meanwhile.
     fn activate(&self, images: &Images) -> Result<Box<dyn Running>, NncStatus>;
 }
 
 /// Needs of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requirements {
-    /// Cores of an activation.
+    /// Number of cores of an activation.
     pub cores: u32,
-    /// Multicast ids of an activation.
+    /// Number of multicast ids of an activation.
     pub multicast_ids: u32,
-    /// Semaphores of an activation, for the firmware's tables: every channel has all of [`Semaphores::COUNT`].
+    /// Number of semaphores of an activation, for the firmware's tables. Every channel has all of
+    /// [`Semaphores::COUNT`].
     pub semaphores: u32,
-    /// Bytes of memory of an activation, from [`Images::ddr_base`] on.
+    /// Bytes of memory of an activation, starting at [`Images::ddr_base`].
     pub ddr_bytes: u64,
-    /// Bytes of memory that the loaded ELF takes.
+    /// Bytes of memory of the loaded ELF.
     pub image_bytes: u64,
 }
 
@@ -53,29 +54,29 @@ impl Default for Requirements {
 pub struct Images {
     /// The program.
     pub elf: Arc<[u8]>,
-    /// Its id, never given to another one on the same card.
+    /// Id of the program, never reused on the same card.
     pub elf_id: u32,
-    /// The constants: the static ones, then the dynamic ones at the size that the descriptor says for the static ones. Up
-    /// to the last byte that was loaded; empty when the activation has none.
+    /// The constants: the static ones, then the dynamic ones after the static size in the descriptor. They end at the
+    /// last loaded byte; empty for an activation without constants.
     pub constants: Arc<[u8]>,
-    /// Their id, 0 for none.
+    /// Id of the constants; 0 if there are none.
     pub constants_id: u32,
-    /// Begin of the activation's memory.
+    /// Start of the activation's memory.
     pub ddr_base: u64,
-    /// Begin of the activation's multicast windows, one every `0x80_0000` bytes.
+    /// Start of the activation's multicast windows, one every `0x80_0000` bytes.
     pub mcid_base: u64,
 }
 
-/// The cores of one activation at work.
+/// The running cores of one activation.
 pub trait Running: Debug + Send {
-    /// Returns whether the data path honors the semaphores. If not, elements run in the order of the ring,
-    /// and [`Self::advance`] is called once, when the first element from the device follows elements to it:
-    /// all inputs of an inference have arrived then.
+    /// Returns whether the data path uses the semaphores. If not, elements run in the order of the ring.
+    /// [`Self::advance`] is then called once, before the first element from the device that follows elements to the
+    /// device, because all inputs of the inference have arrived.
     fn honors_semaphores(&self) -> bool {
         true
     }
 
-    /// Called once, before the first element: sets the semaphores' initial values.
+    /// Sets the initial values of the semaphores. Called once, before the first element.
     fn begin(&mut self, card: &mut CoreView<'_>) {
         let _ = card;
     }
@@ -86,46 +87,46 @@ pub trait Running: Debug + Send {
     /// Blocking: as long as it computes.
     fn advance(&mut self, card: &mut CoreView<'_>) -> Progress;
 
-    /// Makes a running [`Self::advance`] end soon, from another thread. Nothing to do where it is short.
+    /// Returns a function that ends a running [`Self::advance`] from another thread. Does nothing for a short one.
     fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
         Arc::new(|| ())
     }
 }
 
-/// The outcome of an attempt to make progress.
+/// Result of an attempt to make progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// There was nothing to do.
     Idle,
-    /// The cores did something, so that others may make progress.
+    /// The cores made progress, so that others may also make progress.
     Worked,
-    /// The cores failed: the channel is lost, its cores are restarted.
+    /// The cores failed: the channel is lost, and its cores restart.
     Crashed,
 }
 
-/// Memory and semaphores that the cores of an activation reach.
+/// Memory and semaphores that the cores of an activation can access.
 #[derive(Debug)]
 pub struct CoreView<'a> {
     /// Semaphores of the channel.
     pub semaphores: &'a mut Semaphores,
     /// Memory of the device.
     pub memory: &'a mut DeviceMemory,
-    /// Doorbells that rang, oldest first; those that are not taken are dropped when there are too many.
+    /// Doorbells that rang, oldest first. If too many accumulate, unread ones are dropped.
     pub doorbells: &'a mut VecDeque<Doorbell>,
 }
 
-/// A word that an element writes to the cores when all else of it is done.
+/// A word that an element writes to the cores after all its other operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell {
     /// Destination address.
     pub address: u64,
     /// The word.
     pub data: u32,
-    /// Bits of it: 8, 16 or 32.
+    /// Size of the word in bits: 8, 16 or 32.
     pub bits: u32,
 }
 
-/// No cores: what the host writes to the device's memory it reads back.
+/// No cores: the host reads back the data that it wrote to the device's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Loopback;
 

@@ -1,4 +1,4 @@
-//! Buffer objects: memory of the host with a handle, and what a channel does with it.
+//! Buffer objects: memory of the host with a handle, and its use by a channel.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,11 +18,10 @@ use qaic_mem::Mapping;
 
 /// Bytes of the largest buffer object, more than any host has memory for.
 const MAX_BYTES: u64 = 1 << 40;
-/// First mapping offset. Each buffer object has one page of offsets: it is mapped from its first byte or not
-/// at all.
+/// First mapping offset. Each buffer object has one page of offsets, so it can only be mapped from its first byte.
 const MAP_BEGIN: u64 = 1 << 32;
 
-/// Most bytes of entries that the kernel takes in one piece.
+/// Maximum size of entries that the kernel copies at once.
 const MAX_ENTRIES_BYTES: usize = 4 << 20;
 
 /// The slices to attach to a buffer object.
@@ -35,7 +34,7 @@ pub(crate) struct Attachments<'a> {
     pub(crate) entries: &'a [AttachSliceEntry],
 }
 
-/// A buffer object. It lives while a handle names it or a channel refers to it; its memory, as long as it is mapped.
+/// A buffer object. It exists while a handle or a channel references it; its memory exists as long as it is mapped.
 #[derive(Debug)]
 pub(crate) struct Bo {
     pub(crate) pages: Arc<Pages>,
@@ -43,8 +42,8 @@ pub(crate) struct Bo {
     pub(crate) handle: Option<u32>,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) execution: Option<Execution>,
-    /// An execution that was withdrawn because another buffer object of its call was refused: waits go on for it until
-    /// there is another one, or nothing is attached.
+    /// An execution that was withdrawn because another buffer object of its call was refused. Waits for it continue
+    /// until there is another execution, or the slices are detached.
     pub(crate) withdrawn: Option<u64>,
     pub(crate) last_execution: ExecutionTimes,
 }
@@ -59,11 +58,11 @@ pub(crate) struct Attachment {
 /// An execution that is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Execution {
-    /// Which.
+    /// Number of the execution.
     pub(crate) serial: u64,
-    /// Slices that are not complete.
+    /// Number of slices that are not complete.
     pub(crate) slices_left: usize,
-    /// When it went into the ring.
+    /// Time of the submission.
     pub(crate) submitted: Duration,
     /// True while a thread sleeps until the buffer object completes.
     pub(crate) is_awaited: bool,
@@ -78,20 +77,20 @@ pub(crate) struct ExecutionTimes {
 }
 
 impl Bo {
-    /// Returns the number of the execution that a wait is for; `None` if there is nothing to wait for.
+    /// Returns the number of the execution that a wait is for; `None` if there is none.
     pub(crate) fn awaited(&self) -> Option<u64> {
         self.execution.map(|execution| execution.serial).or(self.withdrawn)
     }
 }
 
 impl CardState {
-    /// The buffer object that a handle of a user names.
+    /// Returns the buffer object of a user's handle.
     pub(crate) fn bo_id(&self, user: u32, handle: u32) -> Result<u64, Errno> {
         let handles = self.users.get(&user).map(|user| &user.handles);
         handles.and_then(|handles| handles.get(&handle)).copied().ok_or(Errno::NOENT)
     }
 
-    /// Drops a buffer object that nothing refers to any more.
+    /// Removes a buffer object without references.
     pub(crate) fn drop_unused(&mut self, bo_id: u64) {
         if self.bos.get(&bo_id).is_some_and(|bo| bo.handle.is_none() && bo.attachment.is_none()) {
             self.bos.remove(&bo_id);
@@ -143,7 +142,7 @@ impl EmuFile {
         Ok(())
     }
 
-    /// Maps what is at the offset; a handle of this file must name it.
+    /// Maps the buffer object at an offset. A handle of this file must reference it.
     pub(crate) fn map_at(&self, offset: u64, len: usize) -> Result<Mapping, Errno> {
         self.inject_fault(Trigger::Mmap, None)?;
         let state = self.not_dead()?;
@@ -247,7 +246,7 @@ impl EmuFile {
     }
 }
 
-/// Returns whether the kernel, which copies all entries of a call in one piece, has memory for them.
+/// Returns whether the kernel has memory for a copy of all entries of a call.
 pub(crate) fn fits_one_copy<T>(entries: &[T]) -> bool {
     size_of_val(entries) <= MAX_ENTRIES_BYTES
 }

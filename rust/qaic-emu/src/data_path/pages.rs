@@ -12,13 +12,13 @@ use qaic_mem::Mapping;
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// Pages of a buffer object. They live as long as a part of them is mapped.
+/// Pages of a buffer object, which exist as long as a part of them is mapped.
 #[derive(Debug)]
 pub struct Pages(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    /// The driver's own.
+    /// Memory of the driver.
     Own(Arc<Mapping>),
     /// Memory of a file, with the file's identity.
     Imported { mapping: FileMapping, identity: (u64, u64) },
@@ -32,7 +32,8 @@ impl Pages {
         Ok(Arc::new(Self(Memory::Own(Arc::new(Mapping::anonymous(rounded)?)))))
     }
 
-    /// Maps the memory behind a descriptor, all whole pages of it. `EINVAL`: it cannot be mapped or has no page.
+    /// Maps all whole pages of the memory behind a descriptor. Fails with `EINVAL` if it cannot be mapped or has no
+    /// page.
     pub fn import(file: BorrowedFd<'_>) -> Result<Arc<Self>, Errno> {
         let status = fstat(file)?;
         // The size of a dma-buf is known only by a seek to its end.
@@ -49,13 +50,14 @@ impl Pages {
         Ok(Arc::new(Self(Memory::Imported { mapping, identity })))
     }
 
-    /// Which file `file` is: two descriptors of the same memory answer the same.
+    /// Returns the identity of a file, which is equal for two descriptors of the same memory.
     pub(crate) fn identity_of(file: impl AsFd) -> Result<(u64, u64), Errno> {
         let status = fstat(file)?;
         Ok((status.st_dev, status.st_ino))
     }
 
-    /// [`Self::identity_of`] the file they were imported from; `None` for pages of the driver's own.
+    /// Identity of the file that the pages were imported from, see [`Self::identity_of`]; `None` for memory of the
+    /// driver.
     pub(crate) fn imported(&self) -> Option<(u64, u64)> {
         match &self.0 {
             Memory::Own(_) => None,
@@ -71,7 +73,7 @@ impl Pages {
         }
     }
 
-    /// Copies from `offset` on; `None` when that reaches beyond the end.
+    /// Copies bytes from `offset` into `into`; `None` if they are out of bounds.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Option<()> {
         let offset = usize::try_from(offset).ok()?;
         match &self.0 {
@@ -80,7 +82,7 @@ impl Pages {
         }
     }
 
-    /// Copies to `offset`; `None` when that reaches beyond the end.
+    /// Copies `from` to `offset`; `None` if the bytes are out of bounds.
     pub fn write(&self, offset: u64, from: &[u8]) -> Option<()> {
         let offset = usize::try_from(offset).ok()?;
         match &self.0 {
@@ -89,7 +91,7 @@ impl Pages {
         }
     }
 
-    /// Makes `len` bytes from `offset` on `byte`; what lies beyond the end is left out.
+    /// Sets `len` bytes at `offset` to `byte`; bytes beyond the end are ignored.
     pub(crate) fn fill(&self, offset: u64, len: u64, byte: u8) {
         let block = [byte; 4096];
         let end = offset.saturating_add(len).min(self.bytes());
@@ -103,7 +105,7 @@ impl Pages {
         }
     }
 
-    /// Maps a part of them; `None` when it reaches beyond the end, and for imported pages, which their owner maps.
+    /// Maps a part of the pages; `None` if it is out of bounds, and for imported pages, which their owner maps.
     pub(crate) fn mapping(&self, offset: u64, len: usize) -> Option<Mapping> {
         match &self.0 {
             Memory::Own(mapping) => mapping.part(usize::try_from(offset).ok()?, len),

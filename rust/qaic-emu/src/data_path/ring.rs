@@ -1,4 +1,4 @@
-//! The data path as the driver does it: elements go into a ring, completions come back.
+//! The data path in the driver: adds elements to a ring, and receives completions.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,16 +19,16 @@ const POISON: u8 = 0xDB;
 /// The outcome of one step of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriveOutcome {
-    /// The step did something.
+    /// The step made progress.
     Progressed,
-    /// Nothing is left to do before the next call.
+    /// No progress is possible before the next call.
     Blocked,
-    /// The activation is over.
+    /// The activation has ended.
     Deactivated,
 }
 
 impl Card {
-    /// Makes one step of a channel; of one activation of it, where one is named.
+    /// Does one step of a channel, or of one of its activations if given.
     ///
     /// Blocking: while its cores compute.
     pub(crate) fn drive(&self, dbc_id: u32, activation: Option<u64>) -> DriveOutcome {
@@ -98,7 +98,7 @@ impl Card {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExecuteRequest {
     pub(crate) handle: u32,
-    /// Bytes that move; `None`: all.
+    /// Number of bytes to transfer; `None` means all.
     pub(crate) resize: Option<u64>,
 }
 
@@ -137,7 +137,7 @@ impl EmuFile {
         }
     }
 
-    /// Puts all entries into the ring or none. Answers what then goes wrong with the card.
+    /// Adds all entries to the ring, or none. Returns the fault of the card that follows.
     fn submit(
         &self,
         state: &mut MutexGuard<'_, CardState>,
@@ -237,7 +237,7 @@ impl EmuFile {
         Ok(fault)
     }
 
-    /// Marks the buffer objects as queued and collects their elements; `queued` says up to which element each has them,
+    /// Marks the buffer objects as queued and collects their elements. `queued` returns the last element of each,
     /// also after an error.
     fn queue(
         &self,
@@ -413,13 +413,13 @@ impl Card {
         }
     }
 
-    /// Gets on with a channel as far as that goes.
+    /// Makes as much progress on a channel as possible.
     fn drain(&self, dbc_id: u32) {
         while self.drive(dbc_id, None) == DriveOutcome::Progressed {}
     }
 }
 
-/// At least one, for what has happened has taken time.
+/// Converts a time to microseconds; at least one, because every event takes time.
 fn microseconds(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1)
 }

@@ -2,16 +2,16 @@
 
 use qaic_kmd::abi::Sem;
 
-/// The semaphores of one activation. All are 0 at its begin.
+/// The semaphores of one activation, initially 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Semaphores {
     values: [u16; Self::COUNT],
 }
 
 impl Semaphores {
-    /// How many there are.
+    /// Number of semaphores.
     pub const COUNT: usize = 32;
-    /// Largest value; counting beyond begins at 0 again.
+    /// Maximum value; incrementing it results in 0.
     pub(crate) const MAX: u16 = 0xFFF;
 
     /// Value of a semaphore; indices have five bits.
@@ -19,22 +19,22 @@ impl Semaphores {
         self.values[usize::from(index) % Self::COUNT]
     }
 
-    /// Gives a semaphore a value, 12 bits of it.
+    /// Sets the value of a semaphore to the low 12 bits of `value`.
     pub fn set(&mut self, index: u8, value: u16) {
         self.values[usize::from(index) % Self::COUNT] = value & Self::MAX;
     }
 
-    /// Counts one up.
+    /// Increments a semaphore.
     pub fn increment(&mut self, index: u8) {
         self.set(index, self.get(index).wrapping_add(1));
     }
 
-    /// Counts one down.
+    /// Decrements a semaphore.
     pub fn decrement(&mut self, index: u8) {
         self.set(index, self.get(index).wrapping_sub(1));
     }
 
-    /// Counts one down if it is above 0; whether it was.
+    /// Decrements a semaphore if it is above 0; returns whether it was.
     pub fn take(&mut self, index: u8) -> bool {
         let is_above = self.get(index) > 0;
         if is_above {
@@ -43,8 +43,8 @@ impl Semaphores {
         is_above
     }
 
-    /// Does what an element says; `false` when it has to wait for others first. Commands that the driver does not let
-    /// through do nothing.
+    /// Executes an operation of an element. Returns false if the element must wait for others first. Commands that
+    /// the driver refuses do nothing.
     pub(crate) fn apply(&mut self, operation: Sem) -> bool {
         let Sem { index, val, cmd, .. } = operation;
         match cmd {

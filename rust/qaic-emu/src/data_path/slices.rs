@@ -1,4 +1,4 @@
-//! From the slices of a buffer object to the elements of a ring.
+//! Conversion of a buffer object's slices to elements of a ring.
 
 use crate::data_path::pages::PAGE_BYTES;
 use crate::options::Profile;
@@ -6,7 +6,7 @@ use crate::workload::Doorbell;
 use qaic_kmd::Errno;
 use qaic_kmd::abi::{AttachSliceEntry, DIR_TO_DEVICE, SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem};
 
-/// Most elements of a buffer object's slices, more than any ring has.
+/// Maximum number of elements of a buffer object's slices, more than any ring has.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
 /// The slices attached to a buffer object.
@@ -23,7 +23,7 @@ struct Slice {
     fragments: Vec<Fragment>,
 }
 
-/// An element of the ring, but for the memory of the host.
+/// An element of the ring, without the host's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) host_offset: u64,
@@ -31,13 +31,13 @@ pub(crate) struct Fragment {
     pub(crate) len: u32,
     pub(crate) sems: [Sem; 4],
     pub(crate) doorbell: Option<Doorbell>,
-    /// True if the slice is complete when this element is.
+    /// True if the completion of this element completes the slice.
     pub(crate) ends_slice: bool,
 }
 
 impl Slices {
-    /// Checks slices against the object's `size` and splits them at fragments of `fragment_bytes`. A ring of `ring_size`
-    /// elements has to have room for them: `ENOSPC`.
+    /// Checks slices against the object's `size`, and splits them into fragments of `fragment_bytes`. Fails with
+    /// `ENOSPC` if they do not fit a ring of `ring_size` elements.
     pub(crate) fn new(
         entries: &[AttachSliceEntry],
         dir: u32,
@@ -61,18 +61,18 @@ impl Slices {
         Ok(Self { to_device, parts })
     }
 
-    /// Slices, each of which has to complete.
+    /// Number of slices, each of which must complete.
     pub(crate) fn count(&self) -> usize {
         self.parts.len()
     }
 
-    /// Elements of the ring that an execution of all bytes takes.
+    /// Number of ring elements of an execution of all bytes.
     pub(crate) fn elements(&self) -> u32 {
         let elements: usize = self.parts.iter().map(|slice| slice.fragments.len()).sum();
         u32::try_from(elements).unwrap_or(u32::MAX)
     }
 
-    /// Adds the elements of an execution in which `resize` bytes move, all bytes when `None`.
+    /// Adds the elements of an execution that transfers `resize` bytes, or all bytes for `None`.
     pub(crate) fn add_fragments(&self, resize: Option<u64>, profile: Profile, into: &mut Vec<Fragment>) {
         let Some(resize) = resize.filter(|resize| profile != Profile::Old || *resize > 0) else {
             into.extend(self.parts.iter().flat_map(|slice| &slice.fragments));
@@ -120,8 +120,8 @@ impl Slice {
         Self { offset: entry.offset, size: entry.size, fragments: (0..count).map(fragment).collect() }
     }
 
-    /// Adds the elements that move its first `size` bytes: fragments that move all they have, then one that moves what is
-    /// left, which may be nothing, and ends the slice.
+    /// Adds the elements that transfer the first `size` bytes: whole fragments, then one element with the remaining
+    /// bytes, possibly none, which ends the slice.
     fn add_part(&self, size: u64, into: &mut Vec<Fragment>) {
         let Some((last, others)) = self.fragments.split_last() else { return };
         let mut begin = 0;

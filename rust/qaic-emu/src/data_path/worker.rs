@@ -1,4 +1,4 @@
-//! The thread of a channel, where calls do not drive the data path themselves.
+//! The thread of a channel, used if calls do not drive the data path.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,11 +8,11 @@ use crate::card::Card;
 use crate::data_path::ring::DriveOutcome;
 use crate::options::EmuClock;
 
-/// How long the end of a thread is waited for. Cores that are asked to stop do, soon; a thread of others that does not is
-/// left alone.
+/// Time limit of the wait for the end of a thread. Cores stop soon after a request; a thread that does not is
+/// abandoned.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// A thread that drives a channel for as long as an activation has it.
+/// A thread that drives a channel during an activation.
 #[derive(Debug)]
 pub(crate) struct Worker {
     signal: Arc<Signal>,
@@ -39,7 +39,7 @@ impl Signal {
 }
 
 impl Worker {
-    /// Begins to drive an activation of a channel; `None` when the system has no thread left.
+    /// Starts to drive an activation of a channel; `None` if the system cannot create a thread.
     pub(crate) fn start(card: &Arc<Card>, dbc_id: u32, activation: u64) -> Option<Self> {
         let signal = Arc::new(Signal::default());
         let (card, mine) = (Arc::clone(card), Arc::clone(&signal));
@@ -51,7 +51,7 @@ impl Worker {
         Some(Self { signal, thread: thread.ok()? })
     }
 
-    /// Has it look again. Never blocks.
+    /// Makes the thread check for work. Never blocks.
     pub(crate) fn wake(&self) {
         let mut status = self.signal.lock();
         status.calls += 1;
@@ -65,9 +65,9 @@ impl Worker {
         self.signal.lock().is_idle
     }
 
-    /// Waits for its end, which the end of its activation brings about.
+    /// Waits for the end of the thread, which ends with its activation.
     ///
-    /// Blocking: a few seconds at most.
+    /// Blocking: at most a few seconds.
     pub(crate) fn end(self) {
         if self.thread.thread().id() == thread::current().id() {
             return;
@@ -108,7 +108,7 @@ fn drive(card: &Card, dbc_id: u32, activation: u64, signal: &Signal) {
     }
 }
 
-/// Signals that the thread has ended, also when a workload panics.
+/// Signals the end of the thread on drop, also after a panic of a workload.
 struct End<'a>(&'a Signal);
 
 impl Drop for End<'_> {

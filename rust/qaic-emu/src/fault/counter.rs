@@ -12,12 +12,12 @@ pub struct FaultCounter {
 }
 
 impl FaultCounter {
-    /// Counts for a plan, from the first call on.
+    /// Creates the counts of a plan, starting at the first call.
     pub fn new(plan: FaultPlan) -> Self {
         Self { plan, seen: BTreeMap::new() }
     }
 
-    /// Counts a trigger, and returns the action that the plan has for it.
+    /// Counts a trigger, and returns its action in the plan.
     pub fn next_action(&mut self, trigger: Trigger) -> Option<Action> {
         if !self.plan.mentions(trigger) {
             return None;

@@ -46,7 +46,7 @@ pub use counter::FaultCounter;
 pub use reply_corruption::corrupt;
 pub use vocabulary::{Action, Target, Trigger};
 
-/// Faults of a device and their triggers. The default plan has none.
+/// Faults of a device and their triggers; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     rules: Vec<Rule>,
@@ -61,13 +61,13 @@ struct Rule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum When {
-    /// These of the calls, from 1.
+    /// Calls with these numbers, starting at 1.
     Calls(RangeInclusive<u64>),
-    /// So long after the plan was set.
+    /// This time after the plan was set.
     After(Duration),
 }
 
-/// Text that is no plan.
+/// Error for a text that is not a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultPlanError {
     rule: String,
@@ -83,7 +83,7 @@ impl fmt::Display for FaultPlanError {
 impl std::error::Error for FaultPlanError {}
 
 impl FaultPlan {
-    /// The plan for a kind of device that text says; the module's documentation has the form.
+    /// Parses a plan for a kind of device; the module's documentation defines the format.
     pub fn parse(text: &str, target: Target) -> Result<Self, FaultPlanError> {
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let rules = rules.map(|rule| {
@@ -161,7 +161,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A time with its unit.
+/// Parses a time with its unit.
 fn parse_time(text: &str) -> Option<Duration> {
     let text = text.trim();
     let unit_at = text.find(|letter: char| letter.is_ascii_alphabetic())?;

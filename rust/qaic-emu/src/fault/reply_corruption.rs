@@ -1,4 +1,4 @@
-//! Replies of the firmware that are corrupted on their way.
+//! Corruption of replies from the firmware.
 
 use std::mem::offset_of;
 
@@ -8,12 +8,12 @@ use qaic_kmd::protocol::reply::ActivateReply;
 use super::Action;
 use crate::firmware::TransactionReply;
 
-/// A number that no reply has.
+/// A number that belongs to no reply.
 const NO_REPLY: u32 = 50;
-/// Bytes of the number of a reply.
+/// Size of a reply's number in bytes.
 const NUMBER_BYTES: usize = 4;
 
-/// Corrupts the replies of a firmware that did what it was asked.
+/// Corrupts the replies of a firmware that has executed its commands.
 pub fn corrupt(replies: &mut [TransactionReply], action: Option<Action>) {
     for reply in replies {
         match (reply, action) {

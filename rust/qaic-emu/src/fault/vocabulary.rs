@@ -1,4 +1,4 @@
-//! Triggers of faults, the faults, and the spelling of both.
+//! Triggers of faults, the faults, and the names of both.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use qaic_kmd::Errno;
 
 use super::parse_time;
 
-/// Devices that things go wrong on.
+/// Devices that faults apply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Emulated cards.
@@ -15,38 +15,38 @@ pub enum Target {
     Noop,
 }
 
-/// Kinds of moments.
+/// Kinds of triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trigger {
     /// A card is opened.
     Open,
-    /// A control message.
+    /// A control message is sent.
     Manage,
-    /// A new buffer object.
+    /// A buffer object is created.
     CreateBo,
-    /// A place to map it is asked for.
+    /// The mapping offset of a buffer object is requested.
     MmapBo,
-    /// It is mapped.
+    /// A buffer object is mapped.
     Mmap,
-    /// Slices are attached to it.
+    /// Slices are attached to a buffer object.
     Attach,
-    /// An execute call; of a `noop` device, an inference.
+    /// An execute call, or an inference of a `noop` device.
     Execute,
-    /// A wait.
+    /// A wait call.
     Wait,
-    /// Figures are asked for.
+    /// Statistics are requested.
     PerfStats,
     /// Slices are detached.
     Detach,
     /// Memory is imported.
     Import,
-    /// The driver is asked for its name.
+    /// The name of the driver is requested.
     Version,
-    /// A control message with this command.
+    /// A control message with this command is sent.
     Command(u32),
-    /// A control message that asks for features.
+    /// A control message that requests features is sent.
     Features,
-    /// An execution that is taken.
+    /// An execute call is accepted.
     Inference,
     /// A time has passed.
     Time,
@@ -54,43 +54,43 @@ pub enum Trigger {
     Load,
     /// A program is activated.
     Activate,
-    /// An exec is made.
+    /// An exec is created.
     Exec,
 }
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The call answers so and does nothing.
+    /// The call fails with this error and has no effect.
     Fail(Errno),
     /// The firmware refuses.
     Nack {
-        /// With this status.
+        /// Status of the refusal.
         status: i32,
-        /// In the channel's transaction, too.
+        /// True if the channel's transaction is also refused.
         both: bool,
     },
     /// The reply's checksum is wrong.
     Crc,
     /// The reply has another type.
     WrongType,
-    /// The reply is cut to a word.
+    /// The reply is truncated to a word.
     Truncated,
-    /// The reply's header has this count of transactions.
+    /// The reply's header declares this number of transactions.
     Count(u32),
-    /// The command's reply names this channel.
+    /// The command's reply contains this channel.
     ReplyChannel(u32),
-    /// The channel's transaction names this one.
+    /// The channel's transaction contains this channel.
     ActivatedChannel(u32),
     /// The card is reset.
     Reset,
-    /// Every open file of the card is dead for ever.
+    /// Every open file of the card fails from now on.
     Dead,
     /// The cores of a channel fail.
     Restart {
-        /// Which; `None`: that of the call.
+        /// Number of the channel; `None` means the channel of the call.
         dbc_id: Option<u32>,
-        /// True if the cores start again.
+        /// True if the cores restart.
         powers_up: bool,
     },
     /// The inference's last element never completes.
@@ -99,17 +99,17 @@ pub enum Action {
     ShortCompletion,
     /// Every element completes with this status.
     DmaStatus(u16),
-    /// The inference's data moves as late as its fences let it, and not in the order of the ring.
+    /// The data of the inference is transferred as late as its fences permit, not in the order of the ring.
     LateDma,
     /// The cores stop, or the firmware does not reply.
     Hang,
-    /// The call takes this long, or until it is cancelled; the firmware replies so much later.
+    /// The call takes this time, or until it is cancelled. The firmware's reply is delayed by this time.
     Slow(Duration),
     /// The call lasts until it is cancelled or the device is lost.
     Stuck,
     /// The inference fails.
     FailInference,
-    /// The device is reset: what was loaded before is lost, what is loaded afterwards works.
+    /// The device is reset: programs that are loaded are lost, programs that are loaded afterwards work.
     Lost,
     /// No cores are free.
     NoCores,
@@ -176,7 +176,7 @@ const ERRORS: [(&str, Errno); 18] = [
     ("ENOTTY", Errno::NOTTY),
 ];
 
-/// Spellings of actions beside those of errors, for messages, with one of each.
+/// Names of actions other than errors, for messages, with one example of each.
 const ACTIONS: [(&str, Action); 23] = [
     ("nack(STATUS)", Action::Nack { status: -1, both: false }),
     ("nack_both(STATUS)", Action::Nack { status: -1, both: true }),
@@ -203,7 +203,7 @@ const ACTIONS: [(&str, Action); 23] = [
     ("hang", Action::Hang),
 ];
 
-/// The kind of moment of this name.
+/// Returns the trigger with this name.
 pub(super) fn trigger(name: &str, target: Target) -> Result<Trigger, String> {
     match target {
         Target::Noop => named(&NOOP_TRIGGERS, name),
@@ -215,7 +215,7 @@ pub(super) fn trigger(name: &str, target: Target) -> Result<Trigger, String> {
     }
 }
 
-/// The action that text says; `left` is the other side of the rule, for messages.
+/// Parses an action; `left` is the other side of the rule, for messages.
 pub(super) fn action(text: &str, left: &str, trigger: Trigger, target: Target) -> Result<Action, String> {
     let (name, argument) = match (text.split_once('('), text.split_once(':')) {
         (Some((name, rest)), _) => (name, Some(rest.strip_suffix(')').ok_or("a closing parenthesis")?)),
@@ -232,7 +232,7 @@ pub(super) fn action(text: &str, left: &str, trigger: Trigger, target: Target) -
     }
 }
 
-/// `None`: there is no such action.
+/// Parses an action by name; `None` if it does not exist.
 fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, String> {
     let wants = |what: &str| format!("{name}({what})");
     let number = |what| argument.and_then(|text| text.parse().ok()).ok_or_else(|| wants(what));
@@ -266,7 +266,7 @@ fn parse_action(name: &str, argument: Option<&str>) -> Result<Option<Action>, St
     }))
 }
 
-/// The actions that a trigger may have, for messages.
+/// Lists the permitted actions of a trigger, for messages.
 fn possible(trigger: Trigger, target: Target) -> String {
     let mut names: Vec<&str> = Vec::new();
     if fits(Action::Fail(Errno::IO), trigger, target) {
@@ -308,7 +308,7 @@ fn fits_card(action: Action, trigger: Trigger) -> bool {
     }
 }
 
-/// Only calls that can be cancelled may take long.
+/// Returns whether the action is permitted: only calls that can be cancelled may take long.
 fn fits_noop(action: Action, trigger: Trigger) -> bool {
     match action {
         Action::Slow(_) | Action::Stuck => matches!(trigger, Trigger::Load | Trigger::Execute),

@@ -1,4 +1,4 @@
-//! Settings of the facts that an emulated card reports. All can be set, so that tests meet cards with unusual
+//! Settings of the facts that an emulated card reports. All can be changed, so that tests can use cards with unusual
 //! answers.
 
 use qaic_kmd::protocol::EMULATED_IMAGE;
@@ -6,42 +6,42 @@ use qaic_kmd::protocol::EMULATED_IMAGE;
 use crate::options::settings;
 
 settings! {
-    /// The firmware of a card. The default is a Cloud AI 100 as `qaic-kmd` expects one.
+    /// Firmware of a card. The default is a Cloud AI 100 with the values that `qaic-kmd` expects.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct FirmwareConfig {
         /// Version of the transactions; the kernel requires 5.0.
         transport_version: (u16, u16) = (5, 0),
-        /// Flags of the status transaction; bit 0 asks for checksums.
+        /// Flags of the status transaction; bit 0 requires checksums.
         status_flags: u64 = 0,
-        /// Version of the status reply's format; 12 and more are known.
+        /// Version of the status reply's format; versions from 12 on are known.
         format_version: u8 = 12,
-        /// Version of program metadata that it takes.
+        /// Accepted version of program metadata.
         metadata_version: (u16, u16) = (1, 0),
-        /// Version of its commands.
+        /// Version of the commands.
         nnc_version: (u16, u16) = (17, 0),
         /// Family, above bit 16, and revision: `0x0002_0000` is a Cloud AI 100, `0x0003_0000` a Cloud AI 200.
         hw_version: u32 = 0x0002_0000,
         /// Kind of board.
         sku_type: u8 = 2,
-        /// Version: major, minor, patch, build. A build of 255 is not shown.
+        /// Version: major, minor, patch, build. A build of 255 is not displayed.
         fw_version: [u8; 4] = [1, 0, 0, 255],
-        /// Name of the firmware's image, cut after 37 bytes.
+        /// Name of the firmware's image, truncated to 37 bytes.
         qc_image: String = EMULATED_IMAGE.into(),
-        /// Name of its maker's image, cut after 37 bytes.
+        /// Name of the manufacturer's image, truncated to 37 bytes.
         oem_image: String = "emulated card".into(),
-        /// Variant, cut after 15 bytes.
+        /// Variant, truncated to 15 bytes.
         image_variant: String = "AIC100.EMU".into(),
-        /// Name of the boot loader's image, cut after 23 bytes.
+        /// Name of the boot loader's image, truncated to 23 bytes.
         sbl_image: String = "emulated card".into(),
         /// Version of the boot loader's settings.
         pvs_image_version: u32 = 0,
         /// Version of the cores' image: major, minor, patch, build.
         nsp_version: [u8; 4] = [1, 0, 0, 255],
-        /// Serial number of the chip, cut after 15 bytes; `%` is the number of the card.
+        /// Serial number of the chip, truncated to 15 bytes; `%` is the number of the card.
         serial: String = "EMU-%".into(),
-        /// Serial number of the board, cut after 31 bytes; `%` is the number of the card.
+        /// Serial number of the board, truncated to 31 bytes; `%` is the number of the card.
         board_serial: String = "EMU-BOARD-%".into(),
-        /// Cores that are defective, a bit each.
+        /// Defective cores, as a bit mask.
         nsp_defects: u64 = 0,
         /// Resources of the card.
         totals: Totals = Totals::default(),
@@ -49,10 +49,10 @@ settings! {
         performance: Performance = Performance::default(),
         /// True if commands must have exactly their length, followed by eight zero bytes.
         is_strict: bool = true,
-        /// True if a refused activation or deactivation is refused in both transactions, so that the system call
-        /// also fails; else only in the command's reply.
+        /// True if a refusal of an activation or deactivation is in both transactions, so that the system call also
+        /// fails. False if it is only in the command's reply.
         nacks_both: bool = true,
-        /// Zero bytes behind the replies of commands. Whether real ones have eight of them is not known.
+        /// Number of zero bytes after the replies to commands. It is unknown whether real replies have eight of them.
         reply_tail_bytes: usize = 0,
     }
 }
@@ -61,13 +61,13 @@ settings! {
     /// Resources of a card; the default is those of the runtime's virtual cards.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
     pub struct Totals {
-        /// Cores, 64 at most.
+        /// Number of cores, at most 64.
         cores: u32 = 16,
         /// Multicast ids.
         multicast_ids: u32 = 3072,
         /// Semaphores.
         semaphores: u32 = 32,
-        /// Channels, 16 at most.
+        /// Number of channels, at most 16.
         channels: u32 = 16,
         /// Memory in bytes.
         ddr_bytes: u64 = 32_692 << 20,

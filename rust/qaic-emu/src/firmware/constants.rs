@@ -1,14 +1,14 @@
-//! Constants that a card holds: announced with their sizes, then loaded in parts.
+//! Constants on a card: announced with their sizes, then loaded in parts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use qaic_kmd::protocol::NncStatus;
 
-/// Bytes that were not loaded may lie between parts, over and above as many as were loaded. A card has the memory that the
-/// descriptor announces; the emulator has to find that of the host.
+/// Maximum number of unloaded bytes between parts, in addition to the number of loaded bytes. A card has the
+/// announced memory, but the emulator must allocate it on the host.
 const MAX_GAP_BYTES: u64 = 16 << 20;
 
-/// Parts of constants, or the whole made of them.
+/// Parts of constants, or the complete constants.
 #[derive(Debug)]
 pub(super) struct Constants {
     static_bytes: u64,
@@ -27,7 +27,7 @@ impl Constants {
         Self { static_bytes, dynamic_bytes, parts: Mutex::new(ConstantsState::Loaded(Vec::new())) }
     }
 
-    /// Takes a part, which lies in the static or in the dynamic constants and over no other part.
+    /// Adds a part, which must be within the static or the dynamic constants, and must not overlap another part.
     pub(super) fn load(&self, offset: u64, data: &Arc<[u8]>) -> Result<(), NncStatus> {
         let end = offset.checked_add(data.len() as u64).ok_or(NncStatus::PARAMETER)?;
         let limit = if offset < self.static_bytes {
@@ -46,7 +46,7 @@ impl Constants {
         Ok(())
     }
 
-    /// All of it, to the last byte that was loaded. An NNC status says what is missing.
+    /// Returns the complete constants up to the last loaded byte, or an NNC status if they are incomplete.
     pub(super) fn whole(&self) -> Result<Arc<[u8]>, NncStatus> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = match &mut *parts {

@@ -1,4 +1,4 @@
-//! A control message, sorted: what belongs to a command is found when the command is answered.
+//! A control message with transactions sorted by kind, which commands look up when they are answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Message {
         message
     }
 
-    /// The data that a command names, which must be as long as the command says.
+    /// Returns the data that a command references. Its length must equal the length in the command.
     pub(super) fn data(&mut self, tag: u32, data_length: u64) -> Result<Arc<[u8]>, NncStatus> {
         let place = self.data.iter().position(|data| data.0 == tag).ok_or(NncStatus::PARAMETER)?;
         let (_, data) = self.data.remove(place);

@@ -1,5 +1,5 @@
-//! The firmware of an emulated card: takes control messages apart, keeps the tables of what a card has, and answers as a
-//! card does.
+//! The firmware of an emulated card: parses control messages, keeps the resource tables of the card, and answers like
+//! a real card.
 
 mod config;
 mod constants;
@@ -47,7 +47,7 @@ pub struct Firmware {
 }
 
 impl Firmware {
-    /// The firmware of a card that nobody has used.
+    /// Creates the firmware of an unused card.
     pub fn new(config: FirmwareConfig, workload: Arc<dyn Workload>) -> Self {
         let budget = Budget::new(config.totals.ddr_bytes);
         let tables = Mutex::new(ResourceTables::new(config.totals, 1));
@@ -56,7 +56,7 @@ impl Firmware {
 
     /// Answers a message of a user.
     ///
-    /// Blocking: while an activation makes its cores ready; other messages are answered meanwhile.
+    /// Blocking: while an activation prepares its cores; other messages are answered meanwhile.
     pub fn handle(&self, user: u32, message: Vec<Transaction>) -> Vec<TransactionReply> {
         let mut message = Message::new(message);
         let mut replies = Vec::new();
@@ -73,8 +73,9 @@ impl Firmware {
         replies
     }
 
-    /// Returns the reply to a message that is refused as a whole, and changes nothing. An activation's channel is refused as well
-    /// when `both`, and else not mentioned; that of a deactivation always is, because the driver takes it back by that.
+    /// Returns the reply to a message that is refused as a whole and changes nothing. With `both`, an activation's
+    /// channel is also refused; otherwise the reply does not mention it. The channel of a deactivation is always
+    /// refused, because this makes the driver take it back.
     pub fn refuse(
         &self,
         user: u32,
@@ -102,26 +103,26 @@ impl Firmware {
         commands.chain(set_ups).chain(tear_downs).chain(statuses).collect()
     }
 
-    /// Frees all that a user has.
+    /// Frees all resources of a user.
     pub fn terminate(&self, user: u32) {
         let released = self.tables().terminate(user);
         stop(released);
     }
 
-    /// Forgets everything.
+    /// Resets the firmware to its initial state.
     pub fn reset(&self) {
         let released = self.tables().reset();
         stop(released);
     }
 
-    /// The cores behind a channel fail. Their activation is lost, and new ones get `TRY_AGAIN` until
+    /// Reports that the cores of a channel have failed. Their activation is lost, and new ones get `TRY_AGAIN` until
     /// [`Self::end_restart`].
     pub(crate) fn begin_restart(&self, dbc_id: u32) {
         let released = self.tables().begin_restart(dbc_id);
         stop(released);
     }
 
-    /// The cores that failed have started again.
+    /// Reports that the failed cores have restarted.
     pub(crate) fn end_restart(&self) {
         self.tables().end_restart();
     }
@@ -131,12 +132,12 @@ impl Firmware {
         self.tables().resource_usage()
     }
 
-    /// Returns the cores' side of a channel that an activation has.
+    /// Returns the data path of an activation's channel.
     pub fn channel(&self, dbc_id: u32) -> Option<Arc<Channel>> {
         self.tables().data_path(dbc_id)
     }
 
-    /// A channel without cores.
+    /// Returns a channel without cores.
     pub(crate) fn dead_channel(&self) -> Arc<Channel> {
         Arc::new(Channel::new(Box::new(NoCores), self.budget.clone()))
     }
@@ -145,7 +146,7 @@ impl Firmware {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reply, with the zeros behind it that this firmware sends.
+    /// Returns a reply, followed by the configured number of zeros.
     fn passthrough(&self, mut reply: Vec<u8>) -> TransactionReply {
         reply.resize(reply.len() + self.config.reply_tail_bytes, 0);
         TransactionReply::Passthrough(reply)
@@ -156,7 +157,7 @@ impl Firmware {
         Features { major, minor, status: 0, status_flags: self.config.status_flags }
     }
 
-    /// Answers a command with the transactions that belong to it.
+    /// Answers a command together with its transactions.
     fn answer(&self, user: u32, bytes: &[u8], message: &mut Message, replies: &mut Vec<TransactionReply>) {
         let number = requests::number_of(bytes).unwrap_or(0);
         match requests::parse(bytes, self.config.is_strict) {
@@ -173,7 +174,7 @@ impl Firmware {
         }
     }
 
-    /// Refuses the transactions that would have belonged to a command that cannot be read.
+    /// Refuses the transactions of a command that cannot be decoded.
     fn refuse_rest(
         &self,
         number: u32,
@@ -186,7 +187,8 @@ impl Firmware {
         }
     }
 
-    /// The channel that goes with an activation: the driver says nothing of it, so it is that of the activation.
+    /// Returns the channel that is released with an activation: the activation's own, because the driver does not
+    /// specify it.
     fn channel_to_tear_down(&self, user: u32, request: &Deactivate) -> Option<u32> {
         let is_wanted = request.opt_vc_teardown != 0;
         is_wanted.then(|| self.tables().channel_of(user, request.activation_id)).flatten()
@@ -275,7 +277,7 @@ impl Firmware {
         })
     }
 
-    /// Answers a command that is answered by one reply and nothing else.
+    /// Answers a command with a single reply.
     fn answer_plain(&self, user: u32, request: Request, message: &mut Message) -> Result<Vec<u8>, NncStatus> {
         let constants =
             |constants_id| bytes(&LoadConstantsReply { constants_id, ..LoadConstantsReply::default() });
@@ -325,7 +327,7 @@ impl Firmware {
         self.tables().load_elf(user, data, requirements)
     }
 
-    /// A part that cannot be loaded frees the constants it is for.
+    /// Loads a part of constants. If a part cannot be loaded, its constants are freed.
     fn load_payload(
         &self,
         user: u32,
@@ -344,7 +346,7 @@ impl Firmware {
     }
 }
 
-/// Gives back what an activation took, whatever kept its cores from being made ready: a refusal, or a panic.
+/// Returns the resources of an activation whose cores could not be prepared, because of a refusal or a panic.
 struct ActivationGuard<'a> {
     firmware: &'a Firmware,
     activation_id: u32,
@@ -356,8 +358,7 @@ impl Drop for ActivationGuard<'_> {
     }
 }
 
-/// Addresses of an activation's parts in the device: each activation gets other addresses than the one before
-/// it.
+/// Device addresses of an activation's memory. Each activation gets new addresses.
 #[derive(Clone, Copy, Debug)]
 struct ActivationLayout {
     ddr: u64,
@@ -378,12 +379,12 @@ impl ActivationLayout {
     }
 }
 
-/// A reply in its bytes.
+/// Encodes a reply.
 fn bytes(reply: &impl Numbered) -> Vec<u8> {
     bytes_of(reply).to_vec()
 }
 
-/// Stops data paths; that of cores may take long, so it is done without the tables' lock.
+/// Stops data paths. Stopping cores may take long, so this runs without the tables' lock.
 fn stop(released: Released) {
     for data_path in released {
         data_path.stop();

@@ -20,9 +20,9 @@ pub(super) struct Activated {
     pub(super) cores: u64,
 }
 
-/// Channel of an activation that has none.
+/// Channel number of an activation without a channel.
 const NO_CHANNEL: u32 = u32::MAX;
-/// Length code of a doorbell that there is not.
+/// Length code of a missing doorbell.
 const NO_DOORBELL: u8 = 3;
 
 pub(super) fn activated(got: &Activated) -> ActivateReply {

@@ -1,5 +1,4 @@
-//! Commands in their bytes: which they are, whether they have the length and the fields that they must, and how each is
-//! refused.
+//! Decoding of commands, checks of their lengths and fields, and the replies that refuse them.
 
 use bytemuck::bytes_of;
 use qaic_kmd::protocol::command::{
@@ -11,7 +10,7 @@ use qaic_kmd::protocol::reply::{Command, Reply};
 use qaic_kmd::protocol::{NncStatus, Numbered};
 use qaic_kmd::wire;
 
-/// Zero bytes behind a command.
+/// Number of zero bytes after a command.
 const TAIL_BYTES: usize = 8;
 
 macro_rules! requests {
@@ -20,11 +19,11 @@ macro_rules! requests {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Request {
             $($name($name),)*
-            /// With the begin of what follows it.
+            /// Announcement of constants, with the start of the data after it.
             LoadConstantsEx(ConstantsDescriptor),
         }
 
-        /// Bytes of a command without what follows it; `None`: there is no such command.
+        /// Size of a command without variable data; `None` if the command does not exist.
         fn fixed_bytes(number: u32) -> Option<usize> {
             match number {
                 $($name::NUMBER => Some(size_of::<$name>()),)*
@@ -43,7 +42,7 @@ macro_rules! requests {
             }
         }
 
-        /// The reply that refuses the command of this number.
+        /// Returns the reply that refuses the command with this number.
         pub(super) fn refusal(number: u32, status: NncStatus) -> Vec<u8> {
             match number {
                 $($name::NUMBER => bytes_of(&<$name as Command>::Reply::refused(status)).to_vec(),)*
@@ -69,7 +68,7 @@ requests!(
     GetPerformanceInfo
 );
 
-/// Parses a command. A strict firmware requires its exact length, and in its fields the values that are known to pass.
+/// Parses a command. A strict firmware requires the exact length, and field values that real firmware accepts.
 pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus> {
     let number = number_of(bytes).ok_or(NncStatus::COMMAND_LENGTH)?;
     check_length(number, bytes, is_strict)?;
@@ -80,7 +79,7 @@ pub(super) fn parse(bytes: &[u8], is_strict: bool) -> Result<Request, NncStatus>
     Ok(request)
 }
 
-/// Returns the tag and the size of the data that a command names.
+/// Returns the tag and the size of the data that a command references.
 pub fn data_wanted(bytes: &[u8]) -> Option<(u32, u64)> {
     match parse(bytes, false).ok()? {
         Request::LoadElf(request) => Some((request.tag, request.data_length)),
@@ -112,7 +111,7 @@ fn check_length(number: u32, bytes: &[u8], is_strict: bool) -> Result<(), NncSta
     if is_short { Err(NncStatus::PARAMETER) } else { Ok(()) }
 }
 
-/// Returns whether names end and tags are known. Real firmware may accept other values.
+/// Returns whether names are terminated and tags are known. Real firmware may accept other values.
 fn has_known_fields(request: &Request) -> bool {
     match request {
         Request::LoadElf(command) => command.name.has_end() && command.tag == ELF_TAG,

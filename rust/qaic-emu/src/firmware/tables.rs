@@ -1,5 +1,6 @@
-//! Resources of a card by user: images, activations, channels. Each belongs to the user, an open file, that made it; no
-//! other user can name it. Resource groups and reservations, which no client here makes, do not exist.
+//! Resources of a card by user: images, activations, channels. Each belongs to the user (an open file) that created
+//! it; other users cannot reference it. Resource groups and reservations do not exist, because no client creates
+//! them.
 
 mod activations;
 mod images;
@@ -17,7 +18,7 @@ use crate::data_path::channel::Channel;
 use crate::resources::{Amounts, ResourceUsage, Resources};
 use crate::workload::Requirements;
 
-/// Most images of a kind and activations: the largest counts of the status reply.
+/// Maximum number of images of a kind, and of activations: the maximum of the status reply.
 const MAX_COUNT: usize = 255;
 
 /// A loaded program.
@@ -43,18 +44,18 @@ struct Activation {
     constants_id: u32,
     held: Resources,
     channel: Option<ChannelLease>,
-    /// `None` while the cores are being made ready.
+    /// Data path; `None` while the cores are being prepared.
     data_path: Option<Arc<Channel>>,
 }
 
-/// A channel that an activation has.
+/// A channel that belongs to an activation.
 #[derive(Debug)]
 struct ChannelLease {
     channel: u32,
     held: Resources,
 }
 
-/// A channel whose activation is gone and that has not been torn down.
+/// A channel whose activation has ended, but that was not released.
 #[derive(Debug)]
 struct ZombieChannel {
     owner: u32,
@@ -72,7 +73,7 @@ pub(super) struct PendingActivation {
     pub(super) cores: u64,
 }
 
-/// Data paths that are in no table any more and have to be stopped, which may take long.
+/// Data paths that were removed from the tables and must be stopped, which may take long.
 pub(super) type Released = Vec<Arc<Channel>>;
 
 /// The resource tables of a card.
@@ -80,9 +81,9 @@ pub(super) type Released = Vec<Arc<Channel>>;
 pub(super) struct ResourceTables {
     totals: Totals,
     card: Resources,
-    /// Free channels, a bit each.
+    /// Free channels, as a bit mask.
     free_channels: u32,
-    /// Ids count up and are never given again, so that those of before a reset are not found.
+    /// Next id. Ids are never reused, so that ids from before a reset are unknown.
     next_id: u32,
     elves: BTreeMap<u32, Elf>,
     constants: BTreeMap<u32, AnnouncedConstants>,
@@ -116,7 +117,7 @@ impl ResourceTables {
         Ok(self.next_id - 1)
     }
 
-    /// Frees all that a user has.
+    /// Frees all resources of a user.
     pub(super) fn terminate(&mut self, owner: u32) -> Released {
         let mut released = Vec::new();
         for activation in take_owned(&mut self.activations, |one| one.owner == owner) {
@@ -141,7 +142,7 @@ impl ResourceTables {
         before.activations.into_values().filter_map(|activation| activation.data_path).collect()
     }
 
-    /// The cores behind a channel failed: its activation is lost, and there are no others until they have started again.
+    /// Ends the activation of a channel whose cores have failed, and refuses new ones until the cores have restarted.
     pub(super) fn begin_restart(&mut self, channel: u32) -> Released {
         self.restarting = Some(channel);
         let leased = |one: &Activation| one.channel.as_ref().is_some_and(|lease| lease.channel == channel);
@@ -159,7 +160,7 @@ impl ResourceTables {
         self.restarting = None;
     }
 
-    /// The data path of a channel.
+    /// Returns the data path of a channel.
     pub(super) fn data_path(&self, channel: u32) -> Option<Arc<Channel>> {
         let leased = |one: &&Activation| one.channel.as_ref().is_some_and(|lease| lease.channel == channel);
         self.activations.values().find(leased)?.data_path.clone()
@@ -174,7 +175,7 @@ impl ResourceTables {
         }
     }
 
-    /// Counts of what is loaded.
+    /// Returns the counts of loaded images.
     pub(super) fn loaded(&self) -> Loaded {
         let is_used = |id: &&u32| self.activations.values().any(|one| one.constants_id == **id);
         Loaded {

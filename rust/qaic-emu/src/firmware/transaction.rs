@@ -8,11 +8,11 @@ use qaic_kmd::protocol::transaction::{ChannelReply, Features};
 /// A transaction to the firmware.
 #[derive(Clone, Debug)]
 pub enum Transaction {
-    /// A command: what comes behind the transaction's header, to its end.
+    /// A command: the data after the transaction's header.
     Passthrough(Vec<u8>),
     /// Data that the firmware fetched for the command with this tag in the same message.
     Dma {
-        /// The tag that the command names.
+        /// Tag in the command.
         tag: u32,
         /// The data.
         data: Arc<[u8]>,
@@ -24,25 +24,25 @@ pub enum Transaction {
         /// Options that the firmware repeats in its reply.
         options: u32,
     },
-    /// Asks for the firmware's abilities.
+    /// Query of the firmware's features.
     Status,
 }
 
 /// A transaction from the firmware.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransactionReply {
-    /// The reply of a command: what comes behind the transaction's header.
+    /// Reply to a command: the data after the transaction's header.
     Passthrough(Vec<u8>),
-    /// To [`Transaction::Activate`]; a status that is not 0 refuses it.
+    /// Reply to [`Transaction::Activate`]; a status other than 0 refuses it.
     Activate(ChannelReply),
-    /// To a command that gives up an activation with its channel; a status that is not 0 refuses it.
+    /// Reply to a command that releases an activation with its channel; a status other than 0 refuses it.
     Deactivate {
-        /// 0 if the channel is free.
+        /// Status; 0 if the channel is free.
         status: u32,
         /// Number of the channel.
         dbc_id: u32,
     },
-    /// To [`Transaction::Status`].
+    /// Reply to [`Transaction::Status`].
     Status(Features),
 }
 
@@ -52,7 +52,7 @@ impl TransactionReply {
     }
 }
 
-/// A status in a transaction's word.
+/// Encodes a status in a transaction's word.
 pub(super) fn word_of(status: NncStatus) -> u32 {
     status.0.cast_unsigned()
 }

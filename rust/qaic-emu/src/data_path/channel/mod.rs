@@ -1,7 +1,8 @@
-//! The cores' side of a DMA-bridge channel: takes elements off the ring in order, and advances the cores between them.
+//! The cores' side of a DMA-bridge channel: takes elements from the ring in order, and advances the cores between
+//! them.
 //!
-//! Nothing here waits. A [`Channel::step`] does the next possible operation and returns it; the driver decides on
-//! which thread and by which clock steps are made.
+//! No function waits. A [`Channel::step`] does the next possible operation and returns its result; the driver selects
+//! the thread and the clock for steps.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
@@ -14,14 +15,14 @@ use crate::data_path::semaphores::Semaphores;
 use crate::workload::{CoreView, Doorbell, Progress, Running};
 use qaic_kmd::abi::{SEM_IN_SYNC_FENCE, SEM_OUT_SYNC_FENCE, Sem};
 
-/// Status of an element whose data moved.
+/// Status of an element whose data was transferred.
 pub(crate) const DMA_OK: u16 = 0;
-/// Status of an element that reaches beyond the host's memory.
+/// Status of an element that exceeds the host's memory.
 pub(crate) const DMA_BAD_HOST_RANGE: u16 = 1;
-/// Status of an element for which the device had no memory left.
+/// Status of an element for which the device had no memory.
 pub(crate) const DMA_NO_MEMORY: u16 = 2;
 
-/// Doorbells that are kept for cores that do not look.
+/// Maximum number of doorbells that are kept for cores that do not read them.
 const MAX_DOORBELLS: usize = 4096;
 
 /// An element of the ring.
@@ -33,45 +34,45 @@ pub struct Element {
     pub host_offset: u64,
     /// Address in the device.
     pub dev_addr: u64,
-    /// Bytes; 0 moves nothing.
+    /// Number of bytes; 0 transfers nothing.
     pub len: u32,
     /// Direction.
     pub to_device: bool,
-    /// Done in this order: those before the transfer, then, after it, the others.
+    /// Semaphore operations in order: those before the transfer, then those after it.
     pub sems: [Sem; 4],
-    /// Rings when all else is done.
+    /// Doorbell that rings after all other operations.
     pub doorbell: Option<Doorbell>,
-    /// The driver's number of it.
+    /// Number of the element in the driver.
     pub id: u64,
-    /// True if the data moves as late as fences allow, and after the data of later elements. Only where
-    /// semaphores are honored.
+    /// True if the data is transferred as late as fences permit, and after the data of later elements. Only if
+    /// semaphores are used.
     pub is_late: bool,
 }
 
-/// The outcome of a step.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// An element is done.
+    /// An element is complete.
     Completed {
         /// The driver's number of the element.
         element_id: u64,
-        /// 0 if the data of the element moved.
+        /// Status; 0 if the data of the element was transferred.
         dma_status: u16,
     },
     /// The cores made progress.
     Worked,
-    /// The next element waits for a semaphore that nothing is going to raise.
+    /// The next element waits for a semaphore that no operation will increment.
     Blocked,
     /// There is nothing to do.
     Idle,
-    /// The cores failed, and do nothing any more.
+    /// The cores have failed and stopped.
     Crashed,
 }
 
-/// A channel and the cores behind it, for as long as an activation lives.
+/// A channel and its cores, for the lifetime of an activation.
 pub struct Channel {
     queue: Mutex<VecDeque<Element>>,
-    /// Elements that were pushed and are not done.
+    /// Number of elements that were pushed and are not complete.
     occupancy: AtomicUsize,
     is_stopped: AtomicBool,
     stop_cores: Arc<dyn Fn() + Send + Sync>,
@@ -109,7 +110,7 @@ impl Channel {
         }
     }
 
-    /// Puts an element at the end of the ring. A channel that was stopped drops it.
+    /// Adds an element at the end of the ring. A stopped channel drops it.
     pub fn push(&self, element: Element) {
         let mut queue = lock(&self.queue);
         if !self.is_stopped() {
@@ -118,7 +119,7 @@ impl Channel {
         }
     }
 
-    /// Does the next thing. Steps of several threads are made one after the other.
+    /// Does the next operation. Steps of several threads are serialized.
     ///
     /// Blocking: while the cores compute.
     pub fn step(&self) -> Step {
@@ -178,12 +179,12 @@ impl Channel {
         }
     }
 
-    /// Elements in the ring, with the one that is being worked on.
+    /// Number of elements in the ring, including the current one.
     pub(crate) fn occupancy(&self) -> usize {
         self.occupancy.load(Ordering::Relaxed)
     }
 
-    /// Ends it: what is queued is dropped, and cores that compute are asked to stop. Does not wait for them.
+    /// Stops the channel: queued elements are dropped, and running cores are asked to stop. Does not wait for them.
     pub fn stop(&self) {
         let mut queue = lock(&self.queue);
         self.is_stopped.store(true, Ordering::Release);
@@ -214,14 +215,14 @@ struct Cores {
     memory: DeviceMemory,
     doorbells: VecDeque<Doorbell>,
     sync_mode: SyncMode,
-    /// The element at the head of the ring and what is next of it: four operations before the transfer, the transfer, four
-    /// operations after it, the doorbell.
+    /// The element at the head of the ring, and its next stage: four operations before the transfer, the transfer,
+    /// four operations after it, the doorbell.
     current: Option<(Element, usize)>,
-    /// Elements whose data has not moved.
+    /// Elements whose data was not transferred.
     late: Vec<Element>,
-    /// Elements that are to be reported, in the order of the ring.
+    /// Elements to report, in the order of the ring.
     completions: VecDeque<Completion>,
-    /// True if something happened since the cores were last found idle.
+    /// True if an operation was done since the cores were last found idle.
     may_advance: bool,
     has_crashed: bool,
 }
@@ -231,17 +232,17 @@ struct Cores {
 enum SyncMode {
     /// The semaphores.
     Semaphores,
-    /// The ring alone. The cores work when an output is due and an input came that they have not read.
+    /// The ring only. The cores work when an output is due and an unread input has arrived.
     Ring { has_inputs: bool },
 }
 
-/// An element that is reported when all of it is done.
+/// An element that is reported after all its operations.
 #[derive(Clone, Copy, Debug)]
 struct Completion {
     element_id: u64,
     /// Status of the transfer, once the transfer is over.
     dma_status: Option<u16>,
-    /// True if everything else is done.
+    /// True if all other operations are complete.
     is_ended: bool,
 }
 
@@ -254,7 +255,7 @@ enum ElementOutcome {
 }
 
 impl Cores {
-    /// Without semaphores, the cores begin when the first output is due.
+    /// Starts the cores without semaphores, when the first output is due.
     fn start_for_output(&mut self) {
         let wants_output = self.current.as_ref().is_some_and(|(element, _)| !element.to_device);
         if wants_output && self.sync_mode == (SyncMode::Ring { has_inputs: true }) {
@@ -271,7 +272,7 @@ impl Cores {
         })
     }
 
-    /// Gets on with the element at the head; `None` when there is none.
+    /// Processes the element at the head; `None` if there is none.
     fn process(&mut self) -> Option<ElementOutcome> {
         let (element, begin) = self.current.take()?;
         for next in begin..DOORBELL {
@@ -308,7 +309,7 @@ impl Cores {
         Some(ElementOutcome::Ended)
     }
 
-    /// The next element that is done; they are reported in the order of the ring.
+    /// Returns the next complete element; elements are reported in the order of the ring.
     fn next_completion(&mut self) -> Option<Step> {
         let Completion { element_id, dma_status, is_ended } = *self.completions.front()?;
         let dma_status = dma_status.filter(|_| is_ended)?;
@@ -316,7 +317,7 @@ impl Cores {
         Some(Step::Completed { element_id, dma_status })
     }
 
-    /// Moves the late data of these directions, the latest first; whether there was any.
+    /// Transfers the late data of these directions, the latest first. Returns whether there was any.
     fn transfer_late(&mut self, to_device: &[bool]) -> bool {
         let late = std::mem::take(&mut self.late);
         let (due, later): (Vec<_>, Vec<_>) =
@@ -332,7 +333,7 @@ impl Cores {
         !due.is_empty()
     }
 
-    /// Does the operation of a stage, if it has one; whether the element can go on.
+    /// Executes the semaphore operation of a stage, if there is one. Returns whether the element can continue.
     fn synchronize(&mut self, element: &Element, stage: usize) -> bool {
         let is_before = stage < TRANSFER;
         let operation = element.sems[if is_before { stage } else { stage - TRANSFER - 1 }];
@@ -365,7 +366,7 @@ impl Cores {
     }
 }
 
-/// Why data did not move.
+/// Reason why data was not transferred.
 struct TransferError(u16);
 
 impl From<MemoryFull> for TransferError {
@@ -374,7 +375,7 @@ impl From<MemoryFull> for TransferError {
     }
 }
 
-/// A panic of a workload ends its thread, not the emulator.
+/// Locks a mutex and ignores poisoning: a panic of a workload ends its thread, not the emulator.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Activations, and the channels that they have.
+//! Activations and their channels.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::resources::Amounts;
 use crate::workload::Requirements;
 
 impl ResourceTables {
-    /// Takes what an activation needs, all of it or nothing.
+    /// Takes all resources of an activation, or none.
     pub(in crate::firmware) fn begin_activation(
         &mut self,
         owner: u32,
@@ -54,7 +54,7 @@ impl ResourceTables {
         Ok(PendingActivation { activation_id, elf, constants, ddr_bytes, channel, cores })
     }
 
-    /// A channel and its semaphores.
+    /// Takes a channel and its semaphores.
     fn lease_channel(
         &mut self,
         request: &Activate,
@@ -74,7 +74,7 @@ impl ResourceTables {
         Ok(Some(ChannelLease { channel, held }))
     }
 
-    /// The cores are ready: whether the activation still exists.
+    /// Completes an activation after its cores are ready. Returns whether the activation still exists.
     pub(in crate::firmware) fn complete_activation(
         &mut self,
         activation_id: u32,
@@ -85,14 +85,14 @@ impl ResourceTables {
         true
     }
 
-    /// Gives back what an activation took whose cores could not be made ready.
+    /// Returns the resources of an activation whose cores could not be prepared.
     pub(in crate::firmware) fn abort_activation(&mut self, activation_id: u32) {
         if let Some(activation) = self.activations.remove(&activation_id) {
             self.release(activation);
         }
     }
 
-    /// Ends an activation, and with it its channel, which it must have then, or leaves that to the user's end.
+    /// Ends an activation. Its channel must exist and is also released, or remains until the user's end.
     pub(in crate::firmware) fn deactivate(
         &mut self,
         owner: u32,
