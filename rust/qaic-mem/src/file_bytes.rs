@@ -21,7 +21,7 @@ const EINVAL: i32 = 22;
 
 /// Opens a regular file for reading, without waiting for the writer of a pipe. Returns the file and its size in bytes.
 ///
-/// A file that the kernel generates has the size 0 and may have no end, so the caller reads no more than the size.
+/// A file that the kernel generates has the size 0 and may have no end, so the caller limits what it reads.
 pub fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;

@@ -31,12 +31,7 @@ qaic_qpc::errors! {
         UnknownLayoutName {
             name: String = "card".into(), known: Vec<String> = vec!["oqstats".into()],
         } => "stats.unknown_layout_name" "StatsError",
-        /// A registered layout cannot read its buffer.
-        #[error("layout {layout}: {what}")]
-        Layout {
-            layout: String = "card".into(), what: String = "17 bytes are not a whole record".into(),
-        } => "stats.layout",
-        /// The buffer does not begin with the magic bytes of this layout.
+        /// The bytes do not begin as this layout does.
         #[error("the buffer begins with {found:02x?}, expected \"OQSTATS1\"")]
         BadMagic { found: [u8; 8] = *b"\x00\x01\x02\x03\x04\x05\x06\x07" } => "stats.bad_magic",
         /// The producer has another byte order, or the bytes are damaged.

@@ -10,6 +10,9 @@ use crate::limits::{Budget, Limits};
 /// Name of an unnamed program in the file.
 const UNNAMED: &str = "unnamed";
 
+/// Id of the field `networkName`.
+const NAME_ID: u16 = 2;
+
 impl Metadata {
     /// Decodes the bare `FlatBuffer` form: first the structure, then version and required fields, in the order of the
     /// reference. [`Metadata::from_elf`] finds the section and supports all encodings.
@@ -30,9 +33,12 @@ impl Metadata {
     /// Encodes the `FlatBuffer` form, for ELF section `metadata_fb`. An empty name is written as `unnamed`. Every
     /// vector of the first version is present, because readers of that version may require it.
     pub fn encode_flatbuffer(&self) -> Vec<u8> {
-        if self.network_name.is_empty() {
-            return Self { network_name: UNNAMED.to_owned(), ..self.clone() }.encode_flatbuffer();
+        let mut fields = self.fields();
+        for (id, value) in &mut fields {
+            if *id == NAME_ID && self.network_name.is_empty() {
+                *value = flat_write::Value::Text(UNNAMED.to_owned());
+            }
         }
-        flat_write::finish(&self.fields())
+        flat_write::finish(&fields)
     }
 }

@@ -38,10 +38,12 @@ pub(super) trait FlatField: Sized {
 macro_rules! fields {
     ($($type:ty: |$table:ident, $id:ident, $budget:ident| $read:expr, |$value:ident| $written:expr;)*) => {
         $(impl FlatField for $type {
+            #[inline]
             fn read($table: &Table<'_>, $id: u16, $budget: &mut Budget) -> Read<Self> {
                 $read
             }
 
+            #[inline]
             fn value(&self) -> Option<Value> {
                 let $value = self;
                 $written
@@ -144,13 +146,12 @@ macro_rules! tables {
             }
 
             fn fields(&self) -> $crate::metadata::flat_write::Table {
-                let fields = [$((
-                    $id,
-                    tables!(@is_written self.$field, $type $(, $newer)?)
-                        .then(|| $crate::metadata::table::FlatField::value(&self.$field))
-                        .flatten(),
-                )),*];
-                fields.into_iter().filter_map(|(id, value)| Some((id, value?))).collect()
+                let mut fields = $crate::metadata::flat_write::Table::with_capacity(Self::FIELDS.len());
+                $(if tables!(@is_written self.$field, $type $(, $newer)?) {
+                    let value = $crate::metadata::table::FlatField::value(&self.$field);
+                    fields.extend(value.map(|value| ($id, value)));
+                })*
+                fields
             }
         }
     )*};

@@ -54,28 +54,26 @@ qaic_qpc::errors! {
         /// The device does not do this.
         #[error("not supported: {what}")]
         Unsupported { what: String = "a dma-buf on a device of kind `cpu`".into() } => "device.unsupported",
-        /// A program takes more private memory than is free.
+        /// The activations of a program take more private memory than is free.
         #[error(
-            "the program takes {} of private memory: {} of weights that the engine copies, and for each of {activations} \
-             activations {} of states and {} of other tensors; {} are free, {}",
-            gigabytes(*needed),
-            gigabytes(*weights),
-            gigabytes(*states),
-            gigabytes(*buffers),
-            gigabytes(*free),
+            "the program takes {} of private memory: for each activation (num_activations={activations}) {} of states and {} \
+             of other outputs; at most {} is expected, which is what is free or QAIC_CPU_MEMORY allows; {}",
+            mebibytes(*needed),
+            mebibytes(*states),
+            mebibytes(*outputs),
+            mebibytes(*free),
             if *fitting == 0 { "no activation fits".to_owned() } else {
                 format!("{fitting} of {activations} activations fit")
             }
         )]
         HostMemory {
-            needed: u64 = 9_000_000_000, free: u64 = 5_000_000_000, weights: u64 = 1_000_000_000,
-            states: u64 = 3_900_000_000, buffers: u64 = 100_000_000, activations: u32 = 2, fitting: u32 = 1,
-        } => "device.host_memory" "DeviceMemoryError" [needed, free, weights, states, buffers, activations, fitting]
+            needed: u64 = 8 << 30, free: u64 = 5 << 30, states: u64 = 4000 << 20, outputs: u64 = 96 << 20,
+            activations: u32 = 2, fitting: u32 = 1,
+        } => "device.host_memory" "DeviceMemoryError" [needed, free, states, outputs, activations, fitting]
             hint if *fitting > 0 {
                 "lower num_activations; QAIC_CPU_MEMORY=any loads the program without this check"
-            } else if weights > states {
-                "compile with convert_to_fp16=True, mxfp6_matmul=True and without stored_weights=False; \
-                 QAIC_CPU_MEMORY=any loads the program without this check"
+            } else if states < outputs {
+                "compile for a smaller batch or smaller shapes; QAIC_CPU_MEMORY=any loads the program without this check"
             } else {
                 "compile for a shorter context or with mxint8_kv_cache=True; QAIC_CPU_MEMORY=any loads the program \
                  without this check"
@@ -87,9 +85,9 @@ qaic_qpc::errors! {
     }
 }
 
-fn gigabytes(bytes: u64) -> String {
-    let hundredths = bytes.saturating_add(5_000_000) / 10_000_000;
-    format!("{}.{:02} GB", hundredths / 100, hundredths % 100)
+/// A size in MiB, rounded up.
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
 /// How to get more devices of a kind.

@@ -161,7 +161,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_trace_is_json_with_an_event_a_line(samples in proptest::collection::vec(sample(), 1..20)) {
+        fn a_trace_is_json_with_an_event_a_line(mut samples in proptest::collection::vec(sample(), 1..20)) {
+            for (inference, sample) in (0..).zip(&mut samples) {
+                sample.inference = inference;
+            }
             let mut text = Vec::new();
             prop_assert!(write_host_trace(&mut text, &samples, 1_000_000).is_ok());
             let trace: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -173,14 +176,22 @@ mod tests {
             prop_assert_eq!(lines, events.len());
             let first = samples.iter().map(|sample| sample.enqueued_ns).min().unwrap_or(0);
             prop_assert_eq!(&trace["otherData"]["epoch_utc_ns"], &serde_json::json!(1_000_000 + first));
-            let expected = placed(&samples).1.into_iter().flat_map(|(sample, _)| slices(sample).map(|slice| (sample, slice)));
-            for (event, (sample, (name, start_ns, _))) in shown.iter().zip(expected) {
-                prop_assert_eq!(&event["name"], name);
-                // Times of the strategy are below a microsecond.
-                let ns = f64::from(u32::try_from(start_ns - first).unwrap_or(0));
-                prop_assert_eq!(event["ts"].to_string(), serde_json::json!(ns / 1e3).to_string());
-                prop_assert_eq!(&event["args"]["sample"], &serde_json::json!(sample.inference.to_string()));
+            for sample in &samples {
+                let number = serde_json::json!(sample.inference.to_string());
+                let own: Vec<_> = shown.iter().filter(|event| event["args"]["sample"] == number).collect();
+                prop_assert_eq!(own.len(), 5);
+                for (event, (name, start_ns, _)) in own.iter().zip(slices(sample)) {
+                    prop_assert_eq!(&event["name"], name);
+                    prop_assert_eq!(&event["tid"], &own[0]["tid"]);
+                    // Times of the strategy are below a microsecond.
+                    let ns = f64::from(u32::try_from(start_ns - first).unwrap_or(0));
+                    prop_assert_eq!(event["ts"].to_string(), serde_json::json!(ns / 1e3).to_string());
+                }
             }
+            let named: Vec<_> = events.iter().filter(|event| event["name"] == "thread_name").collect();
+            let tids: std::collections::BTreeSet<_> = shown.iter().map(|event| event["tid"].to_string()).collect();
+            let expected: std::collections::BTreeSet<_> = (1..=named.len()).map(|tid| tid.to_string()).collect();
+            prop_assert_eq!(tids, expected);
         }
 
         #[test]

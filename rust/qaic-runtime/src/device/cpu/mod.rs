@@ -12,6 +12,7 @@ mod engine;
 mod exec;
 mod executable;
 mod execution;
+mod free_memory;
 mod host_memory;
 mod op_matching;
 mod optimized_graph;
